@@ -1,0 +1,60 @@
+"""The `pidformer` command: options in, functions called, one clear line when something is wrong."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from pidformer.cli import stability
+from pidformer.errors import InputError
+
+# typer carries its own click, or depends on it, by version; this finds the base class of either.
+_CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+app = typer.Typer(
+    name="pidformer",
+    help="Transformers with a PID feedback controller in their attention.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("stability")(stability.stability)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
+) -> None:
+    if version:
+        from pidformer import __version__
+
+        typer.echo(f"pidformer {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line. Bad input ends with one line on stderr and exit code 2."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except _CommandLineError as error:
+        _fail(error.format_message())
+    except InputError as error:
+        _fail(str(error))
+    except BrokenPipeError:
+        sys.stderr.close()  # `pidformer ... | head` is no error
+        sys.exit(0)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        _fail(f"{where}{error.strerror or error}")
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("interrupted", code=130)
+    sys.exit(code or 0)
+
+
+def _fail(message: str, code: int = 2) -> None:
+    print("pidformer: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,121 @@
+"""`pidformer stability`: which gains hold, and by how much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from pidformer.control import (
+    PIDGains,
+    StabilityReport,
+    as_kernel,
+    design_gains,
+    poles,
+    stability_report,
+)
+from pidformer.errors import InputError
+
+
+def stability(
+    preset: Annotated[
+        str | None, typer.Option(help="The paper's gains: deit, segmenter or lm.")
+    ] = None,
+    gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
+    design: Annotated[
+        str | None, typer.Option(help="Fastest gains of this kind: P, PD, PI or PID.")
+    ] = None,
+    kappa_min: Annotated[
+        float, typer.Option(help="Smallest kernel eigenvalue to hold for; 0 for causal attention.")
+    ] = 0.0,
+    kernel: Annotated[
+        Path | None, typer.Option(help="A row-stochastic (N, N) matrix, .npy: use its spectrum.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the tokens in the figure.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Judge the gains of a controller: poles, worst radius, stable region, settling depth.
+
+    Example: pidformer stability --preset deit --plot deit.png
+
+    Example: pidformer stability --design PI --kappa-min -0.2
+    """
+    if sum(option is not None for option in (preset, gains, design)) > 1:
+        raise InputError("give one of --preset, --gains and --design, not several")
+    matrix = _load_kernel(kernel) if kernel else None
+    kappas = torch.linalg.eigvals(matrix) if matrix is not None else None
+    if kappas is not None:
+        kappa_min = min(1.0, max(-1.0, float(kappas.real.min())))
+    if design is not None:
+        chosen = design_gains(design, kappa_min)
+    else:
+        chosen = PIDGains.parse(gains) if gains is not None else PIDGains.paper(preset or "deit")
+    report = stability_report(chosen, kappa_min, kappas=kappas)
+    rows = _pole_rows(chosen, kappa_min, kappas)
+    if plot is not None:
+        from pidformer.report.stability import stability_figure
+
+        stability_figure(chosen, plot, kappa_min=kappa_min, kernel=matrix, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(report.to_dict() | {"poles": rows}))
+    else:
+        _print(report, rows)
+        if plot is not None:
+            typer.echo(f"\nfigure: {plot}")
+
+
+def _load_kernel(path: Path) -> Tensor:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise InputError(f"{path} is not a readable .npy file ({error})") from None
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiu":
+        raise InputError(f"{path} must hold one array of real numbers; save it with numpy.save")
+    return as_kernel(array)
+
+
+def _pole_rows(gains: PIDGains, kappa_min: float, kappas: Tensor | None) -> list[dict[str, Any]]:
+    """Poles at eleven kappa of the range, or at the eleven slowest eigenvalues."""
+    if kappas is None:
+        points = torch.linspace(kappa_min, 1, 11, dtype=torch.float64).to(torch.complex128)
+    else:
+        order = poles(kappas, gains).abs().amax(-1).argsort(descending=True)
+        points = kappas[order[:11]]
+    roots = poles(points, gains)
+    return [
+        {
+            "kappa": [float(kappa.real), float(kappa.imag)],
+            "poles": [[float(z.real), float(z.imag)] for z in row],
+            "radius": float(row.abs().max()),
+        }
+        for kappa, row in zip(points, roots, strict=True)
+    ]
+
+
+def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
+    console = Console()
+    console.print(str(report), highlight=False, soft_wrap=True)
+    table = Table(title="poles of a layer", title_justify="left")
+    for heading in ("kappa", "radius", "poles"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        style = "red" if row["radius"] >= 1 else None
+        shown = "  ".join(_complex(*z) for z in row["poles"])
+        table.add_row(_complex(*row["kappa"]), f"{row['radius']:.4f}", shown, style=style)
+    console.print()
+    console.print(table)
+
+
+def _complex(real: float, imaginary: float) -> str:
+    text = f"{real:+.4f}"
+    return text if abs(imaginary) < 5e-5 else f"{text}{imaginary:+.4f}i"

@@ -1,0 +1,77 @@
+"""The controller as mathematics: gains, state, systems, energies, stability, design."""
+
+from pidformer.control.design import design_gains, worst_radius
+from pidformer.control.energy import (
+    bregman,
+    dirichlet_energy,
+    dirichlet_gradient,
+    energy,
+    energy_gradient,
+    fidelity_energy,
+    fidelity_gradient,
+    laplacian,
+    minimise_energy,
+)
+from pidformer.control.gains import PAPER_GAINS, Gains, GainTensors, PIDGains
+from pidformer.control.pid import FirstLayer, PIDController, PIDState
+from pidformer.control.stability import (
+    StabilityReport,
+    characteristic_polynomial,
+    continuous_poles,
+    gain_margin,
+    is_stable,
+    poles,
+    schur_cohn,
+    settling_depth,
+    spectral_radius,
+    stability_report,
+    stable_interval,
+)
+from pidformer.control.systems import (
+    Sensitivity,
+    as_kernel,
+    sensitivity,
+    simulate,
+    steady_state,
+    trajectory,
+    transfer_matrix,
+)
+
+__all__ = [
+    "PAPER_GAINS",
+    "FirstLayer",
+    "GainTensors",
+    "Gains",
+    "PIDController",
+    "PIDGains",
+    "PIDState",
+    "Sensitivity",
+    "StabilityReport",
+    "as_kernel",
+    "bregman",
+    "characteristic_polynomial",
+    "continuous_poles",
+    "design_gains",
+    "dirichlet_energy",
+    "dirichlet_gradient",
+    "energy",
+    "energy_gradient",
+    "fidelity_energy",
+    "fidelity_gradient",
+    "gain_margin",
+    "is_stable",
+    "laplacian",
+    "minimise_energy",
+    "poles",
+    "schur_cohn",
+    "sensitivity",
+    "settling_depth",
+    "simulate",
+    "spectral_radius",
+    "stability_report",
+    "stable_interval",
+    "steady_state",
+    "trajectory",
+    "transfer_matrix",
+    "worst_radius",
+]

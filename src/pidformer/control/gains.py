@@ -1,0 +1,130 @@
+"""The four numbers of the controller."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from pidformer.errors import InputError, unknown
+
+Kind = Literal["softmax", "P", "I", "D", "PI", "PD", "ID", "PID"]
+
+
+class Gains(Protocol):
+    """What the controller reads: four numbers, or tensors that broadcast against the values."""
+
+    @property
+    def p(self) -> float | Tensor: ...
+    @property
+    def i(self) -> float | Tensor: ...
+    @property
+    def d(self) -> float | Tensor: ...
+    @property
+    def beta(self) -> float | Tensor: ...
+
+
+class GainTensors(NamedTuple):
+    """Gains that a network learns, of shape (H, 1, 1); `PIDGains` when they are fixed."""
+
+    p: Tensor
+    i: Tensor
+    d: Tensor
+    beta: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PIDGains:
+    """Gains of the control p e + i sum(e) + d (e - e_previous) with e = beta v_0 - v.
+
+    All zero is softmax attention; i = d = 0 with beta = 1 is NeuTRENO.
+
+    >>> PIDGains(p=0.4, i=0.1, d=0.05)
+    PIDGains(p=0.4, i=0.1, d=0.05, beta=1.0)
+    """
+
+    p: float = 0.0
+    i: float = 0.0
+    d: float = 0.0
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            try:
+                number = float(value)
+            except (TypeError, ValueError):
+                raise InputError(f"gain {name} must be a number, got {value!r}") from None
+            if not math.isfinite(number):
+                raise InputError(f"gain {name} must be finite, got {number}")
+            object.__setattr__(self, name, number)
+        for name in ("p", "i", "d"):
+            if getattr(self, name) < 0:
+                raise InputError(
+                    f"gain {name} must be >= 0, got {getattr(self, name)}; "
+                    "a negative gain feeds the error away from the reference"
+                )
+        if not 0 < self.beta <= 1:
+            raise InputError(
+                f"beta must be in (0, 1], got {self.beta}; the paper uses 0.1 for ImageNet"
+            )
+
+    @property
+    def kind(self) -> Kind:
+        """Which terms act: "softmax" for none, else their letters in the order P, I, D."""
+        letters = "".join(letter for letter in "PID" if getattr(self, letter.lower()) > 0)
+        return letters or "softmax"  # type: ignore[return-value]
+
+    @classmethod
+    def paper(cls, task: str) -> PIDGains:
+        """The paper's gains: "deit" (ImageNet), "segmenter" (ADE20K) or "lm" (WikiText-103)."""
+        if task not in PAPER_GAINS:
+            raise unknown("preset", task, PAPER_GAINS)
+        return PAPER_GAINS[task]
+
+    @classmethod
+    def parse(cls, text: str) -> PIDGains:
+        """Read "P,I,D" or "P,I,D,BETA", as in "0.8,0.5,0.05,0.1"."""
+        parts = [part.strip() for part in text.split(",")]
+        if len(parts) not in (3, 4):
+            raise InputError(
+                f"gains must be P,I,D or P,I,D,BETA (as 0.8,0.5,0.05,0.1), got {text!r}"
+            )
+        return cls(**dict(zip(("p", "i", "d", "beta"), parts, strict=False)))  # type: ignore[arg-type]
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, float]) -> PIDGains:
+        for key in fields:
+            if key not in cls.__dataclass_fields__:
+                raise unknown("gain", key, cls.__dataclass_fields__)
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict())
+
+    @classmethod
+    def from_json(cls, text: str) -> PIDGains:
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(f"gains are not JSON ({error}): {text!r}") from None
+        if not isinstance(fields, dict):
+            raise InputError(f"gains must be a JSON object with p, i, d, beta, got {text!r}")
+        return cls.from_dict(fields)
+
+    def scaled(self, factor: float) -> PIDGains:
+        """p, i and d times `factor`; beta stays."""
+        return PIDGains(p=self.p * factor, i=self.i * factor, d=self.d * factor, beta=self.beta)
+
+
+PAPER_GAINS: Mapping[str, PIDGains] = {
+    "deit": PIDGains(p=0.8, i=0.5, d=0.05, beta=0.1),
+    "segmenter": PIDGains(p=0.5, i=0.3, d=0.05, beta=1.0),
+    "lm": PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3),
+}

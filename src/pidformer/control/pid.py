@@ -1,0 +1,74 @@
+"""The controller: one pure step a layer, with a state that does not grow with depth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from pidformer.control.gains import Gains
+from pidformer.errors import InputError, unknown
+
+FirstLayer = Literal["free", "controlled"]
+
+
+class PIDState(NamedTuple):
+    """What a layer hands to the next: three tensors of the values' shape.
+
+    The values v_0 and v_{l-1} are kept rather than the reference beta v_0 and the error e_{l-1}:
+    they exist already (attention keeps them for its backward), and beta cancels in
+    e_l - e_{l-1} = v_{l-1} - v_l.
+    """
+
+    initial: Tensor
+    """v_0, the values of the first layer."""
+    integral: Tensor
+    """e_1 + ... + e_l, in float32 or wider whatever the values are."""
+    previous: Tensor
+    """v_l, for the derivative at layer l + 1."""
+
+
+@dataclass(frozen=True)
+class PIDController:
+    """The control of one layer, `(value, state) -> (control, state)`:
+
+        control_l = p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}),    e_l = beta v_0 - v_l
+
+    `state is None` marks the first layer. With `first_layer="free"` (time reading: z = 0 at t = 0)
+    it sets the reference and is not controlled; the sum starts at the second layer and the first
+    difference uses e_0 = (beta - 1) v_0. With `first_layer="controlled"` (literal reading of
+    Definition 1) the first layer counts as l = 1 and e_0 = e_1. The readings agree for beta = 1;
+    docs/paper-notes.md says why the first is the default.
+
+    Everything is elementwise: the control of a token reads that token alone. Sums run in float32
+    or wider, so that a deep half-precision network loses nothing to the integral.
+    """
+
+    gains: Gains
+    first_layer: FirstLayer = "free"
+
+    def __post_init__(self) -> None:
+        if self.first_layer not in get_args(FirstLayer):
+            raise unknown("first_layer", self.first_layer, get_args(FirstLayer))
+
+    def __call__(self, value: Tensor, state: PIDState | None) -> tuple[Tensor, PIDState]:
+        gains = self.gains
+        wide = value.to(torch.promote_types(value.dtype, torch.float32))
+        if state is None:
+            if self.first_layer == "free":
+                nothing = wide.new_zeros(()).expand(wide.shape)
+                return nothing, PIDState(value, nothing, value)
+            error = gains.beta * wide - wide
+            return gains.p * error + gains.i * error, PIDState(value, error, value)
+        if state.initial.shape != value.shape:
+            raise InputError(
+                f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
+                f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
+            )
+        error = gains.beta * state.initial.to(wide.dtype) - wide
+        integral = state.integral + error
+        change = state.previous - wide
+        control = gains.p * error + gains.i * integral + gains.d * change
+        return control, PIDState(state.initial, integral, value)

@@ -1,0 +1,181 @@
+"""Attention over depth as a dynamical system: solutions, limits and the layer recursion.
+
+With a row-stochastic kernel K (N, N), values V (N, D), reference F = beta V_0 and gains P, I, D:
+
+    (1 + D) V' = K V - (1 + P) V + P F + I int_0^t (F - V),    V(0) = V_0
+
+is the continuous model; the layer recursion is its Euler step of length one (`simulate`). Formulas
+are the corrected ones; docs/paper-notes.md lists where the paper's differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import FirstLayer, PIDController, PIDState
+from pidformer.errors import InputError
+
+ROW_SUM_TOLERANCE = 1e-5
+
+
+def as_kernel(kernel: Any) -> Tensor:
+    """A float64 (N, N) row-stochastic matrix, or an InputError that says by how much it is not."""
+    matrix = torch.as_tensor(kernel)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"kernel must be square (N, N), got shape {tuple(matrix.shape)}")
+    if matrix.shape[0] == 0:
+        raise InputError("kernel must have at least one token, got shape (0, 0)")
+    matrix = matrix.to(torch.float64)
+    if not bool(torch.isfinite(matrix).all()):
+        raise InputError("kernel must be finite, got NaN or infinite entries")
+    lowest = float(matrix.min())
+    if lowest < -ROW_SUM_TOLERANCE:
+        raise InputError(f"kernel must be row-stochastic, got a negative entry {lowest:.3g}")
+    sums = matrix.sum(-1)
+    worst = int((sums - 1).abs().argmax())
+    off = float(sums[worst] - 1)
+    if abs(off) > ROW_SUM_TOLERANCE:
+        raise InputError(
+            f"kernel must be row-stochastic, but row {worst} sums to {1 + off:.6g} "
+            f"(off by {off:+.3g}, allowed {ROW_SUM_TOLERANCE:g}); apply a softmax over each row"
+        )
+    return matrix
+
+
+def as_values(values: Any, tokens: int) -> Tensor:
+    """A float64 (N, D) matrix of values with one row a token."""
+    matrix = torch.as_tensor(values)
+    if matrix.ndim != 2 or matrix.shape[0] != tokens:
+        raise InputError(
+            f"values of shape {tuple(matrix.shape)} do not fit a kernel of shape "
+            f"{(tokens, tokens)}; expected ({tokens}, D)"
+        )
+    return matrix.to(torch.float64)
+
+
+def identity(matrix: Tensor) -> Tensor:
+    """The identity of `matrix`'s size, type and device."""
+    return torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
+
+
+def drift_matrix(kernel: Tensor, gains: PIDGains) -> Tensor:
+    """B = K - (1 + P) Id."""
+    return kernel - (1 + gains.p) * identity(kernel)
+
+
+def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tensor:
+    """Closed-form solution of the continuous model at `times`: (T, N, D).
+
+    Without integral (Lemmas 1, 4, 5), with B = K - (1 + P) Id:
+
+        V(t) = exp(B t / (1 + D)) (V_0 + P B^-1 F) - P B^-1 F
+
+    With integral, W = V - F obeys (1 + D) W'' = B W' - I W from W(0) = (beta - 1) V_0 and
+    W'(0) = (B V_0 + P F) / (1 + D), solved as a first-order system of twice the size.
+    """
+    gains = gains or PIDGains()
+    kernel = as_kernel(kernel)
+    v0 = as_values(v0, len(kernel))
+    times = torch.as_tensor(times).to(v0)
+    if times.ndim != 1:
+        raise InputError(f"times must be a vector (T,), got shape {tuple(times.shape)}")
+    drift, slow = drift_matrix(kernel, gains), 1 + gains.d
+    reference = gains.beta * v0
+    times = times[:, None, None]
+    if gains.i == 0:
+        shift = gains.p * torch.linalg.solve(drift, reference) if gains.p else torch.zeros_like(v0)
+        return torch.linalg.matrix_exp(drift * times / slow) @ (v0 + shift) - shift
+    eye = identity(kernel)
+    system = torch.cat(
+        [
+            torch.cat([torch.zeros_like(eye), eye], dim=1),
+            torch.cat([-gains.i / slow * eye, drift / slow], dim=1),
+        ]
+    )
+    start = torch.cat([v0 - reference, (drift @ v0 + gains.p * reference) / slow])
+    return (torch.linalg.matrix_exp(system * times) @ start)[:, : len(kernel)] + reference
+
+
+def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
+    """T with steady state = T V_0, of the continuous model and of the stable layer recursion.
+
+    No control, D: the projector on the fixed vectors of K, 1 pi^T when the eigenvalue 1 is simple.
+    P, PD: beta P ((1 + P) Id - K)^-1, a non-negative matrix with row sums beta.
+    With integral: beta Id, whatever the kernel.
+    """
+    gains = gains or PIDGains()
+    kernel = as_kernel(kernel)
+    eye = identity(kernel)
+    if gains.i > 0:
+        if gains.p == 0:
+            raise InputError(
+                f"gains of kind {gains.kind} have no steady state: without p the constant mode "
+                "oscillates for ever; choose p > 0"
+            )
+        return gains.beta * eye
+    if gains.p > 0:
+        return torch.linalg.solve(-drift_matrix(kernel, gains), gains.beta * gains.p * eye)
+    left, sizes, right = torch.linalg.svd(kernel - eye)
+    fixed = sizes <= 1e-12 * len(kernel)
+    if not bool(fixed.any()):
+        fixed[-1] = True  # rows sum to one up to rounding, so the eigenvalue 1 is always there
+    left, right = left[:, fixed], right[fixed].T  # null spaces of (K - Id)^T and of K - Id
+    return right @ torch.linalg.solve(left.T @ right, left.T)
+
+
+def steady_state(kernel: Any, v0: Any, gains: PIDGains | None) -> Tensor:
+    """Limit of the values, (N, D); see `transfer_matrix` for the formulas."""
+    transfer = transfer_matrix(kernel, gains)
+    return transfer @ as_values(v0, len(transfer))
+
+
+@dataclass(frozen=True)
+class Sensitivity:
+    """How a perturbation of v_0 reaches the steady state (Proposition 1, kernel held fixed)."""
+
+    matrix: Tensor
+    """d(steady state) / d(v_0), (N, N)."""
+    gain: float
+    """Largest change of any token for a perturbation of size one: the infinity norm of `matrix`."""
+    bound: float
+    """What Proposition 1 promises: beta with control, 1 without."""
+    relative: float
+    """gain / beta: beta shrinks signal and perturbation alike, so this is the honest figure."""
+
+
+def sensitivity(kernel: Any, gains: PIDGains | None) -> Sensitivity:
+    """Sensitivity of the steady state to v_0. The bound is attained by a constant perturbation.
+
+    The kernel is held fixed. In a network the input also moves queries and keys, which adds a term
+    of first order bounded by (beta / P) |dK| |V_0| that the paper leaves out.
+    """
+    matrix = transfer_matrix(kernel, gains)
+    gain = float(torch.linalg.matrix_norm(matrix, ord=torch.inf))
+    controlled = gains is not None and (gains.p > 0 or gains.i > 0)
+    beta = gains.beta if gains is not None and controlled else 1.0
+    return Sensitivity(matrix=matrix, gain=gain, bound=beta, relative=gain / beta)
+
+
+def simulate(
+    kernel: Any,
+    v0: Any,
+    gains: PIDGains | None,
+    steps: int,
+    first_layer: FirstLayer = "free",
+) -> Tensor:
+    """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D)."""
+    kernel = as_kernel(kernel)
+    value = as_values(v0, len(kernel))
+    controller = PIDController(gains or PIDGains(), first_layer)
+    state: PIDState | None = None
+    values = [value]
+    for _ in range(steps):
+        control, state = controller(value, state)
+        value = kernel @ value + control
+        values.append(value)
+    return torch.stack(values)

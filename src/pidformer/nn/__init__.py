@@ -1,0 +1,7 @@
+"""Modules: attention and block with a controller, and the loop over depth."""
+
+from pidformer.nn.attention import PIDAttention
+from pidformer.nn.block import PIDBlock
+from pidformer.nn.depth import Observer, scan_blocks
+
+__all__ = ["Observer", "PIDAttention", "PIDBlock", "scan_blocks"]

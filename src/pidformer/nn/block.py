@@ -1,0 +1,86 @@
+"""The pre-norm transformer block, carrying the controller's state along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from timm.layers import DropPath, LayerScale, Mlp
+from torch import Tensor, nn
+
+from pidformer.control.gains import Gains
+from pidformer.control.pid import FirstLayer, PIDState
+from pidformer.nn.attention import PIDAttention
+
+
+class PIDBlock(nn.Module):
+    """x = x + attention(norm1(x)); x = x + mlp(norm2(x)), as `x, state = block(x, state)`.
+
+    `attention_residual=False` leaves out the residual around attention, x = attention(norm1(x)):
+    the setting in which plain attention collapses. Parameters are timm's.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        gains: Gains | None = None,
+        *,
+        mlp_ratio: float = 4.0,
+        num_kv_heads: int | None = None,
+        qkv_bias: bool = True,
+        qk_norm: bool = False,
+        proj_bias: bool = True,
+        proj_drop: float = 0.0,
+        attn_drop: float = 0.0,
+        init_values: float | None = None,
+        drop_path: float = 0.0,
+        act_layer: type[nn.Module] = nn.GELU,
+        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        mlp_layer: type[nn.Module] = Mlp,
+        first_layer: FirstLayer = "free",
+        is_causal: bool = False,
+        attention_residual: bool = True,
+    ) -> None:
+        super().__init__()
+        self.attention_residual = attention_residual
+        self.norm1 = norm_layer(dim)
+        self.attn = PIDAttention(
+            dim,
+            num_heads,
+            gains,
+            num_kv_heads=num_kv_heads,
+            qkv_bias=qkv_bias,
+            qk_norm=qk_norm,
+            proj_bias=proj_bias,
+            attn_drop=attn_drop,
+            proj_drop=proj_drop,
+            norm_layer=norm_layer,
+            first_layer=first_layer,
+            is_causal=is_causal,
+        )
+        self.ls1 = LayerScale(dim, init_values=init_values) if init_values else nn.Identity()
+        self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.norm2 = norm_layer(dim)
+        self.mlp = mlp_layer(
+            in_features=dim,
+            hidden_features=int(dim * mlp_ratio),
+            act_layer=act_layer,
+            bias=proj_bias,
+            drop=proj_drop,
+        )
+        self.ls2 = LayerScale(dim, init_values=init_values) if init_values else nn.Identity()
+        self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(
+        self,
+        x: Tensor,
+        state: PIDState | None = None,
+        *,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, PIDState | None]:
+        mixed, state = self.attn(self.norm1(x), state, attn_mask=attn_mask, is_causal=is_causal)
+        mixed = self.ls1(mixed)
+        # Without the residual there is nothing for stochastic depth to fall back on.
+        x = x + self.drop_path1(mixed) if self.attention_residual else mixed
+        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), state

@@ -1,0 +1,37 @@
+"""The one loop over depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pidformer.control.pid import PIDState
+
+Observer = Callable[[int, Tensor, PIDState | None], None]
+
+
+def scan_blocks(
+    blocks: Iterable[nn.Module],
+    x: Tensor,
+    state: PIDState | None = None,
+    *,
+    checkpointing: bool = False,
+    observe: Observer | None = None,
+    **block_options: Any,
+) -> tuple[Tensor, PIDState | None]:
+    """Run `x, state = block(x, state)` over all blocks; every model and analysis goes through here.
+
+    `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
+    ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
+    """
+    for depth, block in enumerate(blocks):
+        if checkpointing:
+            x, state = checkpoint(block, x, state, use_reentrant=False, **block_options)
+        else:
+            x, state = block(x, state, **block_options)
+        if observe is not None:
+            observe(depth, x, state)
+    return x, state

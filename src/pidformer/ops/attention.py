@@ -1,0 +1,86 @@
+"""PID attention: scaled dot-product attention plus the control, one call a layer."""
+# B batch, H heads, Hkv key/value heads, N tokens, D head dim
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pidformer.control.gains import Gains
+from pidformer.control.pid import FirstLayer, PIDController, PIDState
+from pidformer.errors import InputError
+
+
+def pid_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: PIDState | None,
+    gains: Gains | None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    scale: float | None = None,
+    first_layer: FirstLayer = "free",
+) -> tuple[Tensor, PIDState | None]:
+    """u_l = softmax(q k^T scale) v_l + p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}).
+
+    q (B, H, N, D); k, v (B, Hkv, M, D) with H a multiple of Hkv (grouped-query attention; the
+    state is kept per value head). Returns the output (B, H, N, D) and the state for the next
+    layer; `state=None` marks the first layer. `gains=None` is plain attention, with no state.
+
+    With more keys than queries (M > N, decoding with a cache) the queries are the last N of the M
+    tokens. The control of a token reads that token alone, so the cache holds nothing new.
+
+    The control is computed in float32 or wider and rounded once, into the output's type.
+    """
+    _check_shapes(q, k, v)
+    out = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=_last_rows_causal(q, k, attn_mask) if is_causal else attn_mask,
+        dropout_p=dropout_p,
+        is_causal=is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None,
+        scale=scale,
+        enable_gqa=q.shape[-3] != k.shape[-3],
+    )
+    if gains is None:
+        return out, state
+    value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
+    is_free = state is None and first_layer == "free"
+    control, state = PIDController(gains, first_layer)(value, state)
+    return (out if is_free else _add(out, control)), state
+
+
+def _add(out: Tensor, control: Tensor) -> Tensor:
+    """out (B, H, N, D) + control (B, Hkv, N, D), each value head serving its group of queries."""
+    grouped = out.unflatten(-3, (control.shape[-3], -1))  # (B, Hkv, H / Hkv, N, D)
+    return (grouped.to(control.dtype) + control.unsqueeze(-3)).to(out.dtype).flatten(-4, -3)
+
+
+def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
+    """The causal mask when SDPA's own does not fit: queries at the end of the keys, or a mask."""
+    queries, keys = q.shape[-2], k.shape[-2]
+    if attn_mask is None and queries == keys:
+        return None
+    lower = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
+    if attn_mask is None:
+        return lower
+    if attn_mask.dtype == torch.bool:
+        return attn_mask & lower
+    return attn_mask.masked_fill(~lower, -torch.inf)
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if min(q.ndim, k.ndim, v.ndim) < 3:
+        raise InputError(f"q, k, v must be (..., heads, tokens, head_dim); {shapes}")
+    if k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
+        raise InputError(f"q, k, v do not fit together; {shapes}")
+    if k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
+        raise InputError(f"query heads must be a multiple of key/value heads; {shapes}")
+    if q.shape[-2] > k.shape[-2]:
+        raise InputError(f"more queries than keys; {shapes}")
