@@ -20,10 +20,10 @@ from pidformer.errors import InputError
 
 
 def _weights(weights: Any) -> Tensor:
-    matrix = torch.as_tensor(weights)
+    matrix = torch.as_tensor(weights, dtype=torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"weights must be square (N, N), got shape {tuple(matrix.shape)}")
-    return matrix.to(torch.float64)
+    return matrix
 
 
 def laplacian(weights: Any) -> Tensor:
@@ -48,13 +48,13 @@ def dirichlet_gradient(v: Any, weights: Any) -> Tensor:
 
 def fidelity_energy(v: Any, reference: Any, strength: float) -> Tensor:
     """G(v) = strength/2 |v - reference|^2."""
-    v, reference = (torch.as_tensor(x).to(torch.float64) for x in (v, reference))
+    v, reference = (torch.as_tensor(x, dtype=torch.float64) for x in (v, reference))
     return 0.5 * strength * (v - reference).square().sum()
 
 
 def fidelity_gradient(v: Any, reference: Any, strength: float) -> Tensor:
     """grad G = strength (v - reference)."""
-    v, reference = (torch.as_tensor(x).to(torch.float64) for x in (v, reference))
+    v, reference = (torch.as_tensor(x, dtype=torch.float64) for x in (v, reference))
     return strength * (v - reference)
 
 

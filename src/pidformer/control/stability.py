@@ -28,7 +28,7 @@ SETTLED = 0.01
 
 
 def _complex(kappa: Any) -> Tensor:
-    return torch.as_tensor(kappa).to(torch.complex128)
+    return torch.as_tensor(kappa, dtype=torch.complex128)
 
 
 def characteristic_polynomial(kappa: Any, gains: PIDGains) -> Tensor:
@@ -203,7 +203,7 @@ def settling_depth(radius: float) -> int | None:
     """Layers until radius^depth <= 1 %, at least one; None for radius >= 1."""
     if radius >= 1:
         return None
-    return max(1, math.ceil(math.log(SETTLED) / math.log(radius))) if radius > 0 else 1
+    return max(1, math.ceil(math.log(SETTLED) / math.log(radius) - 1e-9)) if radius > 0 else 1
 
 
 def check_range(kappa_min: float, kappa_max: float = 1.0) -> None:

@@ -25,18 +25,18 @@ ROW_SUM_TOLERANCE = 1e-5
 
 def as_kernel(kernel: Any) -> Tensor:
     """A float64 (N, N) row-stochastic matrix, or an InputError that says by how much it is not."""
-    matrix = torch.as_tensor(kernel)
+    matrix = torch.as_tensor(kernel, dtype=torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"kernel must be square (N, N), got shape {tuple(matrix.shape)}")
     if matrix.shape[0] == 0:
         raise InputError("kernel must have at least one token, got shape (0, 0)")
-    matrix = matrix.to(torch.float64)
-    if not bool(torch.isfinite(matrix).all()):
+    entries = matrix.detach()
+    if not bool(torch.isfinite(entries).all()):
         raise InputError("kernel must be finite, got NaN or infinite entries")
-    lowest = float(matrix.min())
+    lowest = float(entries.min())
     if lowest < -ROW_SUM_TOLERANCE:
         raise InputError(f"kernel must be row-stochastic, got a negative entry {lowest:.3g}")
-    sums = matrix.sum(-1)
+    sums = entries.sum(-1)
     worst = int((sums - 1).abs().argmax())
     off = float(sums[worst] - 1)
     if abs(off) > ROW_SUM_TOLERANCE:
@@ -49,13 +49,13 @@ def as_kernel(kernel: Any) -> Tensor:
 
 def as_values(values: Any, tokens: int) -> Tensor:
     """A float64 (N, D) matrix of values with one row a token."""
-    matrix = torch.as_tensor(values)
+    matrix = torch.as_tensor(values, dtype=torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != tokens:
         raise InputError(
             f"values of shape {tuple(matrix.shape)} do not fit a kernel of shape "
             f"{(tokens, tokens)}; expected ({tokens}, D)"
         )
-    return matrix.to(torch.float64)
+    return matrix
 
 
 def identity(matrix: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tens
     gains = gains or PIDGains()
     kernel = as_kernel(kernel)
     v0 = as_values(v0, len(kernel))
-    times = torch.as_tensor(times).to(v0)
+    times = torch.as_tensor(times, dtype=torch.float64, device=v0.device)
     if times.ndim != 1:
         raise InputError(f"times must be a vector (T,), got shape {tuple(times.shape)}")
     drift, slow = drift_matrix(kernel, gains), 1 + gains.d

@@ -113,9 +113,9 @@ def _draw_radius(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
 def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     top_p = max(1.2 * gains.p, 1.25)
     top_i = max(1.2 * gains.i, 2.5)
-    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 61), np.linspace(0, top_i, 61))
+    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 41), np.linspace(0, top_i, 41))
     radii = np.empty_like(grid_p)
-    kappas = torch.linspace(kappa_min, 1, 17, dtype=torch.float64)
+    kappas = torch.linspace(kappa_min, 1, 9, dtype=torch.float64)
     for index in np.ndindex(grid_p.shape):
         point = PIDGains(p=float(grid_p[index]), i=float(grid_i[index]), d=gains.d)
         radii[index] = float(spectral_radius(kappas, point).max())

@@ -1,0 +1,3 @@
+from pidformer.cli import main
+
+main()

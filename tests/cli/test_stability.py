@@ -1,0 +1,135 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from pidformer.cli import main
+from tests.kernels import softmax_kernel
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("preset", "stable", "radius", "interval"),
+    [
+        ("deit", False, 1.1617, (0.15, 1.824)),
+        ("segmenter", True, 0.8126, (-0.25, 1.514)),
+        ("lm", True, 0.8474, (-0.15, 1.445)),
+    ],
+)
+def test_presets_as_json(run, preset, stable, radius, interval):
+    code, out, _ = run("stability", "--preset", preset, "--json")
+    found = json.loads(out)
+    assert code == 0 and found["stable"] is stable and found["worst_kappa"] == 0
+    assert found["worst_radius"] == pytest.approx(radius, abs=5e-5)
+    assert found["stable_interval"] == pytest.approx(interval, abs=5e-4)
+    assert len(found["poles"]) == 11 and len(found["poles"][0]["poles"]) == 3
+
+
+def test_design_as_json(run):
+    _, out, _ = run("stability", "--design", "PI", "--kappa-min", 0, "--json")
+    found = json.loads(out)
+    assert found["gains"] == {"p": 0.5, "i": 0.5, "d": 0.0, "beta": 1.0}
+    assert found["worst_radius"] == pytest.approx(0.7071, abs=5e-5)
+
+
+def test_words_and_table(run):
+    code, out, _ = run("stability", "--gains", "0.8,0.5,0.05,0.1")
+    assert (
+        code == 0 and "unstable on [0, 1]" in out and "1.1617" in out and "poles of a layer" in out
+    )
+
+
+def test_a_kernel_is_judged_by_its_own_spectrum(run, tmp_path):
+    kernel = softmax_kernel(12, sharpness=3.0)
+    np.save(tmp_path / "kernel.npy", kernel.numpy())
+    _, out, _ = run("stability", "--kernel", tmp_path / "kernel.npy", "--json")
+    found = json.loads(out)
+    kappas = torch.linalg.eigvals(kernel)
+    from pidformer.control import PIDGains, spectral_radius
+
+    radius = float(spectral_radius(kappas, PIDGains.paper("deit")).max())
+    assert found["spectrum"] == "12 eigenvalues"
+    assert found["worst_radius"] == pytest.approx(radius)
+
+
+def test_the_figure_is_written_whole(run, tmp_path):
+    path = tmp_path / "figure.png"
+    code, out, _ = run("stability", "--preset", "lm", "--plot", path)
+    assert code == 0 and str(path) in out
+    assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 20_000
+    assert [p.name for p in tmp_path.iterdir()] == ["figure.png"]  # no temporary left
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--gains", "-1,0,0"], ["gain p", ">= 0"]),
+        (["--gains", "nan,0,0"], ["gain p", "finite"]),
+        (["--gains", "0.1,0,0,2"], ["beta", "(0, 1]"]),
+        (["--gains", "1"], ["P,I,D"]),
+        (["--preset", "diet"], ["did you mean 'deit'"]),
+        (["--preset", "deit", "--gains", "1,1,1"], ["one of"]),
+        (["--design", "X"], ["known: P"]),
+        (["--kappa-min", "3"], ["kappa range"]),
+        (["--kappa-min", "x"], ["--kappa-min"]),
+        (["--kernel", "missing.npy"], ["missing.npy"]),
+        (["--plot", "missing/figure.png"], ["missing", "folder"]),
+        (["--plot", "figure.bmp"], [".png"]),
+        (["--colour"], ["--colour"]),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(run, arguments, words):
+    code, out, err = run("stability", *arguments)
+    assert code == 2 and out == ""
+    assert err.startswith("pidformer: ") and err.count("\n") == 1
+    assert all(word in err for word in words)
+
+
+@pytest.mark.parametrize(
+    ("array", "words"),
+    [
+        (np.ones((2, 3)) / 3, "square"),
+        (np.array([[0.5, 0.6], [0.5, 0.5]]), "off by +0.1"),
+        (np.array(["a"]), "real numbers"),
+        (np.array([{}], dtype=object), "not a readable .npy"),
+    ],
+)
+def test_bad_kernels(run, tmp_path, array, words):
+    path = tmp_path / "kernel.npy"
+    np.save(path, array, allow_pickle=True)
+    code, _, err = run("stability", "--kernel", path)
+    assert code == 2 and words in err and err.count("\n") == 1
+
+
+def test_a_file_that_is_no_array(run, tmp_path):
+    path = tmp_path / "kernel.npy"
+    path.write_bytes(b"not an array")
+    code, _, err = run("stability", "--kernel", path)
+    assert code == 2 and "not a readable .npy" in err
+
+
+def test_help_has_an_example_and_the_installed_command_works():
+    done = subprocess.run(
+        [sys.executable, "-m", "pidformer", "stability", "--help"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and "Example: pidformer stability" in done.stdout
+
+
+def test_the_bare_command_shows_help_and_version(run):
+    code, out, _ = run()
+    assert code == 0 and "stability" in out
+    code, out, _ = run("--version")
+    assert code == 0 and out.startswith("pidformer ")

@@ -1,0 +1,75 @@
+"""The package as a thing to install: imports, wheel, documents."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"transformers", "accelerate", "gradio", "matplotlib", "plotly", "pandas", "tensorboard"}
+
+
+def python(code: str, **options) -> str:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_is_light():
+    loaded = python("import pidformer, sys; print(*sys.modules)").split()
+    assert HEAVY.isdisjoint(loaded)
+
+
+def test_imports_go_one_way():
+    from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
+
+    assert lint_imports(str(ROOT / "pyproject.toml")) == EXIT_STATUS_SUCCESS
+
+
+@pytest.mark.slow
+def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
+    run = {"check": True, "capture_output": True, "text": True}
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)], **run
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    checked = subprocess.run(
+        [sys.executable, "-m", "twine", "check", "--strict", str(wheel)], **run
+    )
+    assert "PASSED" in checked.stdout
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+        names = archive.namelist()
+    assert "pidformer/py.typed" in names
+    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
+    where = python(
+        "import pidformer; print(pidformer.__file__)",
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"},
+    )
+    assert str(tmp_path) in where
+
+
+def python_blocks(path: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_the_python_in_the_documents_runs_as_written(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace: dict = {}
+    for block in python_blocks(page):  # the blocks of a page share their names, as a reader would
+        exec(compile(block, str(page), "exec"), namespace)
+
+
+def test_paper_notes_name_tests_that_exist():
+    notes = (ROOT / "docs" / "paper-notes.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", notes))
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    missing = sorted(name for name in named if f"def {name}(" not in written)
+    assert len(named) > 20 and not missing
