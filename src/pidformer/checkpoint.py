@@ -1,0 +1,185 @@
+"""Run folders: weights and the resolved recipe, the one way in and out.
+
+    RUN/recipe.yaml            the resolved recipe
+    RUN/model.safetensors      the finished weights (also ema.safetensors when one is kept)
+    RUN/checkpoints/step-N/    training state: *.safetensors, state.json, checksums.json
+    RUN/results.jsonl          records
+
+A checkpoint is written beside its place and renamed, so it is complete or not there; its files
+carry checksums, so a damaged one is found and the one before it used. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+from pidformer.models import PixelModel
+from pidformer.models.build import build_classifier
+
+CHECKSUMS = "checksums.json"
+KEEP = 2
+"""Checkpoints kept: the newest, and the one before it in case the newest is damaged."""
+
+Tensors = Mapping[str, Tensor]
+
+
+class Checkpoint(NamedTuple):
+    step: int
+    tensors: dict[str, dict[str, Tensor]]
+    """By file: "model", "optimizer", and "ema" when one is kept."""
+    state: dict[str, Any]
+
+
+def save_weights(path: Path, tensors: Tensors) -> None:
+    """Write tensors to a safetensors file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    if not path.exists():
+        raise InputError(f"no weights at {path}")
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise InputError(f"{path} is not a readable safetensors file ({error})") from None
+
+
+def save_checkpoint(
+    run: Path, step: int, tensors: Mapping[str, Tensors], state: Mapping[str, Any]
+) -> Path:
+    """Write checkpoint `step`, then remove all but the newest `KEEP`."""
+    folder = run / "checkpoints"
+    folder.mkdir(parents=True, exist_ok=True)
+    target, temporary = folder / f"step-{step:08d}", folder / f".writing-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        for name, group in tensors.items():
+            save_weights(temporary / f"{name}.safetensors", group)
+        with atomic_path(temporary / "state.json") as path:
+            path.write_text(json.dumps(dict(state)))
+        sums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+        with atomic_path(temporary / CHECKSUMS) as path:
+            path.write_text(json.dumps(sums))
+        shutil.rmtree(target, ignore_errors=True)  # only ever a damaged one of the same step
+        temporary.rename(target)
+        _sync_folder(folder)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        kept = _steps(run)
+        last = f"the last good checkpoint is step {kept[-1]}" if kept else "none is saved yet"
+        raise InputError(
+            f"cannot write a checkpoint to {folder} ({error}); {last}; "
+            "make room and run the same command to continue"
+        ) from None
+    for old in _steps(run)[:-KEEP]:
+        shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
+    return target
+
+
+def load_checkpoint(run: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None if there is none. Damaged ones are named."""
+    for step in reversed(_steps(run)):
+        folder = run / "checkpoints" / f"step-{step:08d}"
+        damage = _damage(folder)
+        if damage is None:
+            tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+            return Checkpoint(step, tensors, json.loads((folder / "state.json").read_text()))
+        warnings.warn(f"checkpoint {folder} is damaged ({damage}); using the one before it",
+                      stacklevel=2)
+    return None
+
+
+def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> PixelModel:
+    """The model of a run folder, ready to use: takes images in [0, 1], in evaluation mode.
+
+    `gains` replaces the controller the run was trained with (a warning names both). `ema` takes
+    the averaged weights. Of an unfinished run the newest checkpoint is taken.
+    """
+    run = Path(run)
+    recipe = read_recipe(run)
+    info = json.loads((run / "model.json").read_text())
+    trained = build_classifier(recipe["model"], **info["build"])
+    model = trained
+    if gains is not None:
+        model = build_classifier(recipe["model"] | {"gains": gains}, **info["build"])
+        if model.gains != trained.gains:
+            warnings.warn(
+                f"run {run} was trained with gains {trained.gains}, loaded with {model.gains}",
+                stacklevel=2,
+            )
+    name = "ema" if ema else "model"
+    path = run / f"{name}.safetensors"
+    if path.exists():
+        weights = load_weights(path)
+    else:
+        checkpoint = load_checkpoint(run)
+        if checkpoint is None or name not in checkpoint.tensors:
+            raise InputError(f"run {run} has no {name} weights yet; train it first")
+        weights = checkpoint.tensors[name]
+    model.load_state_dict(weights, strict=True)
+    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+
+
+def read_recipe(run: Path) -> dict[str, Any]:
+    """The resolved recipe of a run folder, as plain data."""
+    path = run / "recipe.yaml"
+    if not path.exists():
+        raise InputError(f"{run} is not a run folder (no recipe.yaml); train one with pidformer train")
+    return yaml.safe_load(path.read_text())
+
+
+def write_recipe(run: Path, fields: Mapping[str, Any]) -> None:
+    with atomic_path(run / "recipe.yaml") as path:
+        path.write_text(yaml.safe_dump(dict(fields), sort_keys=False))
+
+
+def write_model_info(run: Path, info: Mapping[str, Any]) -> None:
+    """What the recipe does not say and building the model needs: classes, channels, pixel scale."""
+    with atomic_path(run / "model.json") as path:
+        path.write_text(json.dumps(dict(info)))
+
+
+def _steps(run: Path) -> list[int]:
+    return sorted(int(p.name.removeprefix("step-")) for p in (run / "checkpoints").glob("step-*"))
+
+
+def _damage(folder: Path) -> str | None:
+    """What is wrong with a checkpoint, or None."""
+    try:
+        sums = json.loads((folder / CHECKSUMS).read_text())
+        for name, expected in sums.items():
+            if _checksum(folder / name) != expected:
+                return f"{name} does not match its checksum"
+    except (OSError, ValueError) as error:
+        return str(error)
+    return None
+
+
+def _checksum(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,102 @@
+"""Results: one record type, JSON lines on disk. What the report and the lab read."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import platform
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+
+FILE_NAME = "results.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One measurement: what was measured, and everything needed to measure it again."""
+
+    kind: str
+    """What made it: "train", "evaluate", "analyze", ..."""
+    metrics: Mapping[str, float]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Run, data, seed, threat, command: enough to rerun it."""
+    step: int | None = None
+    time: float = field(default_factory=time.time)
+
+    def to_json(self) -> str:
+        fields = asdict(self)
+        # JSON has no NaN; a missing number is null, and readers see it as NaN again.
+        fields["metrics"] = {
+            name: value if math.isfinite(value) else None for name, value in self.metrics.items()
+        }
+        return json.dumps(fields)
+
+    @classmethod
+    def from_json(cls, line: str) -> Record:
+        fields = json.loads(line)
+        metrics = fields["metrics"].items()
+        fields["metrics"] = {k: math.nan if v is None else v for k, v in metrics}
+        return cls(**fields)
+
+
+def append(folder: str | Path, record: Record) -> None:
+    """Add one line to the folder's results in a single write."""
+    path = Path(folder) / FILE_NAME
+    _end_last_line(path)
+    with open(path, "a") as file:
+        file.write(record.to_json() + "\n")
+
+
+def _end_last_line(path: Path) -> None:
+    """A killed writer may leave half a line; drop it, so that the next one starts clean."""
+    if not path.exists():
+        return
+    with open(path, "rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size == 0:
+            return
+        file.seek(size - 1)
+        if file.read(1) == b"\n":
+            return
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+
+
+def read(folder: str | Path) -> list[Record]:
+    """All records of a folder; a half-written last line is left out."""
+    path = Path(folder) / FILE_NAME
+    if not path.exists():
+        return []
+    lines = path.read_text().split("\n")[:-1]
+    try:
+        return [Record.from_json(line) for line in lines if line]
+    except (json.JSONDecodeError, TypeError, KeyError) as error:
+        raise InputError(f"{path} is damaged ({error}); move it away to start anew") from None
+
+
+def rewrite(folder: str | Path, records: Iterable[Record]) -> None:
+    """Replace the folder's records."""
+    with atomic_path(Path(folder) / FILE_NAME) as temporary:
+        temporary.write_text("".join(record.to_json() + "\n" for record in records))
+
+
+def machine() -> dict[str, Any]:
+    """The machine a number was measured on, in a few words."""
+    import torch
+
+    found: dict[str, Any] = {
+        "cpu": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+    if torch.cuda.is_available():
+        found["gpu"] = torch.cuda.get_device_name()
+    return found

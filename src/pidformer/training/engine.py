@@ -1,0 +1,139 @@
+"""The distributed engine: the one place that knows accelerate and torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from accelerate import Accelerator, FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedDataParallelKwargs
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_state_dict,
+    set_state_dict,
+)
+from torch.optim import Optimizer
+
+from pidformer.errors import InputError
+from pidformer.training.recipe import TrainRecipe
+from pidformer.training.tasks import Place
+
+_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class Engine:
+    """One process or many, with the same code; started alone, by torchrun or accelerate launch."""
+
+    def __init__(self, recipe: TrainRecipe, device: str = "auto") -> None:
+        if device not in ("auto", "cpu", "cuda"):
+            raise InputError(f"device must be auto, cpu or cuda, got {device!r}")
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device cuda was asked for, but there is none; use --device cpu")
+        is_cpu = device == "cpu" or not torch.cuda.is_available()
+        if recipe.precision == "fp16" and is_cpu:
+            raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
+        sharded = FullyShardedDataParallelPlugin(
+            fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
+            transformer_cls_names_to_wrap=["PIDBlock"], reshard_after_forward=True,
+        ) if recipe.parallel == "fsdp" else None
+        # bf16 is autocast here, so that accelerate leaves the forward, and its compiling, alone
+        self._accelerator = Accelerator(
+            cpu=is_cpu,
+            mixed_precision="fp16" if recipe.precision == "fp16" else "no",
+            fsdp_plugin=sharded,
+            kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
+        )
+        self._precision = recipe.precision
+        accelerator = self._accelerator
+        self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
+        self.is_main = accelerator.is_main_process
+
+    def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        return self._accelerator.prepare(model, optimizer)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self._precision != "bf16":
+            return nullcontext()
+        return torch.autocast(self.place.device.type, torch.bfloat16)
+
+    def backward(self, loss: Tensor) -> None:
+        self._accelerator.backward(loss)
+
+    def accumulating(self, model: nn.Module, is_last: bool) -> AbstractContextManager[Any]:
+        """Gradients of all but the last part of a batch stay with their process."""
+        return nullcontext() if is_last else self._accelerator.no_sync(model)
+
+    def clip(self, model: nn.Module, limit: float | None) -> Tensor:
+        """Norm of the whole gradient, after which it is at most `limit`."""
+        norm = self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
+        return norm if isinstance(norm, Tensor) else torch.tensor(norm)
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Summed over processes."""
+        return self._accelerator.reduce(values, "sum")
+
+    def agree(self, wish: bool) -> bool:
+        """Whether any process wishes it; all must ask."""
+        if self.place.world_size == 1:
+            return wish
+        flag = torch.tensor([float(wish)], device=self.place.device)
+        return bool(self.sum(flag).item() > 0)
+
+    def wait(self) -> None:
+        self._accelerator.wait_for_everyone()
+
+    def capture(self, model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
+        """Model and optimiser state as flat tensors, whole on the main process."""
+        weights, state = get_state_dict(model, _plain(optimizer), options=_WHOLE)
+        flat = {
+            f"{parameter}/{name}": value
+            for parameter, entry in state["state"].items()
+            for name, value in entry.items()
+        }
+        return {"model": dict(weights), "optimizer": flat}
+
+    def restore(
+        self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]
+    ) -> None:
+        """Put back what `capture` gave."""
+        _, state = get_state_dict(model, _plain(optimizer), options=_WHOLE)
+        entries: dict[str, dict[str, Tensor]] = {}
+        for key, value in tensors["optimizer"].items():
+            parameter, _, name = key.rpartition("/")
+            entries.setdefault(parameter, {})[name] = value
+        set_state_dict(
+            model,
+            _plain(optimizer),
+            model_state_dict=dict(tensors["model"]),
+            optim_state_dict={"state": entries, "param_groups": state["param_groups"]},
+            options=_WHOLE,
+        )
+
+    def scaler_state(self) -> dict[str, Any] | None:
+        scaler = self._accelerator.scaler
+        return scaler.state_dict() if scaler is not None else None
+
+    def restore_scaler(self, state: dict[str, Any] | None) -> None:
+        if state and self._accelerator.scaler is not None:
+            self._accelerator.scaler.load_state_dict(state)
+
+    @contextmanager
+    def evaluating(self, model: nn.Module) -> Iterator[None]:
+        """Evaluation mode, no gradients, autocast; training mode afterwards."""
+        model.eval()
+        try:
+            with torch.no_grad(), self.autocast():
+                yield
+        finally:
+            model.train()
+
+    def close(self) -> None:
+        self._accelerator.end_training()
+
+
+def _plain(optimizer: Any) -> Optimizer:
+    """The optimiser inside accelerate's wrapper."""
+    return getattr(optimizer, "optimizer", optimizer)

@@ -1,0 +1,267 @@
+"""The training loop: the same for every task, exact to resume.
+
+Nothing random lives on between steps: data are a function of (seed, epoch, step), and dropout
+draws from generators that are seeded anew at each step. So a checkpoint is weights, optimiser
+state, averaged weights and the step number, and a resumed run ends with the weights of an
+undisturbed one.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from timm.optim import param_groups_weight_decay
+from torch import Tensor, nn
+
+from pidformer import results
+from pidformer.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from pidformer.errors import InputError
+from pidformer.training.average import WeightAverage
+from pidformer.training.engine import Engine
+from pidformer.training.progress import Progress
+from pidformer.training.recipe import OptimRecipe, Recipe
+from pidformer.training.schedule import learning_rate
+from pidformer.training.tasks import Task
+from pidformer.training.trouble import NonFiniteWatch
+
+
+class Interrupted(Exception):
+    """A signal asked the run to end; it was saved first."""
+
+
+class Trainer:
+    """One run: recipe, task and engine, from wherever its folder stands to the end."""
+
+    def __init__(self, recipe: Recipe, task: Task, engine: Engine, run: Path) -> None:
+        self.recipe, self.task, self.engine, self.run = recipe, task, engine, run
+        place = engine.place
+        if recipe.data.batch_size % (place.world_size * recipe.train.accumulate):
+            raise InputError(
+                f"data.batch_size {recipe.data.batch_size} does not divide over "
+                f"{place.world_size} process(es) x {recipe.train.accumulate} part(s); "
+                "choose a multiple"
+            )
+        self.data = task.train_data(place)
+        if self.data.steps_per_epoch == 0:
+            raise InputError(
+                f"the training set is smaller than one batch of {recipe.data.batch_size}; "
+                "lower data.batch_size"
+            )
+        self.last_step = recipe.schedule.epochs * self.data.steps_per_epoch
+        torch.manual_seed(recipe.seed)
+        model = task.build().to(place.device)
+        if recipe.train.grad_checkpointing:
+            model.set_grad_checkpointing(True)
+        if recipe.train.compile != "none":
+            model.compile(mode=recipe.train.compile)
+        self.gains = getattr(model, "gains", None)
+        optimizer = build_optimizer(recipe.optim, model, recipe.peak_lr, place.device)
+        self.model, self.optimizer = engine.prepare(model, optimizer)
+        self.average = WeightAverage(self.model, recipe.train.ema) if recipe.train.ema else None
+        self.step = 0
+        self.saved_at = time.monotonic()
+        self._stop_signal: int | None = None
+
+    def fit(self, progress: Progress) -> dict[str, float]:
+        """Train to the end and return the final scores."""
+        self._resume(progress)
+        self.model.train()
+        with self._signals():
+            while self.step < self.last_step:
+                self._train_epoch(progress)
+                epoch = self.step // self.data.steps_per_epoch
+                is_last = self.step == self.last_step
+                if is_last or epoch % self.recipe.train.evaluate_every == 0:
+                    scores = self.evaluate()
+                    self._record("evaluate", scores)
+                    progress.scored(epoch, scores, self.task.headline)
+        self.save(final=True)
+        return scores
+
+    def evaluate(self) -> dict[str, float]:
+        """Scores on the validation set; of the averaged weights too, as ema_*."""
+        with self.engine.evaluating(self.model):
+            counts = self.engine.sum(self.task.count(self.model, self.engine.place))
+            scores = self.task.scores(counts)
+            if self.average is not None:
+                with self.average.applied():
+                    counts = self.engine.sum(self.task.count(self.model, self.engine.place))
+                averaged = self.task.scores(counts)
+                scores |= {f"ema_{name}": value for name, value in averaged.items()}
+        return scores
+
+    def _train_epoch(self, progress: Progress) -> None:
+        per_epoch, train = self.data.steps_per_epoch, self.recipe.train
+        epoch, begin = divmod(self.step, per_epoch)
+        watch = NonFiniteWatch(train.on_nan, self.gains, self.engine.place.device)
+        log = _Log(self.engine.place.device)
+        for batch in self.data.epoch(epoch, begin):
+            rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
+            loss, norm = self._train_step(batch, rate, watch)
+            self.step += 1
+            log.add(loss, norm)
+            progress.advance(self.step)
+            at_end = self.step % per_epoch == 0
+            if self.step % train.log_steps == 0 or at_end:
+                watch.check_now()
+                self._write_log(log, rate, progress)
+                log = _Log(self.engine.place.device)
+            self._save_or_stop(watch, at_end)
+
+    def _train_step(self, batch: Any, rate: float, watch: NonFiniteWatch) -> tuple[Tensor, Tensor]:
+        recipe, engine = self.recipe, self.engine
+        _seed_everything(recipe.seed, self.step, engine.place.rank)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        parts = self.task.split(batch, recipe.train.accumulate)
+        total = torch.zeros((), device=engine.place.device)
+        for index, part in enumerate(parts):
+            with engine.accumulating(self.model, is_last=index == len(parts) - 1):
+                with engine.autocast():
+                    loss = self.task.loss(self.model, part) / len(parts)
+                engine.backward(loss)
+            total += loss.detach()
+        norm = engine.clip(self.model, recipe.optim.clip)
+        suspect = engine.sum(total) if recipe.train.precision == "fp16" else norm
+        if watch.accepts(suspect, norm, self.step, rate):
+            self.optimizer.step()
+            if self.average is not None:
+                self.average.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return total, norm
+
+    def _write_log(self, log: _Log, rate: float, progress: Progress) -> None:
+        sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
+        seconds = time.perf_counter() - log.begun
+        metrics = {
+            "loss": float(sums) / log.steps,
+            "gradient_norm": float(log.largest_norm),
+            "lr": rate,
+            "images_per_second": log.steps * self.recipe.data.batch_size / seconds,
+            "epoch": self.step / self.data.steps_per_epoch,
+        }
+        self._record("train", metrics)
+        progress.measured(metrics)
+
+    def _record(self, kind: str, metrics: dict[str, float]) -> None:
+        if self.engine.is_main:
+            settings = {"seed": self.recipe.seed}
+            results.append(
+                self.run,
+                results.Record(kind=kind, metrics=metrics, step=self.step, settings=settings),
+            )
+
+    def _save_or_stop(self, watch: NonFiniteWatch, at_end: bool) -> None:
+        train, world = self.recipe.train, self.engine.place.world_size
+        if train.checkpoint_steps is not None:
+            due = self.step % train.checkpoint_steps == 0
+        else:
+            due = time.monotonic() - self.saved_at > train.checkpoint_seconds
+        stopping = self._stop_signal is not None
+        if world > 1:  # processes must agree, which costs a message: only now and then
+            if not at_end and self.step % min(train.log_steps, train.checkpoint_steps or 10**9):
+                return
+            due, stopping = self.engine.agree(due), self.engine.agree(stopping)
+        if (due or stopping) and self.step < self.last_step:
+            watch.check_now()
+            self.save()
+        if stopping:
+            raise Interrupted
+
+    def save(self, final: bool = False) -> None:
+        """Write a checkpoint; at the end also the weights by themselves."""
+        tensors = self.engine.capture(self.model, self.optimizer)
+        if self.average is not None:
+            with self.average.applied():
+                tensors["ema"] = self.engine.capture(self.model, self.optimizer)["model"]
+        if self.engine.is_main:
+            state = {"step": self.step, "scaler": self.engine.scaler_state()}
+            save_checkpoint(self.run, self.step, tensors, state)
+            if final:
+                for name in ("model", "ema"):
+                    if name in tensors:
+                        save_weights(self.run / f"{name}.safetensors", tensors[name])
+        self.engine.wait()
+        self.saved_at = time.monotonic()
+
+    def _resume(self, progress: Progress) -> None:
+        found = load_checkpoint(self.run)
+        if found is not None:
+            if self.average is not None:
+                # loaded through the model, so that sharded weights find their places
+                self.engine.restore(
+                    self.model, self.optimizer, found.tensors | {"model": found.tensors["ema"]}
+                )
+                self.average.reset()
+            self.engine.restore(self.model, self.optimizer, found.tensors)
+            self.engine.restore_scaler(found.state["scaler"])
+            self.step = found.step
+            progress.resumed(self.step, self.data.steps_per_epoch)
+        if self.engine.is_main:
+            kept = [r for r in results.read(self.run) if r.step is None or r.step <= self.step]
+            results.rewrite(self.run, kept if found is not None else [])
+        progress.begin(self.step, self.last_step)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGINT and SIGTERM end the run at the next step, saved; a second SIGINT at once."""
+
+        def note(number: int, _: FrameType | None) -> None:
+            if self._stop_signal == signal.SIGINT == number:
+                raise KeyboardInterrupt
+            self._stop_signal = number
+
+        try:
+            old = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
+        except ValueError:  # not the main thread: whoever owns that handles signals
+            yield
+            return
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+
+class _Log:
+    """Sums since the last written line, on the device: reading them would stall it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.loss_sum = torch.zeros((), device=device)
+        self.largest_norm = torch.zeros((), device=device)
+        self.steps = 0
+        self.begun = time.perf_counter()
+
+    def add(self, loss: Tensor, norm: Tensor) -> None:
+        self.loss_sum += loss
+        self.largest_norm = torch.maximum(self.largest_norm, norm.to(self.largest_norm))
+        self.steps += 1
+
+
+def build_optimizer(
+    recipe: OptimRecipe, model: nn.Module, lr: float, device: torch.device
+) -> torch.optim.Optimizer:
+    """AdamW or SGD (Nesterov); vectors, biases, positions and the class token do not decay."""
+    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
+    if recipe.name == "sgd":
+        return torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=True)
+    return torch.optim.AdamW(
+        groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
+    )
+
+
+def _seed_everything(seed: int, step: int, rank: int) -> None:
+    """Dropout and stochastic depth of a step depend on (seed, step, rank) alone."""
+    word = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
+    torch.manual_seed(int(word) % 2**63)
+
+

@@ -1,0 +1,258 @@
+"""Recipes: YAML to typed, checked values.
+
+A recipe may extend another (`extends: other.yaml`, relative to itself), and any value may be
+overridden on the command line as `section.key=value`. Every key is checked; an unknown one names
+its nearest match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from pidformer.data import Augment
+from pidformer.errors import InputError, unknown
+
+SHIPPED = Path(__file__).parents[1] / "recipes"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelRecipe:
+    name: str = "pid_deit_tiny_patch16_224"
+    gains: Any = None
+    """None (softmax), a preset, "P,I,D[,BETA]", {p, i, d, beta}, or a list of these by layer."""
+    learn_gains: bool = False
+    first_layer: Literal["free", "controlled"] = "free"
+    attention_residual: bool = True
+    options: dict[str, Any] = field(default_factory=dict)
+    """Further keywords of the model: patch_size, depth, drop_path_rate, ..."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataRecipe:
+    name: str = "digits"
+    """What the recipe was written for; `--data` says where it is."""
+    image_size: int = 224
+    batch_size: int = 1024
+    """Images an optimiser step, over all processes."""
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    crop_ratio: float = 0.875
+    workers: int = 8
+    corrupt_limit: float = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimRecipe:
+    name: Literal["adamw", "sgd"] = "adamw"
+    lr: float = 1e-3
+    lr_batch: int | None = None
+    """If set, `lr` is for this batch size and scales linearly with data.batch_size."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    momentum: float = 0.9
+    weight_decay: float = 0.05
+    clip: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleRecipe:
+    epochs: int = 300
+    warmup_epochs: float = 5
+    warmup_lr: float = 1e-6
+    min_lr: float = 1e-5
+    per: Literal["epoch", "step"] = "step"
+    """Where the learning rate moves; DeiT moves it once an epoch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainRecipe:
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: Literal["none", "default", "reduce-overhead"] = "none"
+    """torch.compile's mode; reduce-overhead replays CUDA graphs."""
+    accumulate: int = 1
+    """Parts a process splits its share of the batch into."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    grad_checkpointing: bool = False
+    ema: float | None = None
+    """Decay of the averaged weights, if any."""
+    evaluate_every: int = 1
+    """Epochs between evaluations."""
+    checkpoint_seconds: float = 60
+    checkpoint_steps: int | None = None
+    """If set, a checkpoint every so many steps, instead of by time."""
+    log_steps: int = 50
+    on_nan: Literal["stop", "skip"] = "stop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    task: Literal["classification"] = "classification"
+    seed: int = 0
+    model: ModelRecipe = field(default_factory=ModelRecipe)
+    data: DataRecipe = field(default_factory=DataRecipe)
+    augment: Augment = field(default_factory=Augment)
+    optim: OptimRecipe = field(default_factory=OptimRecipe)
+    schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
+    train: TrainRecipe = field(default_factory=TrainRecipe)
+
+    @property
+    def peak_lr(self) -> float:
+        scale = self.data.batch_size / self.optim.lr_batch if self.optim.lr_batch else 1.0
+        return self.optim.lr * scale
+
+    def to_dict(self) -> dict[str, Any]:
+        return _plain(dataclasses.asdict(self))
+
+
+def load_recipe(where: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe from a path, or from those shipped by name ("digits/pid.yaml")."""
+    fields = _read(find_recipe(where))
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise InputError(f"an override must be key=value (as optim.lr=1e-3), got {override!r}")
+        _put(fields, key.strip().split("."), _parse(text, f"override {override!r}"), override)
+    return recipe_from(fields)
+
+
+def recipe_from(fields: Mapping[str, Any]) -> Recipe:
+    """A recipe from plain data, every key and value checked."""
+    return _build(Recipe, fields, "")
+
+
+def shipped_recipes() -> list[str]:
+    """Names of the recipes that come with the package."""
+    found = (path.relative_to(SHIPPED).as_posix() for path in SHIPPED.rglob("*.yaml"))
+    return sorted(name for name in found if not Path(name).name.startswith("_"))
+
+
+def find_recipe(where: str | Path) -> Path:
+    for path in (Path(where), SHIPPED / where, SHIPPED / f"{where}.yaml"):
+        if path.is_file():
+            return path
+    raise unknown("recipe", str(where), shipped_recipes())
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Where two recipes differ, as "optim.lr: 0.001 -> 0.002"."""
+    lines = []
+    for key in dict.fromkeys([*old, *new]):
+        a, b, name = old.get(key), new.get(key), f"{prefix}{key}"
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            lines += difference(a, b, f"{name}.")
+        elif a != b:
+            lines.append(f"{name}: {a} -> {b}")
+    return lines
+
+
+def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    path = path.resolve()
+    if path in seen:
+        raise InputError(f"recipe {path} extends itself")
+    fields = _parse(path.read_text(), f"recipe {path}") or {}
+    if not isinstance(fields, dict):
+        raise InputError(f"recipe {path} must be a mapping of sections, got {type(fields).__name__}")
+    parent = fields.pop("extends", None)
+    if parent is None:
+        return fields
+    base = path.parent / parent
+    if not base.is_file():
+        raise InputError(f"recipe {path} extends {parent!r}, which is not at {base}")
+    return _merge(_read(base, (*seen, path)), fields)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-3 as a number; YAML 1.1 wants 1.0e-3 and takes the rest for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+)
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise InputError(f"{where} is not YAML ({error})") from None
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        both = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
+        # Gains are one value, not a section: {p, i, d, beta} replaces what was there.
+        merged[key] = _merge(merged[key], value) if both and key != "gains" else value
+    return merged
+
+
+def _put(fields: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+    for key in keys[:-1]:
+        fields = fields.setdefault(key, {})
+        if not isinstance(fields, dict):
+            raise InputError(f"override {override!r}: {key} is a value, not a section")
+    fields[keys[-1]] = value
+
+
+def _build(kind: Any, fields: Any, where: str) -> Any:
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{where or 'recipe'} must be a section of keys, got {fields!r}")
+    hints = typing.get_type_hints(kind)
+    names = [f.name for f in dataclasses.fields(kind)]
+    for key in fields:
+        if key not in names:
+            raise unknown("recipe key", f"{where}{key}", [f"{where}{name}" for name in names])
+    values = {key: _convert(hints[key], value, f"{where}{key}") for key, value in fields.items()}
+    return kind(**values)
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    """`value` as the type that `hint` names, or an InputError that says what is allowed."""
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return _build(hint, value, f"{where}.")
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise InputError(f"{where} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"{where} must be a list, got {value!r}")
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise InputError(f"{where} must have {len(arguments)} entries, got {value!r}")
+        return tuple(_convert(arguments[0], entry, where) for entry in value)
+    return _scalar(origin or hint, value, where)
+
+
+def _scalar(kind: Any, value: Any, where: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is int and isinstance(value, float) and value == int(value):
+        return int(value)
+    if isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool)):
+        return value
+    raise InputError(f"{where} must be {kind.__name__}, got {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists and dataclasses as mappings, so that YAML and JSON give the same back."""
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(entry) for entry in value]
+    return value

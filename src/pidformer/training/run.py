@@ -1,0 +1,72 @@
+"""Run folders: start, continue, or refuse with the difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pidformer.checkpoint import read_recipe, write_model_info, write_recipe
+from pidformer.errors import InputError
+from pidformer.training.engine import Engine
+from pidformer.training.loop import Trainer
+from pidformer.training.progress import Progress
+from pidformer.training.recipe import Recipe, difference
+from pidformer.training.tasks import build_task
+
+MAY_DIFFER = ("data.workers", "train.log_steps", "train.checkpoint_seconds",
+              "train.checkpoint_steps", "train.compile")
+"""What may change when a run continues: nothing that moves its numbers."""
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path,
+    *,
+    data: str | Path | None = None,
+    device: str = "auto",
+    is_shown: bool = True,
+) -> dict[str, float]:
+    """Train `recipe` into the run folder `out`, going on where it stands; the final scores.
+
+    A folder that holds another recipe is refused, with the difference shown. Raises
+    `pidformer.training.loop.Interrupted` after a signal, with the run saved.
+    """
+    out = Path(out)
+    _check_folder(out, recipe)
+    task = build_task(recipe, data)
+    engine = Engine(recipe.train, device)
+    if engine.is_main:
+        _prepare_folder(out, recipe)
+        write_model_info(out, task.model_info())
+    engine.wait()
+    trainer = Trainer(recipe, task, engine, out)
+    progress = Progress(out.name, is_shown=is_shown and engine.is_main, tensorboard=out / "tensorboard")
+    try:
+        return trainer.fit(progress)
+    finally:
+        progress.close()
+        engine.close()
+
+
+def _check_folder(out: Path, recipe: Recipe) -> None:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; --out names a folder")
+    if not (out / "recipe.yaml").exists():
+        if out.exists() and any(p.name != "tensorboard" for p in out.iterdir()):
+            raise InputError(f"{out} is not empty and not a run folder; choose another --out")
+        return
+    lines = difference(read_recipe(out), recipe.to_dict())
+    moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
+    if moved:
+        shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")
+        raise InputError(
+            f"{out} holds a run of another recipe ({shown}); choose another --out, or delete that "
+            "folder to start anew"
+        )
+
+
+def _prepare_folder(out: Path, recipe: Recipe) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_recipe(out, recipe.to_dict())
+    except OSError as error:
+        raise InputError(f"cannot write to {out} ({error.strerror}); choose another --out") from None

@@ -1,0 +1,173 @@
+"""What the loop needs to know of a task, and the classification task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+import torch.nn.functional as F
+from scipy.stats import binomtest
+from torch import Tensor, nn
+
+from pidformer.data import Batch, EvalImages, TrainImages, open_images
+from pidformer.errors import InputError
+from pidformer.models.build import build_classifier
+from pidformer.training.recipe import Recipe
+
+
+class Place(NamedTuple):
+    """Where a process stands."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+
+
+class TrainData(Protocol):
+    """Batches as a pure function of (epoch, step): that is what makes resuming exact."""
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Any]: ...
+
+
+class Task(Protocol):
+    """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
+
+    headline: str
+    """The score to show."""
+
+    def build(self) -> nn.Module: ...
+
+    def model_info(self) -> Mapping[str, Any]:
+        """What loading the model needs beside the recipe."""
+        ...
+
+    def train_data(self, place: Place) -> TrainData: ...
+
+    def split(self, batch: Any, parts: int) -> list[Any]:
+        """A batch in `parts` equal parts, for gradient accumulation."""
+        ...
+
+    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
+
+    def count(self, model: nn.Module, place: Place) -> Tensor:
+        """Sums over this process's share of the validation set, to be added over processes."""
+        ...
+
+    def scores(self, counts: Tensor) -> dict[str, float]: ...
+
+
+class Classification:
+    """Image classification: cross entropy on hard or soft targets; top-1 and top-5."""
+
+    headline = "top1"
+
+    def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
+        self.recipe = recipe
+        location = data if data is not None else _embedded(recipe.data.name)
+        self.train_source = open_images(location, "train")
+        self.val_source = open_images(location, "val")
+        self._eval_images: EvalImages | None = None
+        channels = self.train_source.channels
+        if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
+            raise InputError(
+                f"data.mean and data.std need {channels} value(s), one a channel of the images, "
+                f"got {list(recipe.data.mean)} and {list(recipe.data.std)}"
+            )
+
+    def build(self) -> nn.Module:
+        return build_classifier(self.recipe.to_dict()["model"], **self.model_info()["build"])
+
+    def model_info(self) -> dict[str, Any]:
+        data = self.recipe.data
+        build = {
+            "num_classes": len(self.train_source.classes),
+            "channels": self.train_source.channels,
+            "image_size": data.image_size,
+        }
+        return {
+            "build": build,
+            "mean": list(data.mean),
+            "std": list(data.std),
+            "classes": list(self.train_source.classes),
+        }
+
+    def train_data(self, place: Place) -> TrainImages:
+        data = self.recipe.data
+        return TrainImages(
+            self.train_source,
+            image_size=data.image_size,
+            batch_size=data.batch_size,
+            augment=self.recipe.augment,
+            mean=data.mean,
+            std=data.std,
+            seed=self.recipe.seed,
+            rank=place.rank,
+            world_size=place.world_size,
+            device=place.device,
+            num_workers=data.workers,
+            corrupt_limit=data.corrupt_limit,
+        )
+
+    def split(self, batch: Batch, parts: int) -> list[Batch]:
+        chunks = zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)
+        return [Batch(images, targets) for images, targets in chunks]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        return F.cross_entropy(model(self._normalised(batch.images)).float(), batch.targets)
+
+    def count(self, model: nn.Module, place: Place) -> Tensor:
+        """(top-1 hits, top-5 hits, summed loss, images)."""
+        if self._eval_images is None:
+            data = self.recipe.data
+            self._eval_images = EvalImages(
+                self.val_source,
+                image_size=data.image_size,
+                batch_size=max(1, min(data.batch_size // place.world_size, 512)),
+                crop_ratio=data.crop_ratio,
+                rank=place.rank,
+                world_size=place.world_size,
+                device=place.device,
+                num_workers=data.workers,
+                corrupt_limit=data.corrupt_limit,
+            )
+        totals = torch.zeros(4, dtype=torch.float64, device=place.device)
+        for images, labels in self._eval_images:
+            logits = model(self._normalised(images)).float()
+            best = logits.topk(min(5, logits.shape[-1])).indices == labels[:, None]
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            hits = torch.stack([best[:, 0].sum(), best.sum()])
+            totals += torch.cat([hits, loss[None], loss.new_tensor([len(labels)])]).double()
+        return totals
+
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        """Per cent, with Wilson's 95 % interval."""
+        top1, top5, loss, total = counts.tolist()
+        found = {"loss": loss / total, "images": total}
+        for name, hits in (("top1", top1), ("top5", top5)):
+            interval = binomtest(round(hits), round(total)).proportion_ci(method="wilson")
+            found[name] = 100 * hits / total
+            found[f"{name}_low"], found[f"{name}_high"] = 100 * interval.low, 100 * interval.high
+        return found
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        mean, std = (
+            torch.tensor(values, device=images.device)[:, None, None]
+            for values in (self.recipe.data.mean, self.recipe.data.std)
+        )
+        return (images - mean) / std
+
+
+def _embedded(name: str) -> str:
+    if name != "digits":
+        raise InputError(f"this recipe trains on {name}; say where it is with --data DIR")
+    return name
+
+
+def build_task(recipe: Recipe, data: str | Path | None) -> Task:
+    """The task that a recipe names."""
+    return {"classification": Classification}[recipe.task](recipe, data)
