@@ -17,10 +17,10 @@ TERM_LOAD = {"p": 1.0, "i": 0.5, "d": 2.0}
 """What one unit of each gain adds to the load p + i/2 + 2 d."""
 SAFE_SHARE = 0.98
 """Share of the largest load at which gains from outside the region start."""
-# In float32 sigmoid(20) is 1 and exp(-110) is 0: the bounds keep the load below its limit and
-# every gain above zero however large the parameters grow.
-_LOAD_RANGE = (-40.0, 12.0)
-_SPLIT_RANGE = (-20.0, 20.0)
+# sigmoid rounds to 0 or 1 and softmax to 0 long before parameters overflow. These bounds keep the
+# load below its limit, and p large enough that 1 + p > 1 in float64, however far an update goes.
+_MAX_LOGIT = 12.0
+_MAX_SPREAD = 16.0
 
 
 class LearnedGains(nn.Module):
@@ -79,8 +79,11 @@ class LearnedGains(nn.Module):
     def forward(self) -> GainTensors:
         """The gains as tensors (H, 1, 1), in float32 or wider."""
         wide = torch.promote_types(self.raw_load.dtype, torch.float32)
-        load = self.max_load * self.raw_load.to(wide).clamp(*_LOAD_RANGE).sigmoid()  # (H,)
-        shares = self.raw_split.to(wide).clamp(*_SPLIT_RANGE).softmax(-1)  # (H, T)
+        logit = self.raw_load.to(wide).clamp(-_MAX_LOGIT, _MAX_LOGIT)
+        load = self.max_load * logit.sigmoid()  # (H,)
+        split = self.raw_split.to(wide)
+        split = split - split.detach().amax(-1, keepdim=True)
+        shares = split.clamp(min=-_MAX_SPREAD).softmax(-1)  # (H, T)
         columns = (load[:, None] * shares)[..., None, None].unbind(1)  # T of (H, 1, 1)
         gains: dict[str, Tensor] = dict.fromkeys(TERM_LOAD, torch.zeros_like(columns[0]))
         for term, part in zip(self.terms, columns, strict=True):
@@ -104,7 +107,7 @@ def _load(gains: PIDGains) -> float:
 def _inside(gains: PIDGains, kappa_min: float) -> PIDGains:
     """The gains, scaled back into the region if their load is too large to be represented."""
     share = _load(gains) / (1 + kappa_min)
-    if share < 1 / (1 + math.exp(-_LOAD_RANGE[1])):
+    if share < 1 / (1 + math.exp(-_MAX_LOGIT)):
         return gains
     scaled = gains.scaled(SAFE_SHARE / share)
     warnings.warn(
