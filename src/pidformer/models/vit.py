@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
-import torch
 from timm.layers import trunc_normal_
 from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
@@ -17,7 +16,6 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
-from pidformer.nn.attention import placement
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
@@ -45,14 +43,15 @@ class PIDVisionTransformer(VisionTransformer):
         if "block_fn" in options:
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
         resolved = resolve_gains(gains, depth)
-        is_learned = _learned_layers(layer_gains(resolved, depth), learn_gains, first_layer)
+        per_layer = layer_gains(resolved, depth)
+        is_learned = _learned_layers(per_layer, learn_gains, first_layer)
 
         def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
             options = _block_options(options)
             layer: PIDGains | LearnedGains | None = per_layer[depth]
             if isinstance(layer, PIDGains) and is_learned[depth]:
-                place = placement(options.get("device"), options.get("dtype"))
-                layer = LearnedGains(layer, num_heads, **place)
+                device, dtype = options.get("device"), options.get("dtype")
+                layer = LearnedGains(layer, num_heads, device=device, dtype=dtype)
             return PIDBlock(
                 num_heads=num_heads,
                 gains=layer,
@@ -61,7 +60,6 @@ class PIDVisionTransformer(VisionTransformer):
                 **options,
             )
 
-        per_layer = layer_gains(resolved, depth)
         super().__init__(depth=depth, block_fn=build_block, **options)
         self._gains = resolved
 
@@ -148,7 +146,7 @@ class PIDVisionTransformer(VisionTransformer):
         tokens, _ = scan_blocks(
             blocks,
             tokens,
-            checkpointing=self.grad_checkpointing and torch.is_grad_enabled(),
+            checkpointing=self.grad_checkpointing,
             observe=observe,
             **block_options,
         )
@@ -181,12 +179,8 @@ def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
     What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
     changes nothing.
     """
-    ours, theirs = _parameters(PIDBlock), _parameters(Block)
+    ours, theirs = signature(PIDBlock).parameters, signature(Block).parameters
     for name, value in options.items():
         if name not in ours and (name not in theirs or value != theirs[name].default):
             raise InputError(f"PIDVisionTransformer has no {name}={value!r}; leave {name} out")
     return {name: value for name, value in options.items() if name in ours}
-
-
-def _parameters(block: Callable[..., nn.Module]) -> Mapping[str, Any]:
-    return signature(block).parameters
