@@ -5,18 +5,22 @@ from importlib.metadata import version
 from pidformer import control
 from pidformer.control import PIDController, PIDGains, PIDState
 from pidformer.errors import InputError
-from pidformer.nn import PIDAttention, PIDBlock, scan_blocks
+from pidformer.models import PIDVisionTransformer, PixelModel
+from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
 from pidformer.ops import pid_attention
 
 __version__ = version("pidformer")
 
 __all__ = [
     "InputError",
+    "LearnedGains",
     "PIDAttention",
     "PIDBlock",
     "PIDController",
     "PIDGains",
     "PIDState",
+    "PIDVisionTransformer",
+    "PixelModel",
     "__version__",
     "control",
     "pid_attention",

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, get_args
 
+import torch
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState
-from pidformer.errors import InputError
+from pidformer.errors import InputError, unknown
+from pidformer.nn.gains import LearnedGains
 from pidformer.ops.attention import pid_attention
 
 
@@ -19,24 +22,29 @@ class PIDAttention(nn.Module):
         x -> proj(concat_h(A v + p e + i sum e + d (e - e_previous))),    e = beta v_0 - v
 
     Call it as `x, state = attention(x, state)` with `state=None` at the first layer. `gains=None`
-    is plain attention. Parameters are timm's (`qkv`, `q_norm`, `k_norm`, `proj`).
+    is plain attention; `LearnedGains` are trained with the rest, as `gains.*`. The other
+    parameters are timm's (`qkv`, `q_norm`, `k_norm`, `norm`, `proj`); `scale_norm` normalises the
+    merged heads, control included, before `proj`.
     """
 
     def __init__(
         self,
         dim: int,
         num_heads: int = 8,
-        gains: Gains | None = None,
+        gains: Gains | LearnedGains | None = None,
         *,
         num_kv_heads: int | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
+        scale_norm: bool = False,
         proj_bias: bool = True,
         attn_drop: float = 0.0,
         proj_drop: float = 0.0,
-        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -46,17 +54,26 @@ class PIDAttention(nn.Module):
             raise InputError(
                 f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}"
             )
+        if isinstance(gains, LearnedGains) and gains.num_heads != num_kv_heads:
+            raise InputError(
+                f"gains for {gains.num_heads} heads do not fit {num_kv_heads} value heads"
+            )
+        if first_layer not in get_args(FirstLayer):
+            raise unknown("first_layer", first_layer, get_args(FirstLayer))
+        place = placement(device, dtype)
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.head_dim = dim // num_heads
         self.gains = gains
         self.first_layer = first_layer
         self.is_causal = is_causal
-        self.qkv = nn.Linear(dim, (num_heads + 2 * num_kv_heads) * self.head_dim, bias=qkv_bias)
-        self.q_norm = norm_layer(self.head_dim) if qk_norm else nn.Identity()
-        self.k_norm = norm_layer(self.head_dim) if qk_norm else nn.Identity()
+        width = (num_heads + 2 * num_kv_heads) * self.head_dim
+        self.qkv = nn.Linear(dim, width, bias=qkv_bias, **place)
+        self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
+        self.k_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
         self.attn_drop = nn.Dropout(attn_drop)
-        self.proj = nn.Linear(dim, dim, bias=proj_bias)
+        self.norm = norm_layer(dim, **place) if scale_norm else nn.Identity()
+        self.proj = nn.Linear(dim, dim, bias=proj_bias, **place)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(
@@ -75,13 +92,21 @@ class PIDAttention(nn.Module):
             self.k_norm(k),
             v,
             state,
-            self.gains,
+            self.gains() if isinstance(self.gains, LearnedGains) else self.gains,
             attn_mask=attn_mask,
             is_causal=self.is_causal or is_causal,
             dropout_p=self.attn_drop.p if self.training else 0.0,
             first_layer=self.first_layer,
         )
-        return self.proj_drop(self.proj(out.transpose(1, 2).flatten(2))), state
+        merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
+        return self.proj_drop(self.proj(merged)), state
 
     def extra_repr(self) -> str:
-        return f"num_heads={self.num_heads}, gains={self.gains!r}"
+        heads = f"num_heads={self.num_heads}"
+        return heads if isinstance(self.gains, nn.Module) else f"{heads}, gains={self.gains!r}"
+
+
+def placement(device: torch.device | str | None, dtype: torch.dtype | None) -> dict[str, Any]:
+    """`device` and `dtype` as keywords; those not given are left out, for layers without them."""
+    given = {"device": device, "dtype": dtype}
+    return {name: value for name, value in given.items() if value is not None}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from timm.layers import DropPath, LayerScale, Mlp
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState
-from pidformer.nn.attention import PIDAttention
+from pidformer.nn.attention import PIDAttention, placement
+from pidformer.nn.gains import LearnedGains
 
 
 class PIDBlock(nn.Module):
@@ -23,27 +26,32 @@ class PIDBlock(nn.Module):
         self,
         dim: int,
         num_heads: int,
-        gains: Gains | None = None,
+        gains: Gains | LearnedGains | None = None,
         *,
         mlp_ratio: float = 4.0,
         num_kv_heads: int | None = None,
         qkv_bias: bool = True,
         qk_norm: bool = False,
+        scale_attn_norm: bool = False,
+        scale_mlp_norm: bool = False,
         proj_bias: bool = True,
         proj_drop: float = 0.0,
         attn_drop: float = 0.0,
         init_values: float | None = None,
         drop_path: float = 0.0,
         act_layer: type[nn.Module] = nn.GELU,
-        norm_layer: Callable[[int], nn.Module] = nn.LayerNorm,
+        norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
         mlp_layer: type[nn.Module] = Mlp,
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
         attention_residual: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        place = placement(device, dtype)
         self.attention_residual = attention_residual
-        self.norm1 = norm_layer(dim)
+        self.norm1 = norm_layer(dim, **place)
         self.attn = PIDAttention(
             dim,
             num_heads,
@@ -51,24 +59,28 @@ class PIDBlock(nn.Module):
             num_kv_heads=num_kv_heads,
             qkv_bias=qkv_bias,
             qk_norm=qk_norm,
+            scale_norm=scale_attn_norm,
             proj_bias=proj_bias,
             attn_drop=attn_drop,
             proj_drop=proj_drop,
             norm_layer=norm_layer,
             first_layer=first_layer,
             is_causal=is_causal,
+            **place,
         )
-        self.ls1 = LayerScale(dim, init_values=init_values) if init_values else nn.Identity()
+        self.ls1 = _layer_scale(dim, init_values, **place)
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
-        self.norm2 = norm_layer(dim)
+        self.norm2 = norm_layer(dim, **place)
         self.mlp = mlp_layer(
             in_features=dim,
             hidden_features=int(dim * mlp_ratio),
             act_layer=act_layer,
+            norm_layer=norm_layer if scale_mlp_norm else None,
             bias=proj_bias,
             drop=proj_drop,
+            **place,
         )
-        self.ls2 = LayerScale(dim, init_values=init_values) if init_values else nn.Identity()
+        self.ls2 = _layer_scale(dim, init_values, **place)
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(
@@ -84,3 +96,7 @@ class PIDBlock(nn.Module):
         # Without the residual there is nothing for stochastic depth to fall back on.
         x = x + self.drop_path1(mixed) if self.attention_residual else mixed
         return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), state
+
+
+def _layer_scale(dim: int, init_values: float | None, **place: Any) -> nn.Module:
+    return LayerScale(dim, init_values=init_values, **place) if init_values else nn.Identity()

@@ -1,0 +1,16 @@
+"""Models. Importing this package adds the `pid_deit_*` names to timm's registry."""
+
+from pidformer.models import pid_deit as pid_deit
+from pidformer.models.gains import GainsLike, ModelGains, as_gains, layer_gains, resolve_gains
+from pidformer.models.pixel import PixelModel
+from pidformer.models.vit import PIDVisionTransformer
+
+__all__ = [
+    "GainsLike",
+    "ModelGains",
+    "PIDVisionTransformer",
+    "PixelModel",
+    "as_gains",
+    "layer_gains",
+    "resolve_gains",
+]

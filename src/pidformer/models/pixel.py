@@ -1,0 +1,48 @@
+"""Models of pixels: normalisation inside, so that attacks and corruptions work on images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor, nn
+
+from pidformer.errors import InputError
+
+
+class PixelModel(nn.Module):
+    """images in [0, 1] -> model((images - mean) / std).
+
+    The wrapped model is `.model`; mean and std, one number a channel, are not in the state dict.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        mean: Sequence[float] = IMAGENET_DEFAULT_MEAN,
+        std: Sequence[float] = IMAGENET_DEFAULT_STD,
+    ) -> None:
+        super().__init__()
+        if len(mean) != len(std) or not all(scale > 0 for scale in std):
+            raise InputError(
+                f"mean and std need one number a channel, std > 0; got {mean} and {std}"
+            )
+        self.model = model
+        self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
+        self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, channels, height, width) in [0, 1] to whatever the model gives."""
+        if not images.is_floating_point():
+            raise InputError(
+                f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
+            )
+        if images.ndim < 3 or images.shape[-3] != len(self.mean):
+            raise InputError(
+                f"images must be (B, {len(self.mean)}, height, width), got {tuple(images.shape)}"
+            )
+        return self.model((images - self.mean) / self.std)

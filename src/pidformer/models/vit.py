@@ -1,0 +1,186 @@
+"""Vision transformer with a controller: timm's own, with our block and our loop over depth."""
+# B images, N tokens, C width
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+from timm.layers import trunc_normal_
+from timm.models._features import feature_take_indices
+from timm.models.vision_transformer import Block, VisionTransformer
+from torch import Tensor, nn
+
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import FirstLayer
+from pidformer.errors import InputError, unknown
+from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
+from pidformer.nn.block import PIDBlock
+from pidformer.nn.depth import Observer, scan_blocks
+from pidformer.nn.gains import LearnedGains
+
+
+class PIDVisionTransformer(VisionTransformer):
+    """timm's `VisionTransformer` with PID attention; its other keywords keep their meaning.
+
+    `gains` is one controller for all layers (`PIDGains`, "P,I,D,BETA", a preset name or a
+    mapping), a sequence with one for each layer, or None for softmax attention. `learn_gains`
+    trains them per layer and head inside the region of stability. The state-dict keys are timm's,
+    plus `blocks.*.attn.gains.*` when gains are learned.
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int = 12,
+        gains: GainsLike | Sequence[GainsLike] | None = None,
+        learn_gains: bool = False,
+        first_layer: FirstLayer = "free",
+        attention_residual: bool = True,
+        **options: Any,
+    ) -> None:
+        if "block_fn" in options:
+            raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
+        resolved = resolve_gains(gains, depth)
+        per_layer = layer_gains(resolved, depth)
+        is_learned = _learned_layers(per_layer, learn_gains, first_layer)
+
+        def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
+            options = _block_options(options)
+            layer: PIDGains | LearnedGains | None = per_layer[depth]
+            if isinstance(layer, PIDGains) and is_learned[depth]:
+                device, dtype = options.get("device"), options.get("dtype")
+                layer = LearnedGains(layer, num_heads, device=device, dtype=dtype)
+            return PIDBlock(
+                num_heads=num_heads,
+                gains=layer,
+                first_layer=first_layer,
+                attention_residual=attention_residual,
+                **options,
+            )
+
+        super().__init__(depth=depth, block_fn=build_block, **options)
+        self._gains = resolved
+
+    @property
+    def gains(self) -> ModelGains:
+        """The gains the model was made with: for all layers, one a layer, or None."""
+        return self._gains
+
+    def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
+        """DeiT's initialisation: timm's, but for a class token drawn like the positions.
+
+        timm draws it with standard deviation 1e-6, DeiT with 0.02. Other modes are timm's.
+        """
+        super().init_weights(mode, needs_reset)
+        if not (mode or self.weight_init_mode) and self.cls_token is not None:
+            trunc_normal_(self.cls_token, std=0.02)
+
+    def no_weight_decay(self) -> set[str]:
+        """timm's set, and the learned gains."""
+        learned = {
+            f"{name}.{parameter}"
+            for name, module in self.named_modules()
+            if isinstance(module, LearnedGains)
+            for parameter, _ in module.named_parameters()
+        }
+        return super().no_weight_decay() | learned
+
+    def forward_features(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Images to normalised tokens, (B, N, C)."""
+        return self.norm(self._scan(x, self.blocks, attn_mask=attn_mask, is_causal=is_causal))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> list[Any] | tuple[Tensor, list[Any]] | dict[str, Any]:
+        """Outputs of some blocks, with timm's options and timm's return values."""
+        if output_fmt not in ("NCHW", "NLC"):
+            raise unknown("output_fmt", output_fmt, ("NCHW", "NLC"))
+        take, last = feature_take_indices(len(self.blocks), indices)
+        taken: list[Tensor] = []
+
+        def observe(depth: int, tokens: Tensor, _: object) -> None:
+            if depth in take:
+                taken.append(self.norm(tokens) if norm else tokens)
+
+        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
+        size = x.shape[-2:]
+        x = self._scan(x, blocks, observe, attn_mask=attn_mask, is_causal=is_causal)
+
+        split = self.num_prefix_tokens
+        prefixes = [tokens[:, :split] for tokens in taken] if split and return_prefix_tokens else []
+        outputs = [tokens[:, split:] for tokens in taken]
+        if output_fmt == "NCHW":
+            grid = self.patch_embed.dynamic_feat_size(size)
+            outputs = [out.transpose(1, 2).unflatten(2, grid).contiguous() for out in outputs]
+        if output_dict:
+            named: dict[str, Any] = {"image_intermediates": outputs}
+            if prefixes:
+                named["image_intermediates_prefix"] = prefixes
+            return named if intermediates_only else named | {"image_features": self.norm(x)}
+        paired = list(zip(outputs, prefixes, strict=True)) if prefixes else outputs
+        return paired if intermediates_only else (self.norm(x), paired)
+
+    def _scan(
+        self,
+        x: Tensor,
+        blocks: Sequence[nn.Module],
+        observe: Observer | None = None,
+        **block_options: Any,
+    ) -> Tensor:
+        """Images (B, 3, height, width) to tokens, through the embedding and the given blocks."""
+        tokens = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        tokens, _ = scan_blocks(
+            blocks,
+            tokens,
+            checkpointing=self.grad_checkpointing,
+            observe=observe,
+            **block_options,
+        )
+        return tokens
+
+
+def _learned_layers(
+    gains: Sequence[PIDGains | None], learn_gains: bool, first_layer: FirstLayer
+) -> list[bool]:
+    """Which layers learn their gains: those whose control acts.
+
+    A free first layer has no control, and a layer of zero gains stays at zero; parameters there
+    would never receive a gradient.
+    """
+    learned = [
+        learn_gains
+        and layer is not None
+        and layer.kind != "softmax"
+        and (depth > 0 or first_layer == "controlled")
+        for depth, layer in enumerate(gains)
+    ]
+    if learn_gains and not any(learned):
+        raise InputError("learn_gains needs a layer with control: give gains with p > 0")
+    return learned
+
+
+def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The keywords that timm hands to a block, less those that say nothing.
+
+    What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
+    changes nothing.
+    """
+    ours, theirs = signature(PIDBlock).parameters, signature(Block).parameters
+    for name, value in options.items():
+        if name not in ours and (name not in theirs or value != theirs[name].default):
+            raise InputError(f"PIDVisionTransformer has no {name}={value!r}; leave {name} out")
+    return {name: value for name, value in options.items() if name in ours}

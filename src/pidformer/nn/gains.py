@@ -1,0 +1,117 @@
+"""Gains that a network learns, and that cannot leave the region of stability."""
+# H (value) heads, T terms that act
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from pidformer.control.gains import GainTensors, PIDGains
+from pidformer.control.stability import check_range
+from pidformer.errors import InputError
+
+TERM_LOAD = {"p": 1.0, "i": 0.5, "d": 2.0}
+"""What one unit of each gain adds to the load p + i/2 + 2 d."""
+SAFE_SHARE = 0.98
+"""Share of the largest load at which gains from outside the region start."""
+# sigmoid rounds to 0 or 1 and softmax to 0 long before parameters overflow. These bounds keep the
+# load below its limit, and p large enough that 1 + p > 1 in float64, however far an update goes.
+_MAX_LOGIT = 12.0
+_MAX_SPREAD = 16.0
+
+
+class LearnedGains(nn.Module):
+    """Gains of one layer, per (value) head, stable whatever the parameters are.
+
+    For real kernel eigenvalues in [kappa_min, 1] the recursion over layers is stable exactly when
+    p > 0 and the load b = p + i/2 + 2 d stays below 1 + kappa_min (`control.stability`). So
+
+        b = (1 + kappa_min) sigmoid(raw_load),    w = softmax(raw_split),
+        p = b w_p,    i = 2 b w_i,    d = b w_d / 2
+
+    with shares w of the terms that act in `initial`: a P controller stays a P controller. beta is
+    fixed. Gains outside the region start at 98 % of the largest load, with a warning.
+    """
+
+    def __init__(
+        self,
+        initial: PIDGains,
+        num_heads: int,
+        kappa_min: float = 0.0,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        check_range(kappa_min)
+        if kappa_min == -1:
+            raise InputError("kappa_min must be > -1: at -1 no gains are stable")
+        if num_heads < 1:
+            raise InputError(f"num_heads must be >= 1, got {num_heads}")
+        if initial.p == 0:
+            raise InputError(
+                f"learned gains need p > 0, got {initial}: without p the mode of eigenvalue 1 "
+                "never decays"
+            )
+        self.num_heads = num_heads
+        self.kappa_min = kappa_min
+        self.max_load = 1 + kappa_min
+        self.initial = _inside(initial, kappa_min)
+        self.terms = tuple(term for term in TERM_LOAD if getattr(initial, term) > 0)
+        self.raw_load = nn.Parameter(torch.empty(num_heads, device=device, dtype=dtype))
+        self.raw_split = nn.Parameter(
+            torch.empty(num_heads, len(self.terms), device=device, dtype=dtype)
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Back to the initial gains, the same in every head."""
+        load = _load(self.initial)
+        shares = [TERM_LOAD[term] * getattr(self.initial, term) / load for term in self.terms]
+        with torch.no_grad():
+            self.raw_load.fill_(math.log(load / (self.max_load - load)))
+            for column, share in enumerate(shares):
+                self.raw_split[:, column] = math.log(share)
+
+    def forward(self) -> GainTensors:
+        """The gains as tensors (H, 1, 1), in float32 or wider."""
+        wide = torch.promote_types(self.raw_load.dtype, torch.float32)
+        logit = self.raw_load.to(wide).clamp(-_MAX_LOGIT, _MAX_LOGIT)
+        load = self.max_load * logit.sigmoid()  # (H,)
+        split = self.raw_split.to(wide)
+        split = split - split.detach().amax(-1, keepdim=True)
+        shares = split.clamp(min=-_MAX_SPREAD).softmax(-1)  # (H, T)
+        columns = (load[:, None] * shares)[..., None, None].unbind(1)  # T of (H, 1, 1)
+        gains: dict[str, Tensor] = dict.fromkeys(TERM_LOAD, torch.zeros_like(columns[0]))
+        for term, part in zip(self.terms, columns, strict=True):
+            gains[term] = part / TERM_LOAD[term]
+        return GainTensors(gains["p"], gains["i"], gains["d"], self.initial.beta)
+
+    def values(self) -> list[PIDGains]:
+        """The gains as they stand, one a head."""
+        p, i, d, beta = self()
+        heads = zip(*(gain.detach().flatten().tolist() for gain in (p, i, d)), strict=True)
+        return [PIDGains(p=p, i=i, d=d, beta=beta) for p, i, d in heads]
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, kappa_min={self.kappa_min:g}, initial={self.initial}"
+
+
+def _load(gains: PIDGains) -> float:
+    return sum(unit * getattr(gains, term) for term, unit in TERM_LOAD.items())
+
+
+def _inside(gains: PIDGains, kappa_min: float) -> PIDGains:
+    """The gains, scaled back into the region if their load is too large to be represented."""
+    share = _load(gains) / (1 + kappa_min)
+    if share < 1 / (1 + math.exp(-_MAX_LOGIT)):
+        return gains
+    scaled = gains.scaled(SAFE_SHARE / share)
+    warnings.warn(
+        f"{gains} are not stable for kappa >= {kappa_min:g}; learning starts from {scaled}",
+        stacklevel=3,
+    )
+    return scaled
