@@ -1,0 +1,157 @@
+"""Augmentation of a whole batch at once, on the device that holds it.
+
+Images are uint8 until they are erased or mixed, as PIL's are: both ways of loading then give the
+same values. Random numbers come in as small arrays drawn on the host (`boxes` and friends), so no
+step waits for the device.
+"""
+
+# B batch, C channels, H x W stored size, S image size
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pidformer.data.noise import normal_noise
+
+ERASED = ((0.02, 1 / 3), (0.3, 1 / 0.3))  # area as a share of the image, aspect ratio
+ATTEMPTS = 10  # draws of a box before giving up, as timm and torchvision have it
+
+
+def crop_boxes(
+    rng: np.random.Generator,
+    count: int,
+    height: int,
+    width: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> np.ndarray:
+    """Random-resized-crop boxes (top, left, height, width), int64 (count, 4).
+
+    Area uniform in `scale`, width over height log-uniform in `ratio`; the first draw that fits
+    counts, and if none does, the largest central box with an allowed ratio.
+    """
+    h, w, fits = _rectangles(rng, count, height, width, height * width, scale, ratio)
+    top, left = _corners(rng, height - h, width - w)
+    central_w = min(width, round(height * ratio[1]))
+    central_h = min(height, round(width / ratio[0]))
+    central = ((height - central_h) // 2, (width - central_w) // 2, central_h, central_w)
+    return np.where(fits[:, None], np.stack([top, left, h, w], axis=1), np.array(central))
+
+
+def erase_boxes(
+    rng: np.random.Generator, count: int, height: int, width: int, probability: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which images have a box erased, int64 (n,), and their boxes (n, 4) as in `crop_boxes`."""
+    rows = np.flatnonzero(rng.random(count) < probability)
+    h, w, fits = _rectangles(rng, len(rows), height - 1, width - 1, height * width, *ERASED)
+    top, left = _corners(rng, height - h, width - w)
+    return rows[fits], np.stack([top, left, h, w], axis=1)[fits]
+
+
+def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """Cut a box (B, 4) out of each uint8 image (B, C, H, W) and resize it to (B, C, S, S).
+
+    Bicubic with anti-aliasing, as PIL and DeiT do it: each output row and column is a weighted sum
+    of the box's, so a batch is two batched matrix products with a weight matrix per image.
+    `F.grid_sample` would be no faster and could not anti-alias, which shows when a box is larger
+    than S.
+    """
+    top, left, height, width = boxes.float().unbind(1)
+    rows = _resize_weights(top, height, images.shape[-2], size)  # (B, S, H)
+    columns = _resize_weights(left, width, images.shape[-1], size)  # (B, S, W)
+    resized = rows[:, None] @ (images.float() @ columns[:, None].mT)
+    return resized.round_().clamp_(0, 255).to(torch.uint8)
+
+
+def padded_crop(images: Tensor, corners: Tensor, padding: int) -> Tensor:
+    """The H x W window at each corner (B, 2) of the image with a black border of `padding`."""
+    for dim, start in zip((2, 3), corners.unbind(1), strict=True):
+        size = images.shape[dim]
+        source = start[:, None] - padding + torch.arange(size, device=images.device)  # (B, size)
+        shape = [len(images), 1, 1, 1]
+        shape[dim] = size
+        inside = ((source >= 0) & (source < size)).view(shape)
+        index = source.clamp(0, size - 1).view(shape).expand_as(images)
+        images = images.gather(dim, index) * inside
+    return images
+
+
+def flip_left_right(images: Tensor, is_flipped: Tensor) -> Tensor:
+    """Flip the images where `is_flipped` (B,) is true."""
+    return torch.where(is_flipped[:, None, None, None], images.flip(-1), images)
+
+
+def erase(
+    images: Tensor, rows: Tensor, boxes: Tensor, keys: Tensor, mean: Tensor, std: Tensor
+) -> Tensor:
+    """Fill one box in each of images[rows], floats in [0, 1], with mean + std N(0, 1); in place.
+
+    DeiT writes N(0, 1) after normalisation; with the normalisation inside the model this is the
+    same picture in pixel space, so it may leave [0, 1]. `boxes` (n, 4) and `keys` (n, 2) belong to
+    `rows` (n,), `mean` and `std` are (C,).
+    """
+    channels, height, width = images.shape[1:]
+    noise = normal_noise(keys, channels * height * width).view(-1, channels, height, width)
+    fill = noise * std[:, None, None] + mean[:, None, None]
+    top, left, h, w = (side[:, None] for side in boxes.unbind(1))
+    y = torch.arange(height, device=images.device)
+    x = torch.arange(width, device=images.device)
+    is_row, is_column = (y >= top) & (y < top + h), (x >= left) & (x < left + w)
+    inside = (is_row[:, None, :, None]) & (is_column[:, None, None, :])  # (n, 1, H, W)
+    return images.index_copy_(0, rows, torch.where(inside, fill, images[rows]))
+
+
+def _rectangles(
+    rng: np.random.Generator,
+    count: int,
+    max_height: int,
+    max_width: int,
+    area: int,
+    scale: tuple[float, float],
+    ratio: tuple[float, float],
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """For each image the first of `ATTEMPTS` draws that fits: heights, widths, whether one did."""
+    share = rng.uniform(scale[0] * area, scale[1] * area, (count, ATTEMPTS))
+    aspect = np.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1]), share.shape))
+    w = np.rint(np.sqrt(share * aspect))
+    h = np.rint(np.sqrt(share / aspect))
+    fits = (h <= max_height) & (w <= max_width)
+    first = np.arange(count), fits.argmax(axis=1)
+    h, w = np.maximum(h[first], 1).astype(np.int64), np.maximum(w[first], 1).astype(np.int64)
+    return h, w, fits[first]
+
+
+def _corners(
+    rng: np.random.Generator, down: np.ndarray, right: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Whole numbers, uniform in 0..down and 0..right."""
+    u = rng.random((2, len(down)))
+    return (u[0] * (down + 1)).astype(np.int64), (u[1] * (right + 1)).astype(np.int64)
+
+
+def _resize_weights(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:
+    """Weights (B, size, source) that resize [start, start + length) to `size` samples.
+
+    PIL's rule: the kernel widens with the scale when shrinking, sees nothing outside the box, and
+    sums to one.
+    """
+    scale = (length / size)[:, None]  # (B, 1)
+    target = torch.arange(size, device=start.device) + 0.5
+    pixel = torch.arange(source, device=start.device) + 0.5
+    centre = start[:, None] + target * scale  # (B, size)
+    distance = (pixel - centre[..., None]).abs_() / scale.clamp(min=1)[..., None]
+    end = start + length
+    is_inside = (pixel > start[:, None]) & (pixel < end[:, None])  # (B, source)
+    weights = _cubic(distance) * is_inside[:, None]
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _cubic(t: Tensor) -> Tensor:
+    """Keys' cubic kernel with a = -1/2 at distances t >= 0."""
+    near = (1.5 * t - 2.5) * t * t + 1
+    far = ((-0.5 * t + 2.5) * t - 4) * t + 2
+    return torch.where(t < 1, near, torch.where(t < 2, far, 0))

@@ -1,0 +1,192 @@
+"""Image sets as Parquet files in the Hugging Face convention."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+
+from pidformer.data.pictures import UnreadableImage, read_picture
+from pidformer.data.splits import TRAIN, stored_names
+from pidformer.errors import InputError
+
+CACHE_BYTES = 2**30  # encoded images kept in memory, per process
+_SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.parquet")
+
+
+class ParquetImages:
+    """Rows of `image` = struct{bytes, path} (or plain bytes) and `label` = int64.
+
+    Files are memory-mapped and read a row group at a time; row groups stay in memory up to
+    `CACHE_BYTES`. A set with more encoded bytes than that is slow to read in random order: unpack
+    it to folders, or let the loaders keep it resident.
+    """
+
+    channels = 3
+
+    def __init__(self, files: list[Path], classes: tuple[str, ...], labels: torch.Tensor) -> None:
+        self.files = files
+        self.classes = classes
+        self.labels = labels
+        self._groups: list[tuple[int, int]] = []  # (file, row group in it)
+        self._starts: list[int] = []  # first row of each group
+        self._open_files()
+        row = 0
+        for number, file in enumerate(self._opened):
+            for group in range(file.num_row_groups):
+                self._groups.append((number, group))
+                self._starts.append(row)
+                row += file.metadata.row_group(group).num_rows
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def name(self, index: int) -> str:
+        number, _ = self._groups[bisect_right(self._starts, index) - 1]
+        first = next(s for s, (n, _) in zip(self._starts, self._groups, strict=True) if n == number)
+        return f"{self.files[number].name} row {index - first}"
+
+    def decode(self, index: int) -> Image.Image:
+        place = bisect_right(self._starts, index) - 1
+        cell = self._rows(place)[index - self._starts[place]].as_py()
+        data = cell["bytes"] if isinstance(cell, dict) else cell
+        if data is None:
+            raise UnreadableImage("the row has no image bytes")
+        return read_picture(data)
+
+    def _open_files(self) -> None:
+        self._opened = [_open_file(path) for path in self.files]
+        self._cache: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
+        self._lock = threading.Lock()  # the loaders decode in threads
+
+    def _rows(self, place: int) -> Any:
+        with self._lock:
+            if place in self._cache:
+                self._cache.move_to_end(place)
+                return self._cache[place]
+            number, group = self._groups[place]
+            file = self._opened[number]
+            is_struct = pa.types.is_struct(file.schema_arrow.field("image").type)
+            columns = ["image.bytes" if is_struct else "image"]
+            rows = file.read_row_group(group, columns=columns, use_threads=False)["image"]
+            self._cache[place] = rows
+            while len(self._cache) > 1 and _size(self._cache) > CACHE_BYTES:
+                self._cache.popitem(last=False)
+            return rows
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_opened", "_cache", "_lock")  # each process maps the files for itself
+        return {key: value for key, value in self.__dict__.items() if key not in left_out}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_files()
+
+
+def has_parquet(folder: Path) -> bool:
+    return any(any(place.glob("*.parquet")) for place in _places(folder))
+
+
+def open_parquet(folder: Path, split: str) -> ParquetImages:
+    """The split's file or shards; class names from its schema, else from the train split's."""
+    files = _split_files(folder, split)
+    if not files:
+        held = sorted({path.name for place in _places(folder) for path in place.glob("*.parquet")})
+        raise InputError(
+            f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
+            f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
+        )
+    labels = _read_labels(files)
+    train = files if split == TRAIN else _split_files(folder, TRAIN)
+    classes = _class_names(files[0]) or (_class_names(train[0]) if train else ())
+    if not classes:
+        known = labels if train == files or not train else torch.cat([labels, _read_labels(train)])
+        classes = tuple(str(number) for number in range(int(known.max()) + 1))
+    if int(labels.min()) < -1 or int(labels.max()) >= len(classes):
+        raise InputError(
+            f"labels of {files[0]} run from {int(labels.min())} to {int(labels.max())}, but the "
+            f"set has {len(classes)} classes; allowed are 0 to {len(classes) - 1}, -1 for none"
+        )
+    return ParquetImages(files, classes, labels)
+
+
+def _places(folder: Path) -> tuple[Path, Path]:
+    return folder, folder / "data"
+
+
+def _split_files(folder: Path, split: str) -> list[Path]:
+    for name in stored_names(split):
+        for place in _places(folder):
+            whole = place / f"{name}.parquet"
+            if whole.is_file():
+                return [whole]
+            if shards := _shards(place, name):
+                return shards
+    return []
+
+
+def _shards(place: Path, name: str) -> list[Path]:
+    found = {path: _SHARD.fullmatch(path.name) for path in sorted(place.glob(f"{name}-*.parquet"))}
+    shards = {path: match for path, match in found.items() if match and match["name"] == name}
+    counts = {int(match["count"]) for match in shards.values()}
+    if shards and counts != {len(shards)}:
+        wanted = " or ".join(str(count) for count in sorted(counts))
+        raise InputError(
+            f"{place} holds {len(shards)} {name} shards of {wanted}; "
+            "download the missing ones, or remove those of another version"
+        )
+    return list(shards)
+
+
+def _open_file(path: Path) -> Any:
+    try:
+        file = pq.ParquetFile(path, memory_map=True)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot read {path} as Parquet: {reason}") from None
+    columns = file.schema_arrow.names
+    for column in ("image", "label"):
+        if column not in columns:
+            raise InputError(
+                f"{path} has no column {column!r}, only {', '.join(columns)}; "
+                "image classification needs `image` (struct of bytes and path) and `label`"
+            )
+    return file
+
+
+def _read_labels(files: list[Path]) -> torch.Tensor:
+    columns = [_open_file(path).read(columns=["label"])["label"] for path in files]
+    for path, column in zip(files, columns, strict=True):
+        if column.null_count or not pa.types.is_integer(column.type):
+            raise InputError(
+                f"column label of {path} must hold an integer in every row, "
+                f"got {column.type} with {column.null_count} empty"
+            )
+    labels = [torch.from_numpy(column.to_numpy().astype("int64")) for column in columns]
+    joined = torch.cat(labels)
+    if not len(joined):
+        raise InputError(f"{files[0]} has no rows; an image set needs at least one")
+    return joined
+
+
+def _class_names(path: Path) -> tuple[str, ...]:
+    """Names in the schema's `huggingface` metadata; none when it holds none."""
+    metadata = _open_file(path).schema_arrow.metadata or {}
+    try:
+        info = json.loads(metadata[b"huggingface"])
+        return tuple(map(str, info["info"]["features"]["label"]["names"]))
+    except (KeyError, TypeError, ValueError):
+        return ()
+
+
+def _size(cache: OrderedDict[int, Any]) -> int:
+    return sum(rows.nbytes for rows in cache.values())

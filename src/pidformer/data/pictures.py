@@ -1,0 +1,79 @@
+"""One picture: from bytes to a PIL image in RGB, to a given size, to pixels."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+
+class UnreadableImage(Exception):
+    """A file or row that is not a whole picture; the loaders count these, up to a limit."""
+
+
+def read_picture(source: bytes | Path) -> Image.Image:
+    """Decode a whole picture and bring it to RGB, or raise `UnreadableImage`."""
+    try:
+        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+            return to_rgb(image)
+    except MemoryError:
+        raise
+    except Exception as error:  # PIL's plugins raise far more than OSError on broken files
+        raise UnreadableImage(f"{type(error).__name__}: {error}") from None
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """RGB of any mode; transparent pixels show a white page, 16-bit grey keeps its range.
+
+    PIL's own convert("RGB") shows whatever colour hides under transparent pixels and clips 16-bit
+    grey at 255. Orientation tags are left alone, as ImageNet training and evaluation do.
+    """
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image.copy()
+    if image.mode.startswith("I"):  # "I", "I;16", "I;16B": PNG and TIFF hold 16 bits in them
+        levels = np.asarray(image).astype(np.int64).clip(0, 65535)
+        return Image.fromarray((levels / 257).round().astype(np.uint8)).convert("RGB")
+    if image.has_transparency_data:
+        picture = image.convert("RGBA")
+        page = Image.new("RGBA", picture.size, "white")
+        return Image.alpha_composite(page, picture).convert("RGB")
+    return image.convert("RGB")
+
+
+def fit(image: Image.Image, height: int, width: int) -> Image.Image:
+    """Resize (bicubic) until height x width is covered, then cut it out of the centre."""
+    return _centre_crop(_cover(image, height, width), height, width)
+
+
+def fit_for_evaluation(image: Image.Image, size: int, crop_ratio: float) -> Image.Image:
+    """Short side to round(size / crop_ratio), bicubic, then the central size x size.
+
+    A picture that already is size x size is taken as it is: it was cut for this size (Tiny
+    ImageNet, ImageNet-C), and a second crop would only throw its border away.
+    """
+    if image.size == (size, size):
+        return image
+    short = round(size / crop_ratio)
+    return _centre_crop(_cover(image, short, short), size, size)
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    """uint8 (C, H, W), C = 3 for RGB and 1 for L."""
+    array = np.array(image)
+    return array[None] if array.ndim == 2 else np.ascontiguousarray(array.transpose(2, 0, 1))
+
+
+def _cover(image: Image.Image, height: int, width: int) -> Image.Image:
+    scale = max(height / image.height, width / image.width)
+    # int(), as torchvision's Resize rounds the long side
+    size = (max(width, int(image.width * scale)), max(height, int(image.height * scale)))
+    return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+def _centre_crop(image: Image.Image, height: int, width: int) -> Image.Image:
+    if image.size == (width, height):
+        return image
+    top, left = round((image.height - height) / 2), round((image.width - width) / 2)
+    return image.crop((left, top, left + width, top + height))

@@ -1,0 +1,87 @@
+"""Which image stands where in which batch of which process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pidformer.data.randomness import Purpose, numbers
+from pidformer.errors import InputError
+
+
+def check_counts(**counts: int) -> None:
+    """Each must be a whole number; sizes from 1, seeds and the like from 0."""
+    for name, value in counts.items():
+        smallest = 0 if name in ("seed", "rank", "num_workers", "epoch", "start_step") else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+            raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    check_counts(rank=rank, world_size=world_size)
+    if rank >= world_size:
+        raise InputError(f"rank must be below world_size {world_size}, got {rank}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The order of a training epoch, the same for every process; a batch is the global batch.
+
+    With `repeats` r each batch holds batch_size / r different images, r times over: the copies
+    stand batch_size / r apart, so neighbours (which Mixup pairs) are different images. An epoch
+    keeps its length and so sees 1 / r of the images.
+    """
+
+    images: int
+    batch_size: int
+    repeats: int
+    seed: int
+    rank: int
+    world_size: int
+    is_mixing: bool
+
+    def __post_init__(self) -> None:
+        check_counts(batch_size=self.batch_size, seed=self.seed)
+        check_rank(self.rank, self.world_size)
+        if self.batch_size > self.images:
+            raise InputError(
+                f"batch_size {self.batch_size} is larger than the training set of {self.images} "
+                "images; the last, partial batch is dropped, so choose a smaller one"
+            )
+        if self.batch_size % self.world_size:
+            raise InputError(
+                f"batch_size {self.batch_size} cannot be shared by {self.world_size} processes; "
+                "it is the global batch: choose a multiple of world_size"
+            )
+        if self.is_mixing and self.local_size % 2:
+            raise InputError(
+                f"mixup and cutmix pair neighbours, so each process needs an even batch, got "
+                f"{self.batch_size} / {self.world_size} = {self.local_size}; change batch_size"
+            )
+        distinct = self.batch_size // self.repeats
+        if self.batch_size % self.repeats or (self.repeats > 1 and distinct < 2):
+            raise InputError(
+                f"batch_size {self.batch_size} must hold two or more images {self.repeats} times "
+                "each; choose a multiple of repeats, or repeats=1"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.images // self.batch_size
+
+    @property
+    def local_size(self) -> int:
+        return self.batch_size // self.world_size
+
+    @property
+    def local(self) -> slice:
+        """This process's part of a global batch."""
+        return slice(self.rank * self.local_size, (self.rank + 1) * self.local_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Image indices of every global batch of the epoch, int64 (steps, batch_size)."""
+        distinct = self.batch_size // self.repeats
+        shuffled = numbers(self.seed, Purpose.ORDER, epoch).permutation(self.images)
+        batches = shuffled[: self.steps_per_epoch * distinct].reshape(-1, distinct)
+        return np.tile(batches, (1, self.repeats))
