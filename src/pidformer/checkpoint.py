@@ -101,8 +101,9 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         if damage is None:
             tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
             return Checkpoint(step, tensors, json.loads((folder / "state.json").read_text()))
-        warnings.warn(f"checkpoint {folder} is damaged ({damage}); using the one before it",
-                      stacklevel=2)
+        warnings.warn(
+            f"checkpoint {folder} is damaged ({damage}); using the one before it", stacklevel=2
+        )
     return None
 
 
@@ -141,7 +142,9 @@ def read_recipe(run: Path) -> dict[str, Any]:
     """The resolved recipe of a run folder, as plain data."""
     path = run / "recipe.yaml"
     if not path.exists():
-        raise InputError(f"{run} is not a run folder (no recipe.yaml); train one with pidformer train")
+        raise InputError(
+            f"{run} is not a run folder (no recipe.yaml); train one with pidformer train"
+        )
     return yaml.safe_load(path.read_text())
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import typer
 
-from pidformer.cli import stability
+from pidformer.cli.evaluate import evaluate
+from pidformer.cli.stability import stability
+from pidformer.cli.train import train
 from pidformer.errors import InputError
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
@@ -20,7 +22,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("stability")(stability.stability)
+for command in (train, evaluate, stability):
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from pidformer.cli.options import Json
 from pidformer.control import (
     PIDGains,
     StabilityReport,
@@ -42,7 +43,7 @@ def stability(
         Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tokens in the figure.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Judge the gains of a controller: poles, worst radius, stable region, settling depth.
 

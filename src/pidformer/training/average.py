@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class WeightAverage:
@@ -14,7 +14,7 @@ class WeightAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._weights = list(model.parameters())
+        self._weights: list[Tensor] = list(model.parameters())
         self.reset()
 
     @torch.no_grad()

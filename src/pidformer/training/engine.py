@@ -21,7 +21,8 @@ from pidformer.errors import InputError
 from pidformer.training.recipe import TrainRecipe
 from pidformer.training.tasks import Place
 
-_WHOLE = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
+_EVERYWHERE = StateDictOptions(full_state_dict=True)
 
 
 class Engine:
@@ -35,10 +36,16 @@ class Engine:
         is_cpu = device == "cpu" or not torch.cuda.is_available()
         if recipe.precision == "fp16" and is_cpu:
             raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
-        sharded = FullyShardedDataParallelPlugin(
-            fsdp_version=2, auto_wrap_policy="transformer_based_wrap",
-            transformer_cls_names_to_wrap=["PIDBlock"], reshard_after_forward=True,
-        ) if recipe.parallel == "fsdp" else None
+        sharded = (
+            FullyShardedDataParallelPlugin(
+                fsdp_version=2,
+                auto_wrap_policy="transformer_based_wrap",
+                transformer_cls_names_to_wrap=["PIDBlock"],
+                reshard_after_forward=True,
+            )
+            if recipe.parallel == "fsdp"
+            else None
+        )
         # bf16 is autocast here, so that accelerate leaves the forward, and its compiling, alone
         self._accelerator = Accelerator(
             cpu=is_cpu,
@@ -86,11 +93,13 @@ class Engine:
         self._accelerator.wait_for_everyone()
 
     def capture(self, model: nn.Module, optimizer: Optimizer) -> dict[str, dict[str, Tensor]]:
-        """Model and optimiser state as flat tensors, whole on the main process."""
-        weights, state = get_state_dict(model, _plain(optimizer), options=_WHOLE)
+        """Model and optimiser state as flat tensors: whole on the main process, empty elsewhere."""
+        weights: Any
+        state: Any
+        weights, state = get_state_dict(model, _plain(optimizer), options=_ON_MAIN)
         flat = {
             f"{parameter}/{name}": value
-            for parameter, entry in state["state"].items()
+            for parameter, entry in state.get("state", {}).items()
             for name, value in entry.items()
         }
         return {"model": dict(weights), "optimizer": flat}
@@ -99,8 +108,8 @@ class Engine:
         self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Put back what `capture` gave."""
-        _, state = get_state_dict(model, _plain(optimizer), options=_WHOLE)
-        entries: dict[str, dict[str, Tensor]] = {}
+        _, state = get_state_dict(model, _plain(optimizer), options=_EVERYWHERE)
+        entries: dict[str, Any] = {}
         for key, value in tensors["optimizer"].items():
             parameter, _, name = key.rpartition("/")
             entries.setdefault(parameter, {})[name] = value
@@ -109,7 +118,7 @@ class Engine:
             _plain(optimizer),
             model_state_dict=dict(tensors["model"]),
             optim_state_dict={"state": entries, "param_groups": state["param_groups"]},
-            options=_WHOLE,
+            options=_EVERYWHERE,
         )
 
     def scaler_state(self) -> dict[str, Any] | None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from timm.optim import param_groups_weight_decay
-from torch import Tensor, nn
+from torch import Tensor
 
 from pidformer import results
 from pidformer.checkpoint import load_checkpoint, save_checkpoint, save_weights
@@ -57,7 +57,7 @@ class Trainer:
             )
         self.last_step = recipe.schedule.epochs * self.data.steps_per_epoch
         torch.manual_seed(recipe.seed)
-        model = task.build().to(place.device)
+        model: Any = task.build().to(place.device)
         if recipe.train.grad_checkpointing:
             model.set_grad_checkpointing(True)
         if recipe.train.compile != "none":
@@ -73,6 +73,8 @@ class Trainer:
     def fit(self, progress: Progress) -> dict[str, float]:
         """Train to the end and return the final scores."""
         self._resume(progress)
+        if self.step >= self.last_step:
+            return self.evaluate()
         self.model.train()
         with self._signals():
             while self.step < self.last_step:
@@ -247,7 +249,7 @@ class _Log:
 
 
 def build_optimizer(
-    recipe: OptimRecipe, model: nn.Module, lr: float, device: torch.device
+    recipe: OptimRecipe, model: Any, lr: float, device: torch.device
 ) -> torch.optim.Optimizer:
     """AdamW or SGD (Nesterov); vectors, biases, positions and the class token do not decay."""
     exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
@@ -263,5 +265,3 @@ def _seed_everything(seed: int, step: int, rank: int) -> None:
     """Dropout and stochastic depth of a step depend on (seed, step, rank) alone."""
     word = np.random.SeedSequence((seed, step, rank)).generate_state(1, np.uint64)[0]
     torch.manual_seed(int(word) % 2**63)
-
-

@@ -22,7 +22,9 @@ from rich.progress import Progress as Bar
 class Progress:
     """Shows one run; `is_shown=False` (other processes, tests) shows nothing."""
 
-    def __init__(self, label: str, *, is_shown: bool = True, tensorboard: Path | None = None) -> None:
+    def __init__(
+        self, label: str, *, is_shown: bool = True, tensorboard: Path | None = None
+    ) -> None:
         self._console = Console(stderr=True, quiet=not is_shown)
         self._label = label
         self._bar: Bar | None = None

@@ -142,6 +142,14 @@ def find_recipe(where: str | Path) -> Path:
     raise unknown("recipe", str(where), shipped_recipes())
 
 
+def recipe_name(where: str | Path) -> str:
+    """A short name: its place among the shipped recipes, or the file's stem."""
+    path = find_recipe(where).resolve()
+    if path.is_relative_to(SHIPPED.resolve()):
+        return path.relative_to(SHIPPED.resolve()).with_suffix("").as_posix()
+    return path.stem
+
+
 def difference(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Where two recipes differ, as "optim.lr: 0.001 -> 0.002"."""
     lines = []
@@ -160,7 +168,9 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise InputError(f"recipe {path} extends itself")
     fields = _parse(path.read_text(), f"recipe {path}") or {}
     if not isinstance(fields, dict):
-        raise InputError(f"recipe {path} must be a mapping of sections, got {type(fields).__name__}")
+        raise InputError(
+            f"recipe {path} must be a mapping of sections, got {type(fields).__name__}"
+        )
     parent = fields.pop("extends", None)
     if parent is None:
         return fields
@@ -175,7 +185,9 @@ class _Loader(yaml.SafeLoader):
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
 )
 
 
@@ -228,7 +240,9 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return _convert(next(a for a in arguments if a is not type(None)), value, where)
     if origin is Literal:
         if value not in arguments:
-            raise InputError(f"{where} must be one of {', '.join(map(str, arguments))}, got {value!r}")
+            raise InputError(
+                f"{where} must be one of {', '.join(map(str, arguments))}, got {value!r}"
+            )
         return value
     if origin is tuple:
         if not isinstance(value, (list, tuple)):

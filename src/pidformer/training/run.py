@@ -12,8 +12,13 @@ from pidformer.training.progress import Progress
 from pidformer.training.recipe import Recipe, difference
 from pidformer.training.tasks import build_task
 
-MAY_DIFFER = ("data.workers", "train.log_steps", "train.checkpoint_seconds",
-              "train.checkpoint_steps", "train.compile")
+MAY_DIFFER = (
+    "data.workers",
+    "train.log_steps",
+    "train.checkpoint_seconds",
+    "train.checkpoint_steps",
+    "train.compile",
+)
 """What may change when a run continues: nothing that moves its numbers."""
 
 
@@ -31,15 +36,17 @@ def train(
     `pidformer.training.loop.Interrupted` after a signal, with the run saved.
     """
     out = Path(out)
-    _check_folder(out, recipe)
     task = build_task(recipe, data)
     engine = Engine(recipe.train, device)
-    if engine.is_main:
+    if engine.is_main:  # the others would see a folder that is just being made
+        _check_folder(out, recipe)
         _prepare_folder(out, recipe)
         write_model_info(out, task.model_info())
     engine.wait()
     trainer = Trainer(recipe, task, engine, out)
-    progress = Progress(out.name, is_shown=is_shown and engine.is_main, tensorboard=out / "tensorboard")
+    progress = Progress(
+        out.name, is_shown=is_shown and engine.is_main, tensorboard=out / "tensorboard"
+    )
     try:
         return trainer.fit(progress)
     finally:
@@ -69,4 +76,6 @@ def _prepare_folder(out: Path, recipe: Recipe) -> None:
         out.mkdir(parents=True, exist_ok=True)
         write_recipe(out, recipe.to_dict())
     except OSError as error:
-        raise InputError(f"cannot write to {out} ({error.strerror}); choose another --out") from None
+        raise InputError(
+            f"cannot write to {out} ({error.strerror}); choose another --out"
+        ) from None

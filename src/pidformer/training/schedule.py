@@ -7,9 +7,7 @@ import math
 from pidformer.training.recipe import ScheduleRecipe
 
 
-def learning_rate(
-    schedule: ScheduleRecipe, peak: float, step: int, steps_per_epoch: int
-) -> float:
+def learning_rate(schedule: ScheduleRecipe, peak: float, step: int, steps_per_epoch: int) -> float:
     """Linear warm-up inside a cosine over all epochs, at time t = step / steps_per_epoch:
 
         t < warmup:  warmup_lr + (peak - warmup_lr) t / warmup

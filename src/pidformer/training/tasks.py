@@ -68,11 +68,10 @@ class Classification:
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
         self.recipe = recipe
-        location = data if data is not None else _embedded(recipe.data.name)
-        self.train_source = open_images(location, "train")
-        self.val_source = open_images(location, "val")
+        self.location = data if data is not None else _embedded(recipe.data.name)
+        self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
-        channels = self.train_source.channels
+        channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
                 f"data.mean and data.std need {channels} value(s), one a channel of the images, "
@@ -85,21 +84,21 @@ class Classification:
     def model_info(self) -> dict[str, Any]:
         data = self.recipe.data
         build = {
-            "num_classes": len(self.train_source.classes),
-            "channels": self.train_source.channels,
+            "num_classes": len(self.val_source.classes),
+            "channels": self.val_source.channels,
             "image_size": data.image_size,
         }
         return {
             "build": build,
             "mean": list(data.mean),
             "std": list(data.std),
-            "classes": list(self.train_source.classes),
+            "classes": list(self.val_source.classes),
         }
 
     def train_data(self, place: Place) -> TrainImages:
         data = self.recipe.data
         return TrainImages(
-            self.train_source,
+            open_images(self.location, "train"),
             image_size=data.image_size,
             batch_size=data.batch_size,
             augment=self.recipe.augment,
@@ -151,7 +150,8 @@ class Classification:
         for name, hits in (("top1", top1), ("top5", top5)):
             interval = binomtest(round(hits), round(total)).proportion_ci(method="wilson")
             found[name] = 100 * hits / total
-            found[f"{name}_low"], found[f"{name}_high"] = 100 * interval.low, 100 * interval.high
+            found[f"{name}_low"] = 100 * float(interval.low)
+            found[f"{name}_high"] = 100 * float(interval.high)
         return found
 
     def _normalised(self, images: Tensor) -> Tensor:

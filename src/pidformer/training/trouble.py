@@ -18,9 +18,7 @@ class NonFiniteWatch:
     reading; no checkpoint is written in between. "skip" has to know before the update and waits.
     """
 
-    def __init__(
-        self, action: Literal["stop", "skip"], gains: Any, device: torch.device
-    ) -> None:
+    def __init__(self, action: Literal["stop", "skip"], gains: Any, device: torch.device) -> None:
         self.action, self.gains = action, gains
         self.is_late = device.type == "cuda" and action == "stop"
         self.skipped = 0
@@ -64,7 +62,9 @@ class NonFiniteWatch:
 
 def describe_stability(gains: Any) -> str:
     """The verdict on a model's gains, the worst of its layers."""
-    layers = [g for g in (gains if isinstance(gains, tuple) else [gains]) if isinstance(g, PIDGains)]
+    layers = [
+        g for g in (gains if isinstance(gains, tuple) else [gains]) if isinstance(g, PIDGains)
+    ]
     if not layers:
         return "no controller"
     worst = max((stability_report(g) for g in set(layers)), key=lambda r: r.worst_radius)

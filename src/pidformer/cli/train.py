@@ -1,0 +1,52 @@
+"""`pidformer train`: one recipe into one run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pidformer.cli.options import Data, Device, Json
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="section.key=value, as optim.lr=1e-3.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; runs/RECIPE-seedN by default.")
+    ] = None,
+    data: Data = None,
+    device: Device = "auto",
+    seed: Annotated[int | None, typer.Option(help="Same as seed=N.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a recipe; run the same command again to go on where it stopped.
+
+    Example: pidformer train digits/pid.yaml --out runs/pid
+
+    Example: torchrun --nproc_per_node 8 -m pidformer train imagenet/deit_tiny_pid.yaml
+    --data /data/imagenet optim.lr=1e-3 model.gains=0.4,0.1,0.05,1
+    """
+    from pidformer.training.loop import Interrupted
+    from pidformer.training.recipe import load_recipe, recipe_name
+    from pidformer.training.run import train as run_training
+
+    given = list(overrides or []) + ([] if seed is None else [f"seed={seed}"])
+    chosen = load_recipe(recipe, given)
+    folder = out or Path("runs") / f"{recipe_name(recipe)}-seed{chosen.seed}"
+    try:
+        scores = run_training(chosen, folder, data=data, device=device)
+    except Interrupted:
+        typer.echo(f"saved in {folder}; run the same command to go on", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps({"run": str(folder)} | scores))
+    else:
+        typer.echo(
+            f"{folder}: top-1 {scores['top1']:.2f} % "
+            f"[{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], top-5 {scores['top5']:.2f} %"
+        )
