@@ -56,15 +56,15 @@ def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Cut a box (B, 4) out of each uint8 image (B, C, H, W) and resize it to (B, C, S, S).
 
     Bicubic with anti-aliasing, as PIL and DeiT do it: each output row and column is a weighted sum
-    of the box's, so a batch is two batched matrix products with a weight matrix per image.
-    `F.grid_sample` would be no faster and could not anti-alias, which shows when a box is larger
-    than S.
+    of the box's, so a batch is two batched matrix products with a weight matrix per image, rounded
+    to whole levels after each as PIL does. `F.grid_sample` would be no faster and could not
+    anti-alias, which shows when a box is larger than S.
     """
     top, left, height, width = boxes.float().unbind(1)
     rows = _resize_weights(top, height, images.shape[-2], size)  # (B, S, H)
     columns = _resize_weights(left, width, images.shape[-1], size)  # (B, S, W)
-    resized = rows[:, None] @ (images.float() @ columns[:, None].mT)
-    return resized.round_().clamp_(0, 255).to(torch.uint8)
+    narrowed = _whole_levels(images.float() @ columns[:, None].mT)  # (B, C, H, S)
+    return _whole_levels(rows[:, None] @ narrowed).to(torch.uint8)
 
 
 def padded_crop(images: Tensor, corners: Tensor, padding: int) -> Tensor:
@@ -131,6 +131,10 @@ def _corners(
     """Whole numbers, uniform in 0..down and 0..right."""
     u = rng.random((2, len(down)))
     return (u[0] * (down + 1)).astype(np.int64), (u[1] * (right + 1)).astype(np.int64)
+
+
+def _whole_levels(values: Tensor) -> Tensor:
+    return values.add_(0.5).floor_().clamp_(0, 255)  # halves go up, as in PIL
 
 
 def _resize_weights(start: Tensor, length: Tensor, source: int, size: int) -> Tensor:

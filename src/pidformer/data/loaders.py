@@ -17,20 +17,23 @@ from torch import Tensor
 
 from pidformer.data.augment import Augment
 from pidformer.data.batchwise import erase, erase_boxes
+from pidformer.data.checks import (
+    Resident,
+    as_device,
+    check_colour,
+    check_counts,
+    check_rank,
+    check_resident,
+    check_training_set,
+)
 from pidformer.data.corrupt import CorruptTally
 from pidformer.data.mixing import draw_mix, mix_images, soft_targets
 from pidformer.data.pictures import fit_for_evaluation
-from pidformer.data.plan import Plan, check_counts, check_rank
+from pidformer.data.plan import Plan
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.resident import ResidentBatches, decode_all
 from pidformer.data.sources import ImageSource
-from pidformer.data.storage import (
-    Resident,
-    as_device,
-    check_resident,
-    choose_storage,
-    fits_in_memory,
-)
+from pidformer.data.storage import choose_storage, fits_in_memory
 from pidformer.data.streaming import (
     EvaluationSamples,
     StreamedBatches,
@@ -80,9 +83,9 @@ class TrainImages:
         corrupt_limit: float = 0.001,
     ) -> None:
         check_counts(image_size=image_size, num_workers=num_workers)
-        _check_labels(source)
-        _check_colour("mean", mean, source.channels)
-        _check_colour("std", std, source.channels)
+        check_training_set(source)
+        check_colour("mean", mean, source.channels)
+        check_colour("std", std, source.channels)
         self.augment = augment
         self.num_classes = len(source.classes)
         self._plan = Plan(
@@ -236,20 +239,3 @@ class EvalImages:
         batches = [indices[start : start + size] for start in range(0, len(indices), size)]
         samples = EvaluationSamples(self._source, self._prepare)
         return load_batches(samples, batches, self._device, self._num_workers, self._tally)
-
-
-def _check_labels(source: ImageSource) -> None:
-    if not len(source) or not source.classes or int(source.labels.min()) < 0:
-        raise InputError(
-            "a training set needs images and a class for each; this one has "
-            f"{len(source)} images, {len(source.classes)} classes and "
-            f"{int((source.labels < 0).sum())} images without a class; choose another split"
-        )
-
-
-def _check_colour(name: str, values: Sequence[float], channels: int) -> None:
-    if len(values) != channels:
-        raise InputError(
-            f"{name} must have {channels} value(s), one for each channel of the images, "
-            f"got {len(values)}"
-        )

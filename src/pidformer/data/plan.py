@@ -6,22 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pidformer.data.checks import check_counts, check_rank
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.errors import InputError
-
-
-def check_counts(**counts: int) -> None:
-    """Each must be a whole number; sizes from 1, seeds and the like from 0."""
-    for name, value in counts.items():
-        smallest = 0 if name in ("seed", "rank", "num_workers", "epoch", "start_step") else 1
-        if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-            raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
-
-
-def check_rank(rank: int, world_size: int) -> None:
-    check_counts(rank=rank, world_size=world_size)
-    if rank >= world_size:
-        raise InputError(f"rank must be below world_size {world_size}, got {rank}")
 
 
 @dataclass(frozen=True, kw_only=True)

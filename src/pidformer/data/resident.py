@@ -62,7 +62,7 @@ class ResidentBatches:
 
     def batches(self, epoch: int, start_step: int) -> Iterator[tuple[Tensor, Tensor]]:
         local = self._kept[self._plan.order(epoch)[start_step:, self._plan.local]]
-        order = torch.from_numpy(local).to(self._device)
+        order = torch.from_numpy(local).to(self._device, non_blocking=True)
         for step, index in enumerate(order, start_step):
             rng = numbers(self._plan.seed, Purpose.CROP, epoch, step)
             yield self._augmented(self._images[index], rng), self._labels[index]

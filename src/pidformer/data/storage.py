@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
 
 import numpy as np
 import torch
 
 from pidformer.data.augment import Augment
+from pidformer.data.checks import Resident, check_resident
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError
-
-Resident = Literal["auto"] | bool
 
 MAX_BYTES = 8 * 2**30
 MAX_ENLARGED = 1.15  # images with a side longer than this times image_size are streamed
@@ -41,22 +39,6 @@ def choose_storage(
     if resident is True or (is_faithful and fits_in_memory(total, device)):
         return height, width
     return None
-
-
-def check_resident(resident: Resident) -> None:
-    if resident != "auto" and not isinstance(resident, bool):
-        raise InputError(f"resident must be 'auto', true or false, got {resident!r}")
-
-
-def as_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise InputError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {device!r} is not available: torch sees no GPU; use cpu")
-    return found
 
 
 def fits_in_memory(total: int, device: torch.device) -> bool:

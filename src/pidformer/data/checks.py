@@ -1,0 +1,60 @@
+"""What a loader is given, checked: one line for the user who gave something else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+
+from pidformer.data.sources import ImageSource
+from pidformer.errors import InputError
+
+Resident = Literal["auto"] | bool
+
+
+def check_counts(**counts: int) -> None:
+    """Each must be a whole number; sizes from 1, seeds and the like from 0."""
+    for name, value in counts.items():
+        smallest = 0 if name in ("seed", "rank", "num_workers", "epoch", "start_step") else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+            raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    check_counts(rank=rank, world_size=world_size)
+    if rank >= world_size:
+        raise InputError(f"rank must be below world_size {world_size}, got {rank}")
+
+
+def check_resident(resident: Resident) -> None:
+    if resident != "auto" and not isinstance(resident, bool):
+        raise InputError(f"resident must be 'auto', true or false, got {resident!r}")
+
+
+def as_device(device: str | torch.device) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        raise InputError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from None
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {device!r} is not available: torch sees no GPU; use cpu")
+    return found
+
+
+def check_training_set(source: ImageSource) -> None:
+    if not len(source) or not source.classes or int(source.labels.min()) < 0:
+        raise InputError(
+            "a training set needs images and a class for each; this one has "
+            f"{len(source)} images, {len(source.classes)} classes and "
+            f"{int((source.labels < 0).sum())} images without a class; choose another split"
+        )
+
+
+def check_colour(name: str, values: Sequence[float], channels: int) -> None:
+    if len(values) != channels:
+        raise InputError(
+            f"{name} must have {channels} value(s), one for each channel of the images, "
+            f"got {len(values)}"
+        )

@@ -1,0 +1,88 @@
+"""Small image sets for the tests."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+
+from pidformer.data.pictures import UnreadableImage
+
+
+@dataclass
+class MemorySet:
+    """Images in memory, some of them broken."""
+
+    images: np.ndarray  # uint8 (N, H, W, 3)
+    labels: torch.Tensor
+    classes: tuple[str, ...]
+    broken: frozenset[int] = frozenset()
+    channels: int = 3
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return f"image-{index}"
+
+    def decode(self, index: int) -> Image.Image:
+        if index in self.broken:
+            raise UnreadableImage("broken")
+        return Image.fromarray(self.images[index])
+
+
+def memory_set(
+    count: int = 24, size: tuple[int, int] = (8, 8), num_classes: int = 3, broken: tuple = ()
+) -> MemorySet:
+    rng = np.random.default_rng(0)
+    images = rng.integers(256, size=(count, *size, 3), dtype=np.uint8)
+    labels = torch.arange(count) % num_classes
+    names = tuple(f"class-{n}" for n in range(num_classes))
+    return MemorySet(images, labels, names, frozenset(broken))
+
+
+def numbered_set(count: int, size: int = 4) -> MemorySet:
+    """Image i has the one colour (i, i, i), and so tells which it is."""
+    images = np.arange(count, dtype=np.uint8)[:, None, None, None].repeat(size, 1).repeat(size, 2)
+    return MemorySet(images.repeat(3, 3), torch.arange(count) % 2, ("even", "odd"))
+
+
+def encoded(level: int = 100, size: tuple[int, int] = (9, 8), kind: str = "JPEG") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, (level, level, level)).save(buffer, kind)
+    return buffer.getvalue()
+
+
+def write_folders(root: Path, classes: dict[str, dict[str, int]]) -> Path:
+    """{"train": {"n01": 2}} writes two images to root/train/n01."""
+    for split, counts in classes.items():
+        for name, count in counts.items():
+            folder = root / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                suffix = ("JPEG", "jpg", "PNG")[number % 3]
+                kind = "PNG" if suffix == "PNG" else "JPEG"
+                (folder / f"{name}_{number}.{suffix}").write_bytes(encoded(number, kind=kind))
+    return root
+
+
+def write_parquet(
+    path: Path, labels: list[int], names: list[str] | None = None, images: list | None = None
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    images = images or [encoded(20 * n, kind="PNG") for n in range(len(labels))]
+    cells = [{"bytes": image, "path": f"{n}.png"} for n, image in enumerate(images)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    table = pa.table({"image": pa.array(cells, kind), "label": pa.array(labels, pa.int64())})
+    if names is not None:
+        features = {"label": {"names": names, "_type": "ClassLabel"}}
+        metadata = {"huggingface": json.dumps({"info": {"features": features}})}
+        table = table.replace_schema_metadata(metadata)
+    pq.write_table(table, path, row_group_size=2)

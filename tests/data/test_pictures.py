@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import transforms
+
+from pidformer.data.pictures import (
+    UnreadableImage,
+    fit,
+    fit_for_evaluation,
+    pixels,
+    read_picture,
+    to_rgb,
+)
+from tests.data.sets import encoded
+
+
+def through_png(image: Image.Image, **options) -> Image.Image:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", **options)
+    return read_picture(buffer.getvalue())
+
+
+def test_sixteen_bit_grey_keeps_its_range():
+    levels = np.array([[0, 257 * 7, 32768, 65535]], dtype=np.uint16)
+    image = through_png(Image.fromarray(levels))
+    assert np.asarray(image)[0, :, 0].tolist() == [0, 7, 128, 255]
+
+
+def test_transparent_pixels_are_white():
+    grey = Image.new("LA", (2, 1), (10, 0))
+    grey.putpixel((1, 0), (10, 255))
+    assert list(np.asarray(through_png(grey))[0, :, 0]) == [255, 10]
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([200, 0, 0, 0, 200, 0])
+    palette.putpixel((1, 0), 1)
+    image = through_png(palette, transparency=bytes([0, 255]))
+    assert [image.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (0, 200, 0)]
+    keyed = through_png(Image.new("RGB", (1, 1), (5, 6, 7)), transparency=(5, 6, 7))
+    assert keyed.getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_cmyk_becomes_rgb():
+    buffer = io.BytesIO()
+    Image.new("CMYK", (8, 8), (0, 255, 255, 0)).save(buffer, "JPEG", quality=100)
+    red, green, blue = read_picture(buffer.getvalue()).getpixel((4, 4))
+    assert red > 250 and green < 5 and blue < 5
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "I"])
+def test_every_mode_becomes_rgb(mode):
+    image = to_rgb(Image.new(mode, (3, 2)))
+    assert (image.mode, image.size) == ("RGB", (3, 2))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not an image", encoded()[:-60], encoded(kind="PNG")[:48], encoded()[:20]],
+    ids=["empty", "text", "truncated JPEG", "truncated PNG", "JPEG header"],
+)
+def test_broken_bytes_are_unreadable(data, tmp_path):
+    with pytest.raises(UnreadableImage):
+        read_picture(data)
+    (tmp_path / "a.jpg").write_bytes(data)
+    with pytest.raises(UnreadableImage):
+        read_picture(tmp_path / "a.jpg")
+
+
+def test_missing_file_is_unreadable(tmp_path):
+    with pytest.raises(UnreadableImage, match="FileNotFoundError"):
+        read_picture(tmp_path / "absent.jpg")
+
+
+def noise_image(width: int, height: int) -> Image.Image:
+    rng = np.random.default_rng(width * 1000 + height)
+    return Image.fromarray(rng.integers(256, size=(height, width, 3), dtype=np.uint8))
+
+
+sides = st.integers(5, 70)
+
+
+@given(sides, sides)
+def test_evaluation_equals_resize_and_centre_crop(width, height):
+    image = noise_image(width, height)
+    bicubic = transforms.InterpolationMode.BICUBIC
+    reference = transforms.Compose(
+        [transforms.Resize(32, interpolation=bicubic), transforms.CenterCrop(28)]
+    )
+    expected = image if image.size == (28, 28) else reference(image)
+    np.testing.assert_array_equal(pixels(fit_for_evaluation(image, 28, 0.875)), pixels(expected))
+
+
+def test_image_of_the_right_size_is_taken_as_it_is():
+    image = noise_image(28, 28)
+    assert fit_for_evaluation(image, 28, 0.875) is image
+    assert fit(image, 28, 28) is image
+
+
+@given(sides, sides, sides, sides)
+def test_fit_gives_the_size(width, height, new_width, new_height):
+    assert fit(noise_image(width, height), new_height, new_width).size == (new_width, new_height)
+
+
+def test_pixels_have_channels_first():
+    assert pixels(noise_image(5, 4)).shape == (3, 4, 5)
+    assert pixels(noise_image(5, 4).convert("L")).shape == (1, 4, 5)
