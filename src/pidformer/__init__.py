@@ -1,15 +1,14 @@
 """Transformers with a PID feedback controller in their attention."""
 
-from importlib.metadata import version
-
 from pidformer import control
+from pidformer.checkpoint import load
 from pidformer.control import PIDController, PIDGains, PIDState
 from pidformer.errors import InputError
 from pidformer.models import PIDVisionTransformer, PixelModel
 from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
 from pidformer.ops import pid_attention
 
-__version__ = version("pidformer")
+__version__ = "0.1.0"
 
 __all__ = [
     "InputError",
@@ -23,6 +22,7 @@ __all__ = [
     "PixelModel",
     "__version__",
     "control",
+    "load",
     "pid_attention",
     "scan_blocks",
 ]

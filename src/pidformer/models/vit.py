@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any
 
+import torch
 from timm.layers import trunc_normal_
 from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
@@ -20,13 +21,17 @@ from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
 
+DEIT_STD = 0.02
+
 
 class PIDVisionTransformer(VisionTransformer):
     """timm's `VisionTransformer` with PID attention; its other keywords keep their meaning.
 
     `gains` is one controller for all layers (`PIDGains`, "P,I,D,BETA", a preset name or a
     mapping), a sequence with one for each layer, or None for softmax attention. `learn_gains`
-    trains them per layer and head inside the region of stability. The state-dict keys are timm's,
+    trains them per layer and head inside the region of stability. `init_std` is the standard
+    deviation that linear weights, positions and class token start with; narrow models want more
+    than DeiT's 0.02, whose attention starts flat. The state-dict keys are timm's,
     plus `blocks.*.attn.gains.*` when gains are learned.
     """
 
@@ -38,8 +43,10 @@ class PIDVisionTransformer(VisionTransformer):
         learn_gains: bool = False,
         first_layer: FirstLayer = "free",
         attention_residual: bool = True,
+        init_std: float = DEIT_STD,
         **options: Any,
     ) -> None:
+        self._init_std = init_std
         if "block_fn" in options:
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
         resolved = resolve_gains(gains, depth)
@@ -74,8 +81,16 @@ class PIDVisionTransformer(VisionTransformer):
         timm draws it with standard deviation 1e-6, DeiT with 0.02. Other modes are timm's.
         """
         super().init_weights(mode, needs_reset)
-        if not (mode or self.weight_init_mode) and self.cls_token is not None:
-            trunc_normal_(self.cls_token, std=0.02)
+        if mode or self.weight_init_mode:
+            return
+        if self.cls_token is not None:
+            trunc_normal_(self.cls_token, std=DEIT_STD)
+        if self._init_std != DEIT_STD:
+            drawn = [m.weight for m in self.modules() if isinstance(m, nn.Linear)]
+            drawn += [p for p in (self.cls_token, self.pos_embed) if p is not None]
+            with torch.no_grad():
+                for parameter in drawn:
+                    parameter.mul_(self._init_std / DEIT_STD)
 
     def no_weight_decay(self) -> set[str]:
         """timm's set, and the learned gains."""

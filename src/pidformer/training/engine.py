@@ -102,7 +102,11 @@ class Engine:
             for parameter, entry in state.get("state", {}).items()
             for name, value in entry.items()
         }
-        return {"model": dict(weights), "optimizer": flat}
+        # On the CPU these are the live tensors, which the next step (or a swap of weights) moves.
+        return {
+            group: {name: value.clone() for name, value in tensors.items()}
+            for group, tensors in (("model", weights), ("optimizer", flat))
+        }
 
     def restore(
         self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]

@@ -50,11 +50,6 @@ class Trainer:
                 "choose a multiple"
             )
         self.data = task.train_data(place)
-        if self.data.steps_per_epoch == 0:
-            raise InputError(
-                f"the training set is smaller than one batch of {recipe.data.batch_size}; "
-                "lower data.batch_size"
-            )
         self.last_step = recipe.schedule.epochs * self.data.steps_per_epoch
         torch.manual_seed(recipe.seed)
         model: Any = task.build().to(place.device)

@@ -1,0 +1,17 @@
+import pytest
+import timm
+import torch
+
+import pidformer  # noqa: F401  (registers the models)
+
+
+def test_init_std_scales_linear_weights_positions_and_class_token_alone():
+    tiny = {"img_size": 32, "patch_size": 8, "depth": 2, "num_classes": 10}
+    torch.manual_seed(0)
+    deit = timm.create_model("pid_deit_tiny_patch16_224", **tiny)
+    torch.manual_seed(0)
+    wide = timm.create_model("pid_deit_tiny_patch16_224", init_std=0.1, **tiny)
+    for (name, a), b in zip(deit.named_parameters(), wide.parameters(), strict=True):
+        is_drawn = (a.ndim == 2 and "patch_embed" not in name) or name in ("pos_embed", "cls_token")
+        torch.testing.assert_close(b, 5 * a if is_drawn else a)
+    assert float(wide.blocks[0].mlp.fc1.weight.detach().std()) == pytest.approx(0.1, rel=0.02)

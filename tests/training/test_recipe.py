@@ -1,0 +1,96 @@
+import pytest
+
+from pidformer.errors import InputError
+from pidformer.training import Recipe, load_recipe, recipe_from, shipped_recipes
+from pidformer.training.recipe import difference, recipe_name
+
+
+def test_every_recipe_loads_and_round_trips():
+    assert len(shipped_recipes()) >= 10
+    for name in shipped_recipes():
+        recipe = load_recipe(name)
+        assert recipe_from(recipe.to_dict()) == recipe
+        assert recipe_name(name) == name.removesuffix(".yaml")
+
+
+def test_overrides_reach_their_place_and_type():
+    recipe = load_recipe(
+        "digits/softmax.yaml",
+        [
+            "optim.lr=1e-3",
+            "model.gains=0.4,0.1,0.05,1",
+            "data.mean=[0.5]",
+            "train.ema=null",
+            "optim.betas=[0.9, 0.95]",
+            "model.options.depth=3",
+            "schedule.epochs=5",
+        ],
+    )
+    assert recipe.optim.lr == 1e-3 and recipe.model.gains == "0.4,0.1,0.05,1"
+    assert recipe.data.mean == (0.5,) and recipe.optim.betas == (0.9, 0.95)
+    assert recipe.model.options["depth"] == 3 and recipe.schedule.epochs == 5
+
+
+def test_a_recipe_extends_another(tmp_path):
+    base, top = tmp_path / "base.yaml", tmp_path / "top.yaml"
+    base.write_text("optim: {lr: 1e-3, clip: 1}\nmodel: {gains: {p: 1, i: 1}}\n")
+    top.write_text("extends: base.yaml\noptim: {lr: 2e-3}\nmodel: {gains: {p: 2}}\n")
+    recipe = load_recipe(top)
+    assert recipe.optim.lr == 2e-3 and recipe.optim.clip == 1.0
+    assert recipe.model.gains == {"p": 2}  # one value, replaced whole
+
+
+def test_learning_rate_scales_with_the_batch_when_asked():
+    recipe = load_recipe(
+        "digits/softmax.yaml", ["optim.lr=5e-4", "optim.lr_batch=512", "data.batch_size=1024"]
+    )
+    assert recipe.peak_lr == pytest.approx(1e-3)
+    assert load_recipe("digits/softmax.yaml", ["optim.lr=5e-4"]).peak_lr == 5e-4
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["optim.lrate=1"], "unknown recipe key 'optim.lrate'; did you mean 'optim.lr'"),
+        (["optm.lr=1"], "did you mean 'optim'"),
+        (["optim.lr=fast"], "optim.lr must be float, got 'fast'"),
+        (["optim.lr"], "key=value"),
+        (["optim=3"], "section of keys"),
+        (["optim.lr.x=3"], "not a section"),
+        (["schedule.epochs=1.5"], "schedule.epochs must be int"),
+        (["train.precision=int8"], "train.precision must be one of fp32, bf16, fp16"),
+        (["optim.betas=[1]"], "2 entries"),
+        (["augment.flip=2"], "flip"),
+        (["data.mean=0.5"], "must be a list"),
+        (["model.learn_gains=1"], "must be bool"),
+        (["optim.lr=[1"], "not YAML"),
+    ],
+)
+def test_a_typo_gets_one_clear_line(overrides, words):
+    with pytest.raises(InputError) as caught:
+        load_recipe("digits/softmax.yaml", overrides)
+    assert words in " ".join(str(caught.value).split())
+
+
+def test_a_recipe_that_is_not_there_names_the_nearest():
+    with pytest.raises(InputError, match=r"did you mean 'digits/pid\.yaml'"):
+        load_recipe("digits/pidd.yaml")
+
+
+def test_bad_recipe_files(tmp_path):
+    path = tmp_path / "r.yaml"
+    for text, words in (
+        ("- 1", "mapping"),
+        ("a: [", "not YAML"),
+        ("extends: gone.yaml", "extends 'gone.yaml'"),
+        ("extends: r.yaml", "extends itself"),
+    ):
+        path.write_text(text)
+        with pytest.raises(InputError, match=words):
+            load_recipe(path)
+
+
+def test_difference_names_the_keys():
+    a, b = Recipe().to_dict(), load_recipe("digits/softmax.yaml").to_dict()
+    assert "data.batch_size: 1024 -> 64" in difference(a, b)
+    assert difference(a, a) == []

@@ -1,0 +1,336 @@
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import pidformer as pf
+from pidformer import results
+from pidformer.checkpoint import load_checkpoint, load_weights
+from pidformer.errors import InputError
+from pidformer.training.loop import Trainer
+from pidformer.training.run import train
+from tests.training.tiny import OPTIONS, tiny_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    scores = train(tiny_recipe(), folder, device="cpu", is_shown=False)
+    return folder, scores
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    for name in ("model", "ema"):
+        left, right = (load_weights(run / f"{name}.safetensors") for run in (a, b))
+        if not all(torch.equal(left[key], right[key]) for key in left):
+            return False
+    return True
+
+
+def losses(run: Path) -> list[float]:
+    return [r.metrics["loss"] for r in results.read(run) if r.kind == "train"]
+
+
+def stop_after(monkeypatch, steps: int) -> None:
+    """Break the training after so many steps, as a crash would."""
+    inner = Trainer._save_or_stop
+
+    def crash(self, watch, at_end):
+        inner(self, watch, at_end)
+        if self.step == steps:
+            raise RuntimeError("crash")
+
+    monkeypatch.setattr(Trainer, "_save_or_stop", crash)
+
+
+def test_a_run_folder_holds_everything(whole):
+    folder, scores = whole
+    assert {p.name for p in folder.iterdir()} >= {
+        "recipe.yaml",
+        "model.json",
+        "model.safetensors",
+        "ema.safetensors",
+        "results.jsonl",
+        "checkpoints",
+    }
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+    final = [r for r in results.read(folder) if r.kind == "evaluate"][-1]
+    assert final.metrics["top1"] == scores["top1"] and final.step == 33
+    assert scores["top1_low"] < scores["top1"] < scores["top1_high"]
+
+
+@pytest.mark.parametrize("steps", [4, 13, 30])
+def test_a_crashed_run_ends_with_the_same_weights_and_records(whole, tmp_path, monkeypatch, steps):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    scores = train(tiny_recipe(), run, device="cpu", is_shown=False)
+    assert scores == whole[1]
+    assert same_weights(run, whole[0])
+    assert [r.step for r in results.read(run)] == [r.step for r in results.read(whole[0])]
+
+
+@pytest.mark.slow
+def test_twenty_sigkills_at_random_moments_change_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.kill", str(tmp_path), "20", "0"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"killed": 20, "same": True}
+
+
+def test_the_newest_checkpoint_damaged_is_named_and_the_one_before_used(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    newest = sorted((run / "checkpoints").iterdir())[-1]
+    file = newest / "optimizer.safetensors"
+    raw = bytearray(file.read_bytes())
+    raw[-1] ^= 1
+    file.write_bytes(raw)
+    with pytest.warns(UserWarning, match=r"optimizer.safetensors does not match its checksum"):
+        found = load_checkpoint(run)
+    assert found is not None and found.step == 32
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
+    assert same_weights(run, whole[0])
+
+
+def test_a_full_disk_ends_with_a_clear_line_and_an_intact_run(whole, tmp_path, monkeypatch):
+    import pidformer.checkpoint as module
+
+    run = tmp_path / "run"
+    inner, calls = module.save_file, []
+
+    def full(tensors, path):
+        calls.append(path)
+        if len(calls) > 4:  # the second checkpoint
+            Path(path).write_bytes(b"half")
+            raise OSError(28, "No space left on device")
+        inner(tensors, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "save_file", full)
+        with pytest.raises(InputError, match=r"No space left.*last good checkpoint is step 4"):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    assert [p.name for p in (run / "checkpoints").iterdir()] == ["step-00000004"]
+    train(tiny_recipe(), run, device="cpu", is_shown=False)
+    assert same_weights(run, whole[0])
+
+
+def test_a_folder_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file"):
+        train(tiny_recipe(), tmp_path / "file", device="cpu", is_shown=False)
+    with pytest.raises(InputError, match="cannot write to"):
+        train(tiny_recipe(), tmp_path / "file" / "run", device="cpu", is_shown=False)
+
+
+def test_a_run_of_another_recipe_is_refused_with_the_difference(whole):
+    before = sorted(p.stat().st_mtime_ns for p in whole[0].rglob("*"))
+    with pytest.raises(InputError, match=r"optim.lr: 0.004 -> 0.1.*another --out"):
+        train(tiny_recipe("optim.lr=0.1"), whole[0], device="cpu", is_shown=False)
+    assert sorted(p.stat().st_mtime_ns for p in whole[0].rglob("*")) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="not empty and not a run folder"):
+        train(tiny_recipe(), tmp_path, device="cpu", is_shown=False)
+
+
+def test_a_finished_run_is_not_trained_again(whole):
+    before = (whole[0] / "model.safetensors").stat().st_mtime_ns
+    assert train(tiny_recipe(), whole[0], device="cpu", is_shown=False) == whole[1]
+    assert (whole[0] / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_load_gives_a_model_ready_to_use(whole):
+    model = pf.load(whole[0])
+    images = torch.rand(3, 1, 8, 8)
+    assert model(images).shape == (3, 10) and not model.training
+    assert model.model.gains == pf.PIDGains(p=0.6, i=0.1, d=0.05)
+    assert not torch.equal(model(images), pf.load(whole[0], ema=True)(images))
+    with pytest.warns(UserWarning, match=r"trained with gains PIDGains\(p=0.6.*loaded with.*p=0.1"):
+        other = pf.load(whole[0], gains="0.1,0,0")
+    assert not torch.equal(model(images), other(images))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.load(whole[0], gains=pf.PIDGains(p=0.6, i=0.1, d=0.05))
+
+
+def test_loading_something_else_is_refused(tmp_path, whole):
+    with pytest.raises(InputError, match="not a run folder"):
+        pf.load(tmp_path)
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    (run / "model.safetensors").write_bytes(b"\x80\x04cos\nsystem\n")  # a pickle is not unpickled
+    with pytest.raises(InputError, match="not a readable safetensors file"):
+        pf.load(run)
+
+
+def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
+    options = ["model.options.drop_path_rate=0", "schedule.epochs=1", "train.ema=null"]
+    curves = []
+    for parts in (1, 4):
+        run = tmp_path / str(parts)
+        train(tiny_recipe(*options, f"train.accumulate={parts}"), run, device="cpu", is_shown=False)
+        curves.append(losses(run))
+    assert curves[0] == pytest.approx(curves[1], rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_have_the_loss_curve_of_one(tmp_path, parallel):
+    common = [
+        "digits/pid.yaml",
+        f"model.options={OPTIONS}",
+        "schedule.epochs=3",
+        "schedule.warmup_epochs=1",
+        "augment={crop: padded, padding: 1, mixup: 0.8}",
+        "train.log_steps=1",
+        "--device",
+        "cpu",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    for name, launcher in {
+        "one": [sys.executable, "-m"],
+        "two": [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            "2",
+            "-m",
+        ],
+    }.items():
+        extra = [f"train.parallel={parallel}"] if name == "two" else []
+        done = subprocess.run(
+            [*launcher, "pidformer", "train", *common, *extra, "--out", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=environment,
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert len(one) == 66
+    assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()
+
+
+@pytest.mark.slow
+def test_interrupting_saves_and_says_how_to_go_on(tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pidformer",
+            "train",
+            "digits/pid.yaml",
+            "--out",
+            str(run),
+            "--device",
+            "cpu",
+            "schedule.epochs=500",
+            f"model.options={OPTIONS}",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    while not (run / results.FILE_NAME).exists() or len(results.read(run)) < 2:
+        time.sleep(0.2)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"saved in .*; run the same command to go on", errors)
+    assert load_checkpoint(run) is not None
+
+
+def test_a_loss_that_is_no_number_stops_with_a_diagnosis(tmp_path):
+    recipe = tiny_recipe("optim.lr=1e30", "optim.clip=null", "model.gains=0.8,0.5,0.05,0.1")
+    with pytest.raises(InputError) as caught:
+        train(recipe, tmp_path / "run", device="cpu", is_shown=False)
+    message = str(caught.value)
+    for words in (
+        "at step",
+        "learning rate",
+        "largest gradient norm",
+        "unstable on [0, 1]",
+        "train.on_nan=skip",
+    ):
+        assert words in message
+
+
+def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
+    from pidformer.training.tasks import Classification
+
+    inner, calls = Classification.loss, []
+
+    def sometimes_nan(self, model, batch):
+        calls.append(1)
+        return inner(self, model, batch) * (torch.nan if len(calls) in (3, 7) else 1.0)
+
+    monkeypatch.setattr(Classification, "loss", sometimes_nan)
+    run = tmp_path / "run"
+    scores = train(tiny_recipe("train.on_nan=skip"), run, device="cpu", is_shown=False)
+    assert np.isfinite(scores["loss"])
+    assert all(w.isfinite().all() for w in load_weights(run / "model.safetensors").values())
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.batch_size=2048", "larger than the training set"),
+        ("train.accumulate=3", "choose a multiple"),
+        ("data.mean=[0.1, 0.2, 0.3]", "1 value"),
+        ("model.name=pid_deit_tny_patch16_224", "did you mean 'pid_deit_tiny_patch16_224'"),
+        ("model.options.dept=3", "dept"),
+        ("model.gains=-1,0,0", "gain p"),
+        ("train.precision=fp16", "CUDA"),
+        ("data.name=imagenet", "--data"),
+    ],
+)
+def test_settings_that_do_not_fit_get_one_clear_line(tmp_path, override, words):
+    with pytest.raises(InputError) as caught:
+        train(tiny_recipe(override), tmp_path / "run", device="cpu", is_shown=False)
+    assert words in str(caught.value)
+
+
+def test_bf16_learned_gains_and_checkpointing_train(tmp_path):
+    recipe = tiny_recipe(
+        "train.precision=bf16",
+        "model.learn_gains=true",
+        "train.grad_checkpointing=true",
+        "schedule.epochs=1",
+    )
+    scores = train(recipe, tmp_path / "run", device="cpu", is_shown=False)
+    assert np.isfinite(scores["loss"])
+    model = pf.load(tmp_path / "run")
+    learned = model.model.blocks[1].attn.gains.values()
+    assert all(pf.control.is_stable(g) for g in learned)
+    assert learned[0] != pf.PIDGains(p=0.6, i=0.1, d=0.05)
