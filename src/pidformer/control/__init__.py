@@ -13,7 +13,7 @@ from pidformer.control.energy import (
     minimise_energy,
 )
 from pidformer.control.gains import PAPER_GAINS, Gains, GainTensors, PIDGains
-from pidformer.control.pid import FirstLayer, PIDController, PIDState
+from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
 from pidformer.control.stability import (
     StabilityReport,
     characteristic_polynomial,
@@ -62,6 +62,7 @@ __all__ = [
     "is_stable",
     "laplacian",
     "minimise_energy",
+    "pid_step",
     "poles",
     "schur_cohn",
     "sensitivity",

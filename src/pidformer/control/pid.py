@@ -32,7 +32,25 @@ class PIDState(NamedTuple):
 
 @dataclass(frozen=True)
 class PIDController:
-    """The control of one layer, `(value, state) -> (control, state)`:
+    """The control of one layer as a value: `control, state = controller(value, state)`.
+
+    See `pid_step` for the equation and the two readings of the first layer.
+    """
+
+    gains: Gains
+    first_layer: FirstLayer = "free"
+
+    def __post_init__(self) -> None:
+        check_first_layer(self.first_layer)
+
+    def __call__(self, value: Tensor, state: PIDState | None) -> tuple[Tensor, PIDState]:
+        return pid_step(value, state, self.gains, self.first_layer)
+
+
+def pid_step(
+    value: Tensor, state: PIDState | None, gains: Gains, first_layer: FirstLayer = "free"
+) -> tuple[Tensor, PIDState]:
+    """One step of the controller, `(value, state) -> (control, state)`:
 
         control_l = p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}),    e_l = beta v_0 - v_l
 
@@ -45,30 +63,26 @@ class PIDController:
     Everything is elementwise: the control of a token reads that token alone. Sums run in float32
     or wider, so that a deep half-precision network loses nothing to the integral.
     """
+    wide = value.to(torch.promote_types(value.dtype, torch.float32))
+    if state is None:
+        if first_layer == "free":
+            nothing = wide.new_zeros(()).expand(wide.shape)
+            return nothing, PIDState(value, nothing, value)
+        error = gains.beta * wide - wide
+        return gains.p * error + gains.i * error, PIDState(value, error, value)
+    if state.initial.shape != value.shape:
+        raise InputError(
+            f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
+            f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
+        )
+    error = gains.beta * state.initial.to(wide.dtype) - wide
+    integral = state.integral + error
+    change = state.previous - wide
+    control = gains.p * error + gains.i * integral + gains.d * change
+    return control, PIDState(state.initial, integral, value)
 
-    gains: Gains
-    first_layer: FirstLayer = "free"
 
-    def __post_init__(self) -> None:
-        if self.first_layer not in get_args(FirstLayer):
-            raise unknown("first_layer", self.first_layer, get_args(FirstLayer))
-
-    def __call__(self, value: Tensor, state: PIDState | None) -> tuple[Tensor, PIDState]:
-        gains = self.gains
-        wide = value.to(torch.promote_types(value.dtype, torch.float32))
-        if state is None:
-            if self.first_layer == "free":
-                nothing = wide.new_zeros(()).expand(wide.shape)
-                return nothing, PIDState(value, nothing, value)
-            error = gains.beta * wide - wide
-            return gains.p * error + gains.i * error, PIDState(value, error, value)
-        if state.initial.shape != value.shape:
-            raise InputError(
-                f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
-                f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
-            )
-        error = gains.beta * state.initial.to(wide.dtype) - wide
-        integral = state.integral + error
-        change = state.previous - wide
-        control = gains.p * error + gains.i * integral + gains.d * change
-        return control, PIDState(state.initial, integral, value)
+def check_first_layer(name: str) -> None:
+    """Refuse a reading of the first layer that does not exist."""
+    if name not in get_args(FirstLayer):
+        raise unknown("first_layer", name, get_args(FirstLayer))

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import FirstLayer, PIDState
-from pidformer.errors import InputError, unknown
+from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
+from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains
 from pidformer.ops.attention import pid_attention
 
@@ -58,8 +58,7 @@ class PIDAttention(nn.Module):
             raise InputError(
                 f"gains for {gains.num_heads} heads do not fit {num_kv_heads} value heads"
             )
-        if first_layer not in get_args(FirstLayer):
-            raise unknown("first_layer", first_layer, get_args(FirstLayer))
+        check_first_layer(first_layer)
         place = placement(device, dtype)
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import FirstLayer, PIDController, PIDState
+from pidformer.control.pid import FirstLayer, PIDState, check_first_layer, pid_step
 from pidformer.errors import InputError
 
 
@@ -37,6 +37,7 @@ def pid_attention(
     The control is computed in float32 or wider and rounded once, into the output's type.
     """
     _check_shapes(q, k, v)
+    check_first_layer(first_layer)
     out = F.scaled_dot_product_attention(
         q,
         k,
@@ -51,7 +52,7 @@ def pid_attention(
         return out, state
     value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
     is_free = state is None and first_layer == "free"
-    control, state = PIDController(gains, first_layer)(value, state)
+    control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else _add(out, control)), state
 
 

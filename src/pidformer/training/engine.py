@@ -135,10 +135,13 @@ class Engine:
 
     @contextmanager
     def evaluating(self, model: nn.Module) -> Iterator[None]:
-        """Evaluation mode, no gradients, autocast; training mode afterwards."""
+        """Evaluation mode, no gradients, autocast, not compiled; training mode afterwards.
+
+        An evaluation is too short to pay for graphs of its own, one for each size of a last batch.
+        """
         model.eval()
         try:
-            with torch.no_grad(), self.autocast():
+            with torch.no_grad(), self.autocast(), torch.compiler.set_stance("force_eager"):
                 yield
         finally:
             model.train()

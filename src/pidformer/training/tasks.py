@@ -71,6 +71,7 @@ class Classification:
         self.location = data if data is not None else _embedded(recipe.data.name)
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
+        self._scale: tuple[Tensor, Tensor] | None = None
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
@@ -155,10 +156,12 @@ class Classification:
         return found
 
     def _normalised(self, images: Tensor) -> Tensor:
-        mean, std = (
-            torch.tensor(values, device=images.device)[:, None, None]
-            for values in (self.recipe.data.mean, self.recipe.data.std)
-        )
+        if self._scale is None or self._scale[0].device != images.device:
+            # made once: a copy to the device at every step would make it wait
+            data = self.recipe.data
+            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
+            self._scale = mean[:, None, None], std[:, None, None]
+        mean, std = self._scale
         return (images - mean) / std
 
 

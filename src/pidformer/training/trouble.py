@@ -24,15 +24,17 @@ class NonFiniteWatch:
         self.skipped = 0
         self._largest_norm = torch.zeros((), device=device)
         self._pending: tuple[Tensor, torch.cuda.Event, int, float] | None = None
+        # Pinned, or the copy would make the host wait for the device after all.
+        self._landing = torch.empty((), pin_memory=True) if self.is_late else torch.empty(())
 
     def accepts(self, value: Tensor, norm: Tensor, step: int, rate: float) -> bool:
         """Whether the step may update the weights."""
         if self.is_late:
             self.check_now()
             event = torch.cuda.Event()
-            copy = value.detach().to("cpu", non_blocking=True)
+            self._landing.copy_(value.detach(), non_blocking=True)
             event.record()
-            self._pending = (copy, event, step, rate)
+            self._pending = (self._landing, event, step, rate)
         elif not bool(torch.isfinite(value)):
             if self.action == "skip":
                 self.skipped += 1
