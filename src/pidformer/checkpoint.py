@@ -107,6 +107,11 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
     return None
 
 
+def has_progress(run: Path) -> bool:
+    """Whether a run folder holds weights that would be lost."""
+    return bool(_steps(run)) or (run / "model.safetensors").exists()
+
+
 def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> PixelModel:
     """The model of a run folder, ready to use: takes images in [0, 1], in evaluation mode.
 

@@ -6,19 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from pidformer.cli import main
 from tests.kernels import softmax_kernel
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.mark.parametrize(

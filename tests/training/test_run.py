@@ -153,6 +153,21 @@ def test_a_run_of_another_recipe_is_refused_with_the_difference(whole):
     assert sorted(p.stat().st_mtime_ns for p in whole[0].rglob("*")) == before
 
 
+def test_a_run_that_ended_before_its_first_checkpoint_may_be_changed(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tiny_recipe("optim.lr=0.1"), run, device="cpu", is_shown=False)
+    assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
+
+
+def test_a_recipe_that_cannot_be_built_leaves_no_folder(tmp_path):
+    with pytest.raises(InputError):
+        train(tiny_recipe("model.gains=0,0,0,7"), tmp_path / "run", device="cpu", is_shown=False)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     with pytest.raises(InputError, match="not empty and not a run folder"):

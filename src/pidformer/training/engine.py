@@ -54,6 +54,7 @@ class Engine:
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
         self._precision = recipe.precision
+        self._is_compiled = recipe.compile != "none"
         accelerator = self._accelerator
         self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
         self.is_main = accelerator.is_main_process
@@ -141,10 +142,13 @@ class Engine:
         """
         model.eval()
         try:
-            with torch.no_grad(), self.autocast(), torch.compiler.set_stance("force_eager"):
+            with torch.no_grad(), self.autocast(), self._uncompiled():
                 yield
         finally:
             model.train()
+
+    def _uncompiled(self) -> AbstractContextManager[Any]:
+        return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
 
     def close(self) -> None:
         self._accelerator.end_training()

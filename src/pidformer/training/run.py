@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pidformer.checkpoint import read_recipe, write_model_info, write_recipe
+from pidformer.checkpoint import has_progress, read_recipe, write_model_info, write_recipe
 from pidformer.errors import InputError
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
@@ -40,10 +40,11 @@ def train(
     engine = Engine(recipe.train, device)
     if engine.is_main:  # the others would see a folder that is just being made
         _check_folder(out, recipe)
+    trainer = Trainer(recipe, task, engine, out)
+    if engine.is_main:  # only now: a recipe that cannot be built leaves no folder behind
         _prepare_folder(out, recipe)
         write_model_info(out, task.model_info())
     engine.wait()
-    trainer = Trainer(recipe, task, engine, out)
     progress = Progress(
         out.name, is_shown=is_shown and engine.is_main, tensorboard=out / "tensorboard"
     )
@@ -61,6 +62,8 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         if out.exists() and any(p.name != "tensorboard" for p in out.iterdir()):
             raise InputError(f"{out} is not empty and not a run folder; choose another --out")
         return
+    if not has_progress(out):
+        return  # ended before its first checkpoint: nothing to lose
     lines = difference(read_recipe(out), recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
     if moved:
