@@ -11,6 +11,7 @@ from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pidformer.data import Augment, Batch, EvalImages, TrainImages, open_images
+from pidformer.data.plan import Plan
 from pidformer.data.streaming import train_transform
 from pidformer.errors import InputError
 from tests.data.sets import memory_set, numbered_set
@@ -321,7 +322,6 @@ def test_evaluation_is_the_same_both_ways():
         ({"batch_size": 0}, "batch_size must be a whole number >= 1"),
         ({"batch_size": 9, "world_size": 2}, "multiple of world_size"),
         ({"batch_size": 6, "world_size": 2}, "even batch, got 6 / 2 = 3"),
-        ({"augment": Augment(repeats=3)}, "multiple of repeats"),
         ({"augment": Augment(repeats=8)}, "two or more images"),
         ({"rank": 2, "world_size": 2}, "rank must be below world_size 2"),
         ({"seed": -1}, "seed must be a whole number >= 0"),
@@ -370,3 +370,13 @@ def test_bad_evaluation_option_is_one_line(options, message):
     with pytest.raises(InputError, match=message) as caught:
         EvalImages(memory_set(), **{"image_size": 8, "batch_size": 4, **options})
     assert "\n" not in str(caught.value)
+
+
+def test_repeats_need_not_divide_the_batch():
+    plan = Plan(
+        images=5000, batch_size=1024, repeats=3, seed=0, rank=0, world_size=8, is_mixing=True
+    )
+    for batch in plan.order(0):
+        copies = np.unique(batch, return_counts=True)[1]
+        assert len(batch) == 1024 and len(copies) == 342 and set(copies) == {2, 3}
+        assert (batch[::2] != batch[1::2]).all()  # neighbours, which Mixup pairs, differ

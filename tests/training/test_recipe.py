@@ -1,5 +1,6 @@
 import pytest
 
+from pidformer.data.plan import Plan
 from pidformer.errors import InputError
 from pidformer.training import Recipe, load_recipe, recipe_from, shipped_recipes
 from pidformer.training.recipe import difference, recipe_name
@@ -94,3 +95,20 @@ def test_difference_names_the_keys():
     a, b = Recipe().to_dict(), load_recipe("digits/softmax.yaml").to_dict()
     assert "data.batch_size: 1024 -> 64" in difference(a, b)
     assert difference(a, a) == []
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+@pytest.mark.parametrize("world_size", [1, 8])
+def test_every_recipe_has_a_batch_that_its_data_and_eight_processes_allow(name, world_size):
+    recipe = load_recipe(name)
+    images = {"digits": 1437, "imagenet": 1_281_167, "tiny-imagenet-100": 42_000}
+    plan = Plan(
+        images=images[recipe.data.name],
+        batch_size=recipe.data.batch_size,
+        repeats=recipe.augment.repeats,
+        seed=recipe.seed,
+        rank=0,
+        world_size=world_size,
+        is_mixing=recipe.augment.is_mixing,
+    )
+    assert plan.steps_per_epoch > 10 and plan.local_size % recipe.train.accumulate == 0

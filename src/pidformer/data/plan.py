@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +17,7 @@ class Plan:
     """The order of a training epoch, the same for every process; a batch is the global batch.
 
     With `repeats` r each batch holds batch_size / r different images, r times over: the copies
-    stand batch_size / r apart, so neighbours (which Mixup pairs) are different images. An epoch
+    stand that far apart, so neighbours (which Mixup pairs) are different images. An epoch
     keeps its length and so sees 1 / r of the images.
     """
 
@@ -46,16 +47,20 @@ class Plan:
                 f"mixup and cutmix pair neighbours, so each process needs an even batch, got "
                 f"{self.batch_size} / {self.world_size} = {self.local_size}; change batch_size"
             )
-        distinct = self.batch_size // self.repeats
-        if self.batch_size % self.repeats or (self.repeats > 1 and distinct < 2):
+        if self.repeats > 1 and self.distinct < 2:
             raise InputError(
                 f"batch_size {self.batch_size} must hold two or more images {self.repeats} times "
-                "each; choose a multiple of repeats, or repeats=1"
+                "each; choose a larger one, or repeats=1"
             )
 
     @property
     def steps_per_epoch(self) -> int:
         return self.images // self.batch_size
+
+    @property
+    def distinct(self) -> int:
+        """Different images in a batch; the last few have a copy less if repeats do not divide."""
+        return math.ceil(self.batch_size / self.repeats)
 
     @property
     def local_size(self) -> int:
@@ -68,7 +73,6 @@ class Plan:
 
     def order(self, epoch: int) -> np.ndarray:
         """Image indices of every global batch of the epoch, int64 (steps, batch_size)."""
-        distinct = self.batch_size // self.repeats
         shuffled = numbers(self.seed, Purpose.ORDER, epoch).permutation(self.images)
-        batches = shuffled[: self.steps_per_epoch * distinct].reshape(-1, distinct)
-        return np.tile(batches, (1, self.repeats))
+        batches = shuffled[: self.steps_per_epoch * self.distinct].reshape(-1, self.distinct)
+        return np.tile(batches, (1, self.repeats))[:, : self.batch_size]
