@@ -1,6 +1,6 @@
 """Transformers with a PID feedback controller in their attention."""
 
-from pidformer import control
+from pidformer import analysis, control, robustness
 from pidformer.checkpoint import load
 from pidformer.control import PIDController, PIDGains, PIDState
 from pidformer.errors import InputError
@@ -21,8 +21,10 @@ __all__ = [
     "PIDVisionTransformer",
     "PixelModel",
     "__version__",
+    "analysis",
     "control",
     "load",
     "pid_attention",
+    "robustness",
     "scan_blocks",
 ]

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
@@ -22,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (train, evaluate, stability):
+for command in (demo, train, evaluate, stability):
     app.command()(command)
 
 

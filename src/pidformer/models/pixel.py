@@ -37,6 +37,10 @@ class PixelModel(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, channels, height, width) in [0, 1] to whatever the model gives."""
+        return self.model(self.normalise(images))
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Pixels in [0, 1] to what the wrapped model takes."""
         if not images.is_floating_point():
             raise InputError(
                 f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
@@ -45,4 +49,4 @@ class PixelModel(nn.Module):
             raise InputError(
                 f"images must be (B, {len(self.mean)}, height, width), got {tuple(images.shape)}"
             )
-        return self.model((images - self.mean) / self.std)
+        return (images - self.mean) / self.std

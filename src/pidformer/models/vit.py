@@ -149,6 +149,10 @@ class PIDVisionTransformer(VisionTransformer):
         paired = list(zip(outputs, prefixes, strict=True)) if prefixes else outputs
         return paired if intermediates_only else (self.norm(x), paired)
 
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
+        return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+
     def _scan(
         self,
         x: Tensor,
@@ -156,11 +160,10 @@ class PIDVisionTransformer(VisionTransformer):
         observe: Observer | None = None,
         **block_options: Any,
     ) -> Tensor:
-        """Images (B, 3, height, width) to tokens, through the embedding and the given blocks."""
-        tokens = self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        """Images to tokens, through the embedding and the given blocks."""
         tokens, _ = scan_blocks(
             blocks,
-            tokens,
+            self.embed(x),
             checkpointing=self.grad_checkpointing,
             observe=observe,
             **block_options,
