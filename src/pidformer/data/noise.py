@@ -1,4 +1,4 @@
-"""Normal noise as a function of a key: the same on every device, process and batch split."""
+"""Noise as a function of a key: the same on every device, process and batch split."""
 
 from __future__ import annotations
 
@@ -23,6 +23,24 @@ def normal_noise(keys: Tensor, count: int) -> Tensor:
     radius = (-2 * _uniform(first).log()).sqrt_()
     angle = _uniform(second).mul_(2 * math.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
+
+
+def random_bits(keys: Tensor, count: int) -> Tensor:
+    """32 random bits in int64 (n, count), row k from keys[k] (int64 (n, 2), 32 bits each)."""
+    place = _hash(torch.arange(count, device=keys.device))
+    first, second = keys.unbind(1)
+    return _hash(_hash(_hash(place ^ first[:, None]) + place) ^ second[:, None])
+
+
+def uniform_noise(keys: Tensor, count: int) -> Tensor:
+    """U(0, 1) numbers of shape (n, count), row k from keys[k]."""
+    return _uniform(random_bits(keys, count))
+
+
+def indexed_keys(first: int, second: int, indices: Tensor) -> Tensor:
+    """Keys (n, 2) for these indices (int64) under one pair of 32-bit words."""
+    spread = _hash(indices)
+    return torch.stack([_hash(spread + first), _hash(_hash(spread ^ 0x5BD1E995) + second)], dim=1)
 
 
 def _hash(x: Tensor) -> Tensor:

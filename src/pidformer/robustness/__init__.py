@@ -1,0 +1,1 @@
+"""Threats as values: what a model is tested against, and the scores."""

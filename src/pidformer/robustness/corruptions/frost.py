@@ -1,0 +1,90 @@
+"""Frost: an ice texture laid over the image.
+
+The published set lays crops of five photographs of frost. They are not ours to ship, so these
+textures are made here, by the same fixed seed for everyone: errors under this corruption compare
+with each other, not with published frost numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, lru_cache
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+from torch.nn import functional as F
+
+from pidformer.robustness.corruptions.draws import Draws
+
+TEXTURES = 5
+_SIDE = 512
+_GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
+
+
+def frost(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """image_weight * x + frost_weight * a random crop of one of five textures."""
+    height, width = images.shape[-2:]
+    textures = frost_textures(constants["texture_scale"], str(images.device))
+    side = textures.shape[1]
+    which = draws.integers("texture", TEXTURES, 1, 1)
+    corner = draws.integers("corner", side, 2, 1)  # textures are periodic, so any corner will do
+    rows = (corner[:, 0] + torch.arange(height, device=images.device)) % side
+    columns = (corner[:, 1] + torch.arange(width, device=images.device)) % side
+    layer = textures[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    return constants["image_weight"] * images + constants["frost_weight"] * layer
+
+
+@lru_cache(maxsize=8)
+def frost_textures(scale: float, device: str = "cpu") -> Tensor:
+    """The textures (5, side, side, 3) in [0, 1], side = 512 * scale, periodic."""
+    ice = _all_ice()
+    if scale < 1:
+        side = round(_SIDE * scale)
+        ice = F.interpolate(ice[:, None], (side, side), mode="area")[:, 0]
+    glass, white = torch.tensor(_GLASS), torch.tensor(_ICE)
+    return (glass + (white - glass) * ice.float()[..., None]).to(device)
+
+
+@cache
+def _all_ice() -> Tensor:
+    return torch.from_numpy(np.stack([_ice(np.random.default_rng(k)) for k in range(TEXTURES)]))
+
+
+def _ice(rng: np.random.Generator) -> np.ndarray:
+    """How much ice covers each pixel: feathers of two sizes, thicker where a cloud is dense."""
+    warp = 14 * np.stack([_cloud(rng, 1.7), _cloud(rng, 1.7)])
+    large = _feathers(rng, count=26, spacing=9.0, warp=warp)
+    small = _feathers(rng, count=260, spacing=4.5, warp=warp / 3)
+    cover = 1 / (1 + np.exp(-2.2 * _cloud(rng, 1.5)))
+    grain = 0.06 * _cloud(rng, 0.4)
+    return (0.12 + 0.85 * cover * np.maximum(large, 0.75 * small) + 0.16 * cover + grain).clip(0, 1)
+
+
+def _feathers(rng: np.random.Generator, count: int, spacing: float, warp: np.ndarray) -> np.ndarray:
+    """One crystal around each of `count` points: a spine, and barbs at 60 degrees on both sides."""
+    points, angle = rng.uniform(0, _SIDE, (count, 2)), rng.uniform(0, 2 * np.pi, count)
+    place = np.indices((_SIDE, _SIDE), dtype=float) + warp
+    distance, nearest = cKDTree(points, boxsize=_SIDE).query(np.moveaxis(place % _SIDE, 0, -1), k=2)
+    owner = nearest[..., 0]
+    offset = np.moveaxis(place, 0, -1) - points[owner]
+    offset = (offset + _SIDE / 2) % _SIDE - _SIDE / 2
+    cos, sin = np.cos(angle[owner]), np.sin(angle[owner])
+    along = offset[..., 0] * cos + offset[..., 1] * sin
+    aside = np.abs(offset[..., 1] * cos - offset[..., 0] * sin)
+    barbs = 0.5 + 0.5 * np.cos(2 * np.pi * (along - aside / np.sqrt(3)) / spacing)
+    spine = np.exp(-((aside / (0.25 * spacing)) ** 2))
+    gap = distance[..., 1] - distance[..., 0]  # 0 where two crystals meet
+    seam = np.exp(-((gap / (0.3 * spacing)) ** 2))
+    fade = np.exp(-aside / (5 * spacing))
+    return np.maximum(np.maximum(spine, barbs**2 * fade), 0.8 * seam)
+
+
+def _cloud(rng: np.random.Generator, roughness: float) -> np.ndarray:
+    """Periodic noise of mean 0 and variance 1 whose amplitude falls as 1 / frequency^roughness."""
+    across, down = np.fft.rfftfreq(_SIDE)[None], np.fft.fftfreq(_SIDE)[:, None]
+    frequency = np.hypot(across, down)
+    frequency[0, 0] = np.inf
+    cloud = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(_SIDE, _SIDE))) / frequency**roughness)
+    return (cloud - cloud.mean()) / cloud.std()
