@@ -263,7 +263,7 @@ def canny(layer, low, high):
         else:
             side = -1 if gx * gy < 0 else 1
             ridge[row, column] = mine > window[0, 1 - side] and mine > window[2, 1 + side]
-    labels, count = ndimage.label(ridge, np.ones((3, 3)))
+    labels, _ = ndimage.label(ridge, np.ones((3, 3)))
     strong = np.unique(labels[ridge & (size[1:-1, 1:-1] > high)])
     return np.isin(labels, strong[strong > 0])
 

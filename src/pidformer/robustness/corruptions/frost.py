@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from pidformer.robustness.corruptions.draws import Draws
 
 TEXTURES = 5
-_SIDE = 512
+_SIDE = 384
 _GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
 
 
@@ -38,7 +38,7 @@ def frost(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tenso
 
 @lru_cache(maxsize=8)
 def frost_textures(scale: float, device: str = "cpu") -> Tensor:
-    """The textures (5, side, side, 3) in [0, 1], side = 512 * scale, periodic."""
+    """The textures (5, side, side, 3) in [0, 1], side = 384 * scale, periodic."""
     ice = _all_ice()
     if scale < 1:
         side = round(_SIDE * scale)
@@ -54,31 +54,38 @@ def _all_ice() -> Tensor:
 
 def _ice(rng: np.random.Generator) -> np.ndarray:
     """How much ice covers each pixel: feathers of two sizes, thicker where a cloud is dense."""
-    warp = 14 * np.stack([_cloud(rng, 1.7), _cloud(rng, 1.7)])
-    large = _feathers(rng, count=26, spacing=9.0, warp=warp)
-    small = _feathers(rng, count=260, spacing=4.5, warp=warp / 3)
-    cover = 1 / (1 + np.exp(-2.2 * _cloud(rng, 1.5)))
-    grain = 0.06 * _cloud(rng, 0.4)
-    return (0.12 + 0.85 * cover * np.maximum(large, 0.75 * small) + 0.16 * cover + grain).clip(0, 1)
+    warp = 9 * np.stack([_cloud(rng, 1.6), _cloud(rng, 1.6)])
+    ragged = 0.22 * _cloud(rng, 0.9)
+    large = _feathers(rng, count=24, spacing=8.0, warp=warp, ragged=ragged)
+    small = _feathers(rng, count=220, spacing=4.0, warp=warp / 3, ragged=ragged)
+    sparkle = (0.75 + 0.3 * _cloud(rng, 0.5)).clip(0.2, 1.4)
+    cover = 1 / (1 + np.exp(0.2 - 2.2 * _cloud(rng, 1.5)))
+    crystals = np.maximum(large, 0.7 * small) * sparkle
+    return (0.1 + 0.2 * cover + (0.2 + 0.9 * cover) * crystals).clip(0, 1)
 
 
-def _feathers(rng: np.random.Generator, count: int, spacing: float, warp: np.ndarray) -> np.ndarray:
-    """One crystal around each of `count` points: a spine, and barbs at 60 degrees on both sides."""
+def _feathers(
+    rng: np.random.Generator, count: int, spacing: float, warp: np.ndarray, ragged: np.ndarray
+) -> np.ndarray:
+    """A crystal around each of `count` points: a spine, and barbs at 60 degrees on its sides."""
     points, angle = rng.uniform(0, _SIDE, (count, 2)), rng.uniform(0, 2 * np.pi, count)
-    place = np.indices((_SIDE, _SIDE), dtype=float) + warp
-    distance, nearest = cKDTree(points, boxsize=_SIDE).query(np.moveaxis(place % _SIDE, 0, -1), k=2)
+    pitch, shift = spacing * rng.uniform(0.6, 1.5, count), rng.uniform(0, 0.5, count)
+    place = np.moveaxis(np.indices((_SIDE, _SIDE)) + warp, 0, -1)
+    distance, nearest = cKDTree(points, boxsize=_SIDE).query(place % _SIDE, k=2)
     owner = nearest[..., 0]
-    offset = np.moveaxis(place, 0, -1) - points[owner]
-    offset = (offset + _SIDE / 2) % _SIDE - _SIDE / 2
-    cos, sin = np.cos(angle[owner]), np.sin(angle[owner])
+    offset = (place - points[owner] + _SIDE / 2) % _SIDE - _SIDE / 2
+    cos, sin = np.cos(angle)[owner], np.sin(angle)[owner]
     along = offset[..., 0] * cos + offset[..., 1] * sin
-    aside = np.abs(offset[..., 1] * cos - offset[..., 0] * sin)
-    barbs = 0.5 + 0.5 * np.cos(2 * np.pi * (along - aside / np.sqrt(3)) / spacing)
-    spine = np.exp(-((aside / (0.25 * spacing)) ** 2))
-    gap = distance[..., 1] - distance[..., 0]  # 0 where two crystals meet
-    seam = np.exp(-((gap / (0.3 * spacing)) ** 2))
-    fade = np.exp(-aside / (5 * spacing))
-    return np.maximum(np.maximum(spine, barbs**2 * fade), 0.8 * seam)
+    aside = offset[..., 1] * cos - offset[..., 0] * sin
+    pitch = pitch[owner]
+    turn = (along - np.abs(aside) / np.sqrt(3)) / pitch + ragged
+    turn += np.where(aside > 0, shift[owner], 0)  # the two sides do not mirror each other
+    barbs = (0.5 + 0.5 * np.cos(2 * np.pi * turn)) ** 2.5
+    fade = np.exp(-np.abs(aside) / (4 * pitch))
+    spine = np.exp(-((aside / (0.22 * pitch)) ** 2))
+    meeting = distance[..., 1] - distance[..., 0]  # 0 on the border of two crystals
+    seam = np.exp(-((meeting / (0.2 * pitch)) ** 2))
+    return np.maximum(np.maximum(spine, barbs * fade), 0.6 * seam)
 
 
 def _cloud(rng: np.random.Generator, roughness: float) -> np.ndarray:
