@@ -43,7 +43,7 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
         names = archive.namelist()
-    assert "pidformer/py.typed" in names
+    assert {"pidformer/py.typed", "pidformer/robustness/corruptions/severities.json"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
     where = python(
         "import pidformer; print(pidformer.__file__)",

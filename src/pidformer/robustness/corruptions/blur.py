@@ -38,7 +38,7 @@ def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> T
     step = constants["step"]
     count = round((constants["largest"] - 1) / step) + 1
     factors = [round(1 + step * turn, 6) for turn in range(count)]
-    total = images.double()
+    total = images
     for factor in factors:
         total = total + resize_centre(images, factor)
     return total / (count + 1)

@@ -35,5 +35,5 @@ def saturate(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Te
 
 def contrast(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     """(x - mean) * `scale` + mean, with each channel's mean over the image."""
-    mean = images.double().mean((2, 3), keepdim=True)
+    mean = images.mean((2, 3), keepdim=True)
     return (images - mean) * constants["scale"] + mean

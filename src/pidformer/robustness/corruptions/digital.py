@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -29,8 +28,7 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
         if images.shape[axis] == size:
             continue
         matrix = torch.from_numpy(_box_matrix(images.shape[axis], size)).to(images.device)
-        exact = images.double()
-        exact = exact @ matrix.T if axis == 3 else matrix @ exact
+        exact = images @ matrix.T if axis == 3 else matrix @ images
         images = (exact * 255 + 0.5 + 1e-6).floor() / 255
     return images
 
@@ -46,8 +44,13 @@ def jpeg(images: Tensor, quality: int) -> Tensor:
     The codec is the definition here, so the GPU's encoder, whose pixels differ, is not used.
     """
     levels = images.mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        decoded = list(pool.map(partial(_through_jpeg, quality=quality), levels))
+    save = partial(_through_jpeg, quality=quality)
+    threads = min(torch.get_num_threads(), len(levels))
+    if threads == 1:
+        decoded = [save(pixels) for pixels in levels]
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # the codec runs outside Python's lock
+            decoded = list(pool.map(save, levels))
     result = torch.from_numpy(np.stack(decoded)).to(images.device)
     return result.permute(0, 3, 1, 2).double().div_(255)
 

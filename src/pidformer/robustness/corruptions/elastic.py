@@ -25,7 +25,7 @@ def elastic_transform(images: Tensor, constants: Mapping[str, float], draws: Dra
     back = affine_back(moved, height, width)  # (B, 2, 3)
     pulled = back[:, :, :2] @ torch.stack([right.ravel(), down.ravel()]) + back[:, :, 2:]
     across, along = pulled.view(-1, 2, height, width).unbind(1)
-    result = sample(images.double(), across, along, mirror=True)
+    result = sample(images, across, along, mirror=True)
     if constants["alpha"] == 0:
         return result
     field = draws.uniform("displacement", 2, height, width).double() * 2 - 1

@@ -19,7 +19,7 @@ def fog(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     height, width = images.shape[-2:]
     side = 1 << (max(height, width) - 1).bit_length()
     plasma = diamond_square(draws, side, constants["decay"])[:, None, :height, :width]
-    largest = images.double().amax((1, 2, 3), keepdim=True)
+    largest = images.amax((1, 2, 3), keepdim=True)
     amount = constants["amount"]
     return (images + amount * plasma) * (largest / (largest + amount))
 

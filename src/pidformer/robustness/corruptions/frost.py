@@ -26,25 +26,36 @@ _GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
 def frost(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     """image_weight * x + frost_weight * a random crop of one of five textures."""
     height, width = images.shape[-2:]
-    textures = frost_textures(constants["texture_scale"], str(images.device))
-    side = textures.shape[1]
+    ice = _scaled_ice(constants["texture_scale"], str(images.device))
+    side = ice.shape[1]
     which = draws.integers("texture", TEXTURES, 1, 1)
     corner = draws.integers("corner", side, 2, 1)  # textures are periodic, so any corner will do
     rows = (corner[:, 0] + torch.arange(height, device=images.device)) % side
     columns = (corner[:, 1] + torch.arange(width, device=images.device)) % side
-    layer = textures[which, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
+    layer = _colour(ice[which, rows[:, :, None], columns[:, None, :]], channel=1)
     return constants["image_weight"] * images + constants["frost_weight"] * layer
 
 
-@lru_cache(maxsize=8)
-def frost_textures(scale: float, device: str = "cpu") -> Tensor:
+def frost_textures(scale: float) -> Tensor:
     """The textures (5, side, side, 3) in [0, 1], side = 384 * scale, periodic."""
+    return _colour(_scaled_ice(scale, "cpu"), channel=3)
+
+
+def _colour(ice: Tensor, channel: int) -> Tensor:
+    """From dark glass (0) to ice (1), with a new dimension for the channel."""
+    glass, white = ice.new_tensor(_GLASS), ice.new_tensor(_ICE)
+    if channel == 1:
+        glass, white = glass.view(3, 1, 1), white.view(3, 1, 1)
+    return glass + (white - glass) * ice.unsqueeze(channel)
+
+
+@lru_cache(maxsize=8)
+def _scaled_ice(scale: float, device: str) -> Tensor:
     ice = _all_ice()
     if scale < 1:
         side = round(_SIDE * scale)
         ice = F.interpolate(ice[:, None], (side, side), mode="area")[:, 0]
-    glass, white = torch.tensor(_GLASS), torch.tensor(_ICE)
-    return (glass + (white - glass) * ice.float()[..., None]).to(device)
+    return ice.to(device)
 
 
 @cache

@@ -6,6 +6,7 @@ misses it by enough for the truncation to take the level below.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 _SLACK = 1e-9  # of a level: 99.9999999999 is 100
@@ -18,4 +19,4 @@ def to_8_bit(images: Tensor) -> Tensor:
 
 def round_8_bit(images: Tensor) -> Tensor:
     """The nearest of the 256 levels, / 255 in float64."""
-    return images.double().mul(255).round_().div_(255)
+    return images.to(torch.float64, copy=True).mul_(255).round_().div_(255)
