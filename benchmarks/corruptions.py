@@ -2,7 +2,8 @@
 
     python -m benchmarks.corruptions [--device cuda] [--size 64] [--batch 256] [--severity 3]
 
-Both sides run in this process on the same images, alternating; a row is the best of `--repeats`.
+Both sides run in this process, alternating, and take and give the same float tensors; a row is the
+best of `--repeats`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
     images = photographs(options.batch, options.size).to(options.device)
-    few = images[: options.reading_images].permute(0, 2, 3, 1).double().cpu().numpy()
+    few = images[: options.reading_images].cpu()
     where = torch.cuda.get_device_name() if images.is_cuda else f"CPU, {options.threads} thread(s)"
     print(f"{options.batch} images of {options.size} pixels, severity {options.severity}, {where}")
     print(f"{'corruption':<20}{'ours /s':>12}{'NumPy /s':>12}{'ratio':>10}")
@@ -44,16 +45,22 @@ def main() -> None:
     print(f"{'geometric mean':<44}{geometric_mean(ratios):>10.1f}")
 
 
-def _reader(name: str, severity: int, size: int, images: np.ndarray) -> Callable[[], None]:
+def _reader(
+    name: str, severity: int, size: int, images: torch.Tensor
+) -> Callable[[], torch.Tensor]:
     constants = severity_constants(name, severity, constants_size(size, size))
     fields = reading.Fields(np.random.default_rng(0))
     more = {}
     if name == "frost":
         more["textures"] = frost_textures(constants["texture_scale"]).numpy()
 
-    def read() -> None:
-        for image in images:
-            reading.quantise(getattr(reading, name)(image, constants, fields, **more))
+    def corrupt(image: torch.Tensor) -> torch.Tensor:
+        pixels = np.rint(image.permute(1, 2, 0).double().numpy() * 255) / 255
+        result = reading.quantise(getattr(reading, name)(pixels, constants, fields, **more))
+        return torch.from_numpy(result).permute(2, 0, 1).float() / 255
+
+    def read() -> torch.Tensor:
+        return torch.stack([corrupt(image) for image in images])
 
     return read
 

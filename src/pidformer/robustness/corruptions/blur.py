@@ -38,10 +38,10 @@ def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> T
     step = constants["step"]
     count = round((constants["largest"] - 1) / step) + 1
     factors = [round(1 + step * turn, 6) for turn in range(count)]
-    total = images
+    total = images.clone()
     for factor in factors:
-        total = total + resize_centre(images, factor)
-    return total / (count + 1)
+        total += resize_centre(images, factor)
+    return total.div_(count + 1)
 
 
 def motion_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:

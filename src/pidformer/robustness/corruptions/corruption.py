@@ -61,8 +61,8 @@ SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
 _SMALLEST = 8
-# Entries taken at once, which bounds memory: 8 MiB a copy on a CPU, a quarter of a GiB on a GPU.
-_PART = {False: 1 << 20, True: 1 << 25}
+# Entries taken at once, which bounds memory: 2 MiB a copy on a CPU, a quarter of a GiB on a GPU.
+_PART = {False: 1 << 18, True: 1 << 25}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,7 +29,7 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
             continue
         matrix = torch.from_numpy(_box_matrix(images.shape[axis], size)).to(images.device)
         exact = images @ matrix.T if axis == 3 else matrix @ images
-        images = (exact * 255 + 0.5 + 1e-6).floor() / 255
+        images = exact.mul_(255).add_(0.5 + 1e-6).floor_().div_(255)
     return images
 
 

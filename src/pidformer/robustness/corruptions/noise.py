@@ -17,12 +17,13 @@ _LEVELS = 256
 
 def gaussian_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     """x + N(0, sigma), independent in each pixel and channel."""
-    return images + draws.normal("noise", *images.shape[1:]) * constants["sigma"]
+    return draws.normal("noise", *images.shape[1:]).double().mul_(constants["sigma"]).add_(images)
 
 
 def speckle_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     """x + x * N(0, sigma)."""
-    return images + images * draws.normal("noise", *images.shape[1:]) * constants["sigma"]
+    noise = draws.normal("noise", *images.shape[1:]).double()
+    return noise.mul_(constants["sigma"]).mul_(images).add_(images)
 
 
 def shot_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
@@ -44,8 +45,7 @@ def impulse_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) 
     """A `share` of all entries (pixel and channel) becomes 0 or 1, with equal chance."""
     share = constants["share"]
     chance = draws.uniform("noise", *images.shape[1:])
-    salted = images.masked_fill(chance < share, 1.0)
-    return salted.masked_fill_(chance < share / 2, 0.0)
+    return images.masked_fill(chance < share, 1.0).masked_fill_(chance < share / 2, 0.0)
 
 
 @lru_cache(maxsize=8)
