@@ -21,7 +21,7 @@ from pidformer.data.batchwise import (
     padded_crop,
     resized_crop,
 )
-from pidformer.data.noise import normal_noise
+from pidformer.data.noise import normal_noise, random_bits
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 
@@ -163,3 +163,17 @@ def test_noise_of_close_keys_is_unrelated():
 def test_noise_depends_on_the_key_alone():
     keys = torch.tensor([[5, 6], [7, 8], [9, 10]])
     assert torch.equal(normal_noise(keys, 31)[1:2], normal_noise(keys[1:2], 31))
+
+
+def test_the_hash_in_32_bits_equals_its_definition_in_whole_numbers():
+    def scatter(x):
+        x = (x ^ (x >> 15)) * 0x2C1B3C6D % 2**32
+        x = (x ^ (x >> 12)) * 0x297A2D39 % 2**32
+        return x ^ (x >> 15)
+
+    keys = [[0, 2**32 - 1], [2**31, 123456789]]
+    expected = [
+        [scatter(scatter(scatter(scatter(k) ^ a) + scatter(k) & 0xFFFFFFFF) ^ b) for k in range(99)]
+        for a, b in keys
+    ]
+    assert random_bits(torch.tensor(keys), 99).tolist() == expected

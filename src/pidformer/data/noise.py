@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-_MASK = 0xFFFFFFFF
-
 
 def normal_noise(keys: Tensor, count: int) -> Tensor:
     """N(0, 1) numbers of shape (n, count), row k from keys[k] (int64 (n, 2), 32 bits each).
@@ -18,28 +16,50 @@ def normal_noise(keys: Tensor, count: int) -> Tensor:
     would differ between CPU and CUDA; this makes only what is used.
     """
     half = (count + 1) // 2
-    place = _hash(torch.arange(half, device=keys.device))
-    first, second = (_hash(_hash(place ^ key[:, None]) + place) for key in keys.unbind(1))
-    radius = (-2 * _uniform(first).log()).sqrt_()
+    place = _hash(torch.arange(half, device=keys.device, dtype=torch.int32))
+    words = keys.to(torch.int32).unbind(1)
+    first, second = (_hash(_hash(place ^ word[:, None]).add_(place)) for word in words)
+    radius = _uniform(first).log_().mul_(-2).sqrt_()
     angle = _uniform(second).mul_(2 * math.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
 
 
+def random_bits(keys: Tensor, count: int) -> Tensor:
+    """32 random bits in int64 (n, count), row k from keys[k] (int64 (n, 2), 32 bits each)."""
+    return _unsigned(_random_words(keys, count))
+
+
 def uniform_noise(keys: Tensor, count: int) -> Tensor:
-    """Uniform numbers in (0, 1] of shape (n, count), row k from keys[k] as in `normal_noise`."""
-    place = _hash(torch.arange(count, device=keys.device))
-    first, second = (_hash(_hash(place ^ key[:, None]) + place) for key in keys.unbind(1))
-    return _uniform(_hash(first ^ second))
+    """U(0, 1) numbers of shape (n, count), row k from keys[k]."""
+    return _uniform(_random_words(keys, count))
+
+
+def indexed_keys(first: int, second: int, indices: Tensor) -> Tensor:
+    """Keys (n, 2) for these indices (int64) under one pair of 32-bit words."""
+    words = torch.tensor([first, second]).to(indices.device, torch.int32)
+    spread = _hash(indices.to(torch.int32))
+    keys = [_hash(spread + words[0]), _hash(_hash(spread ^ 0x5BD1E995) + words[1])]
+    return _unsigned(torch.stack(keys, dim=1))
+
+
+def _random_words(keys: Tensor, count: int) -> Tensor:
+    place = _hash(torch.arange(count, device=keys.device, dtype=torch.int32))
+    first, second = keys.to(torch.int32).unbind(1)
+    return _hash(_hash(_hash(place ^ first[:, None]).add_(place)).bitwise_xor_(second[:, None]))
 
 
 def _hash(x: Tensor) -> Tensor:
-    """Scatter the low 32 bits; the multipliers stay below 2^31, so int64 never overflows."""
-    x = x & _MASK
-    x = ((x ^ (x >> 15)) * 0x2C1B3C6D) & _MASK
-    x = ((x ^ (x >> 12)) * 0x297A2D39) & _MASK
-    return x ^ (x >> 15)
+    """Scatter 32 bits, held in int32: products keep their low half, shifts fill with zeros."""
+    x = (((x >> 15) & 0x1FFFF).bitwise_xor_(x)).mul_(0x2C1B3C6D)
+    x = (((x >> 12) & 0xFFFFF).bitwise_xor_(x)).mul_(0x297A2D39)
+    return ((x >> 15) & 0x1FFFF).bitwise_xor_(x)
+
+
+def _unsigned(x: Tensor) -> Tensor:
+    """int32 as the int64 in [0, 2^32) with the same bits."""
+    return x.long().bitwise_and_(0xFFFFFFFF)
 
 
 def _uniform(x: Tensor) -> Tensor:
-    """32-bit integers to (0, 1]."""
-    return x.float().add_(0.5).mul_(2.0**-32)
+    """32 bits to (0, 1]."""
+    return _unsigned(x).float().add_(0.5).mul_(2.0**-32)

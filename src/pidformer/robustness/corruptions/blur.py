@@ -1,0 +1,85 @@
+"""Blurs that are one linear filter an image: defocus, motion, zoom and Gaussian."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.filters import (
+    border,
+    correlate,
+    gaussian,
+    resize_centre,
+)
+
+
+def defocus_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """Correlation with a disk of this radius whose rim a small Gaussian softens."""
+    kernel = torch.from_numpy(_disk(constants["radius"], constants["alias_sigma"]))
+    return correlate(images, kernel[None].to(images.device), "mirror")
+
+
+def gaussian_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """Gaussian smoothing, the edge repeated outside."""
+    return gaussian(images, constants["sigma"])
+
+
+def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """Mean of the image and of its centre enlarged by 1, 1 + step, ..., largest.
+
+    The factor 1 is in the list, so the image counts twice.
+    """
+    step = constants["step"]
+    count = round((constants["largest"] - 1) / step) + 1
+    factors = [round(1 + step * turn, 6) for turn in range(count)]
+    total = images.clone()
+    for factor in factors:
+        total += resize_centre(images, factor)
+    return total.div_(count + 1)
+
+
+def motion_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """`directional_blur` at an angle in U(-45, 45) degrees."""
+    angle = (draws.uniform("angle", 1)[:, 0] * 2 - 1) * 45
+    return directional_blur(images, angle, constants["radius"], constants["sigma"])
+
+
+def directional_blur(images: Tensor, angle: Tensor, radius: float, sigma: float) -> Tensor:
+    """Weights exp(-i^2 / 2 sigma^2), i = 0 ... 2 radius, along each image's angle (degrees, (B,)).
+
+    Sample i is at the whole pixel nearest to (i cos, i sin), halves rounded down; the edge is
+    repeated outside. One half of a Gaussian, so the picture trails off to one side.
+    """
+    reach = int(2 * radius)
+    step = torch.arange(reach + 1, device=images.device, dtype=torch.float64)
+    weights = torch.exp(-0.5 * (step / sigma) ** 2)
+    weights /= weights.sum()
+    radians = angle.double()[:, None] * (math.pi / 180)
+    across = torch.ceil(step * radians.cos() - 0.5).long() + reach  # (B, reach + 1)
+    down = torch.ceil(step * radians.sin() - 0.5).long() + reach
+    side = 2 * reach + 1
+    kernels = weights.new_zeros(len(angle), side * side)
+    kernels.scatter_add_(1, down * side + across, weights.expand(len(angle), -1))
+    return correlate(images, kernels.view(-1, side, side), "nearest")
+
+
+@lru_cache(maxsize=32)
+def _disk(radius: float, sigma: float) -> np.ndarray:
+    """x^2 + y^2 <= radius^2 on a 17 x 17 grid (2 radius + 1 past 8), smoothed by 3 x 3 (5 x 5)."""
+    reach, rim = (8, 1) if radius <= 8 else (int(radius), 2)
+    line = np.arange(-reach, reach + 1)
+    disk = (line[:, None] ** 2 + line**2 <= radius**2).astype(float)
+    disk /= disk.sum()
+    weights = np.exp(-0.5 * (np.arange(-rim, rim + 1) / sigma) ** 2)
+    weights /= weights.sum()
+    source = border(len(line), rim, rim, "mirror")
+    smooth = np.zeros((len(line), len(line)))
+    for start, weight in enumerate(weights):
+        np.add.at(smooth, (np.arange(len(line)), source[start : start + len(line)]), weight)
+    return smooth @ disk @ smooth.T

@@ -1,0 +1,158 @@
+"""One corruption at one severity, as a value that is called on images."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pidformer.errors import InputError, unknown
+from pidformer.robustness.corruptions import blur, colour, digital, noise
+from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.elastic import elastic_transform
+from pidformer.robustness.corruptions.fog import fog
+from pidformer.robustness.corruptions.frost import frost
+from pidformer.robustness.corruptions.glass import glass_blur
+from pidformer.robustness.corruptions.quantise import round_8_bit, to_8_bit
+from pidformer.robustness.corruptions.severities import (
+    SIZES,
+    constants_size,
+    severity_constants,
+)
+from pidformer.robustness.corruptions.snow import snow
+from pidformer.robustness.corruptions.spatter import spatter
+
+_Apply = Callable[[Tensor, Mapping[str, float], Draws], Tensor]
+
+_FIFTEEN: dict[str, _Apply] = {
+    "gaussian_noise": noise.gaussian_noise,
+    "shot_noise": noise.shot_noise,
+    "impulse_noise": noise.impulse_noise,
+    "defocus_blur": blur.defocus_blur,
+    "glass_blur": glass_blur,
+    "motion_blur": blur.motion_blur,
+    "zoom_blur": blur.zoom_blur,
+    "snow": snow,
+    "frost": frost,
+    "fog": fog,
+    "brightness": colour.brightness,
+    "contrast": colour.contrast,
+    "elastic_transform": elastic_transform,
+    "pixelate": digital.pixelate,
+    "jpeg_compression": digital.jpeg_compression,
+}
+_EXTRA: dict[str, _Apply] = {
+    "speckle_noise": noise.speckle_noise,
+    "gaussian_blur": blur.gaussian_blur,
+    "spatter": spatter,
+    "saturate": colour.saturate,
+}
+_APPLY = _FIFTEEN | _EXTRA
+
+CORRUPTIONS = tuple(_FIFTEEN)
+"""The 15 of ImageNet-C, in the order of the published tables."""
+EXTRA_CORRUPTIONS = tuple(_EXTRA)
+"""Four more, meant for validation: not part of any mean."""
+SEVERITIES = (1, 2, 3, 4, 5)
+SAVE_AS_JPEG85 = 85
+"""`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
+
+_SMALLEST = 8
+# Entries taken at once, which bounds memory: 2 MiB a copy on a CPU, a quarter of a GiB on a GPU.
+_PART = {False: 1 << 18, True: 1 << 25}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corruption:
+    """A corruption of ImageNet-C, or one of the four extra.
+
+    `corruption(images)` reads images (B, 3, H, W) in [0, 1] as 8-bit pixels, corrupts them and
+    gives 8-bit pixels back (clip, times 255, truncate, / 255), float32 on the same device. Image
+    k's randomness depends on (seed, name, severity, its index) alone.
+    """
+
+    name: str
+    severity: int = 3
+    constants: int | None = None
+    """Whose severity constants: 224, 64 or 32; None chooses by the short side (128, 48)."""
+    jpeg_quality: int | None = None
+    """Save the result as JPEG of this quality, as the published files were (85); None: do not."""
+
+    def __post_init__(self) -> None:
+        if self.name not in _APPLY:
+            raise unknown("corruption", self.name, _APPLY)
+        if self.severity not in SEVERITIES:
+            raise InputError(f"severity must be 1, 2, 3, 4 or 5, got {self.severity!r}")
+        if self.constants is not None and self.constants not in SIZES:
+            raise InputError(f"constants must be 224, 64, 32 or None, got {self.constants!r}")
+        if self.jpeg_quality is not None and not 1 <= self.jpeg_quality <= 100:
+            raise InputError(f"jpeg_quality must be in 1 ... 100, got {self.jpeg_quality!r}")
+
+    def __call__(
+        self, images: Tensor, *, seed: int = 0, indices: Sequence[int] | Tensor | None = None
+    ) -> Tensor:
+        """Corrupt; `indices` are the images' places in their set, 0 ... B - 1 if not given."""
+        _check_images(images)
+        numbers = _check_indices(indices, images)
+        size = self.constants or constants_size(*images.shape[-2:])
+        constants = severity_constants(self.name, self.severity, size)
+        seed = _check_seed(seed)
+        result = torch.empty_like(
+            images, dtype=torch.float32, memory_format=torch.contiguous_format
+        )
+        step = max(1, _PART[images.is_cuda] // images[0].numel()) if len(images) else 1
+        with torch.no_grad():
+            for start in range(0, len(images), step):
+                part = slice(start, start + step)
+                draws = Draws(seed, self.name, self.severity, numbers[part])
+                result[part] = self._apply(images[part], constants, draws)
+        return result
+
+    def _apply(self, images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+        result = to_8_bit(_APPLY[self.name](round_8_bit(images.contiguous()), constants, draws))
+        return result if self.jpeg_quality is None else digital.jpeg(result, self.jpeg_quality)
+
+
+def _check_images(images: Tensor) -> None:
+    if not isinstance(images, Tensor) or not images.is_floating_point():
+        kind = images.dtype if isinstance(images, Tensor) else type(images).__name__
+        raise InputError(f"images must be a float tensor in [0, 1], got {kind}; divide by 255")
+    if images.ndim != 4 or images.shape[1] != 3:
+        raise InputError(
+            f"images must be (B, 3, H, W), got {tuple(images.shape)}; add a batch dimension, or "
+            "repeat a grey channel three times"
+        )
+    if min(images.shape[-2:]) < _SMALLEST:
+        raise InputError(f"images must be at least 8 pixels wide and high, got {images.shape[-2:]}")
+    if images.numel():
+        low, high = (value.item() for value in images.aminmax())
+        if not (low >= 0 and high <= 1):
+            raise InputError(
+                f"images must be in [0, 1], got {low:.3g} to {high:.3g}; corrupt them before they "
+                "are normalised"
+            )
+
+
+def _check_indices(indices: Sequence[int] | Tensor | None, images: Tensor) -> Tensor:
+    if indices is None:
+        return torch.arange(len(images), device=images.device)
+    numbers = torch.as_tensor(indices, device=images.device)
+    if numbers.is_floating_point() or numbers.shape != (len(images),):
+        raise InputError(
+            f"indices must be {len(images)} whole numbers, one an image, got "
+            f"{numbers.dtype} of shape {tuple(numbers.shape)}"
+        )
+    return numbers.long()
+
+
+def _check_seed(seed: int) -> int:
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise InputError(f"seed must be a whole number, got {seed!r}") from None
+    if seed < 0:
+        raise InputError(f"seed must be 0 or more, got {seed}")
+    return seed

@@ -1,0 +1,72 @@
+"""Pixelation and JPEG compression."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache, partial
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pidformer.robustness.corruptions.draws import Draws
+
+
+def pixelate(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """Box resize to `scale` of the size and back."""
+    height, width = images.shape[-2:]
+    small = [max(int(size * constants["scale"]), 1) for size in (height, width)]
+    return box_resize(box_resize(images, *small), height, width)
+
+
+def box_resize(images: Tensor, height: int, width: int) -> Tensor:
+    """Pillow's BOX filter: columns then rows, each rounded to 8 bits."""
+    for axis, size in ((3, width), (2, height)):
+        if images.shape[axis] == size:
+            continue
+        matrix = torch.from_numpy(_box_matrix(images.shape[axis], size)).to(images.device)
+        exact = images @ matrix.T if axis == 3 else matrix @ images
+        images = exact.mul_(255).add_(0.5 + 1e-6).floor_().div_(255)
+    return images
+
+
+def jpeg_compression(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """`jpeg` at `quality`."""
+    return jpeg(images, int(constants["quality"]))
+
+
+def jpeg(images: Tensor, quality: int) -> Tensor:
+    """Through a JPEG file and back, by Pillow (4:2:0), image by image on the CPU.
+
+    The codec is the definition here, so the GPU's encoder, whose pixels differ, is not used.
+    """
+    levels = images.mul(255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    save = partial(_through_jpeg, quality=quality)
+    threads = min(torch.get_num_threads(), len(levels))
+    if threads == 1:
+        decoded = [save(pixels) for pixels in levels]
+    else:
+        with ThreadPoolExecutor(threads) as pool:  # the codec runs outside Python's lock
+            decoded = list(pool.map(save, levels))
+    result = torch.from_numpy(np.stack(decoded)).to(images.device)
+    return result.permute(0, 3, 1, 2).double().div_(255)
+
+
+def _through_jpeg(pixels: np.ndarray, quality: int) -> np.ndarray:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "JPEG", quality=quality)
+    return np.asarray(Image.open(file).convert("RGB"))
+
+
+@lru_cache(maxsize=64)
+def _box_matrix(before: int, after: int) -> np.ndarray:
+    """Row k weighs the pixels whose centres lie in output pixel k, or the one under its centre."""
+    scale = before / after
+    width = max(scale, 1.0)
+    centre = (np.arange(after)[:, None] + 0.5) * scale
+    distance = (np.arange(before) + 0.5 - centre) / width
+    inside = (distance > -0.5) & (distance <= 0.5)
+    return inside / inside.sum(1, keepdims=True)

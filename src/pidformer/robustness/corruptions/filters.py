@@ -1,0 +1,104 @@
+"""Linear filters and resampling, in float64.
+
+Sums over neighbours depend in their last bits on how a library splits a batch; results are then
+truncated to 8 bits, where a last bit can become a grey level. In float64 this does not happen, and
+no TF32 setting touches it.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+# B images, C channels, H x W pixels
+
+
+def border(size: int, before: int, after: int, mode: str) -> np.ndarray:
+    """Which pixel stands at each place from -before to size + after - 1.
+
+    `nearest` repeats the edge (a a | a b c), `reflect` mirrors at the edge (b a | a b c),
+    `mirror` at the edge pixel's centre (c b | a b c; OpenCV's reflect-101).
+    """
+    place = np.arange(-before, size + after)
+    if mode == "nearest":
+        return place.clip(0, size - 1)
+    if mode == "reflect":
+        place = place % (2 * size)
+        return np.minimum(place, 2 * size - 1 - place)
+    place = place % max(2 * size - 2, 1)
+    return np.minimum(place, 2 * size - 2 - place)
+
+
+def correlate(images: Tensor, kernels: Tensor, mode: str) -> Tensor:
+    """sum_ij kernel[i, j] * image[y + i - r, x + j - r] for kernels (1 or B, 2r+1, 2r+1)."""
+    height, width = images.shape[-2:]
+    reach = kernels.shape[-1] // 2
+    rows, columns = (
+        torch.from_numpy(border(size, reach, reach, mode)).to(images.device)
+        for size in (height, width)
+    )
+    padded = images.double()[:, :, rows][:, :, :, columns]
+    shape = [_smooth_size(size + 2 * reach) for size in (height, width)]
+    spectrum = torch.fft.rfft2(padded, s=shape)
+    spectrum *= torch.fft.rfft2(kernels.double(), s=shape).conj()[:, None]
+    return torch.fft.irfft2(spectrum, s=shape)[:, :, :height, :width]
+
+
+def gaussian(images: Tensor, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
+    """Gaussian smoothing of the last two dimensions, kernel cut at truncate * sigma."""
+    rows, columns = (
+        torch.from_numpy(_gaussian_matrix(size, float(sigma), mode, truncate)).to(images.device)
+        for size in images.shape[-2:]
+    )
+    return rows @ images.double() @ columns.T
+
+
+def resize_centre(images: Tensor, factor: float) -> Tensor:
+    """Enlarge the centre by `factor`, linearly, and keep the size (align-corners sampling)."""
+    rows, columns = (
+        torch.from_numpy(_zoom_matrix(size, float(factor))).to(images.device)
+        for size in images.shape[-2:]
+    )
+    return rows @ images.double() @ columns.T
+
+
+@lru_cache(maxsize=64)
+def _gaussian_matrix(size: int, sigma: float, mode: str, truncate: float) -> np.ndarray:
+    reach = int(truncate * sigma + 0.5)
+    offset = np.arange(-reach, reach + 1)
+    weights = np.exp(-0.5 * (offset / sigma) ** 2) if reach else np.ones(1)
+    weights /= weights.sum()
+    source = border(size, reach, reach, mode)
+    matrix = np.zeros((size, size))
+    for start, weight in enumerate(weights):
+        np.add.at(matrix, (np.arange(size), source[start : start + size]), weight)
+    return matrix
+
+
+@lru_cache(maxsize=64)
+def _zoom_matrix(size: int, factor: float) -> np.ndarray:
+    crop = math.ceil(size / factor)
+    enlarged = round(crop * factor)
+    place = (np.arange(size) + (enlarged - size) // 2) * ((crop - 1) / max(enlarged - 1, 1))
+    low = np.minimum(place.astype(int), max(crop - 2, 0))
+    matrix = np.zeros((size, size))
+    start = (size - crop) // 2
+    matrix[np.arange(size), start + low] = 1 - (place - low)
+    matrix[np.arange(size), start + np.minimum(low + 1, crop - 1)] += place - low
+    return matrix
+
+
+def _smooth_size(size: int) -> int:
+    """The next size with factors 2, 3 and 5 only, which transforms are fast at."""
+    while True:
+        rest = size
+        for prime in (2, 3, 5):
+            while rest % prime == 0:
+                rest //= prime
+        if rest == 1:
+            return size
+        size += 1

@@ -1,0 +1,108 @@
+"""Frost: an ice texture laid over the image.
+
+The published set lays crops of five photographs of frost. They are not ours to ship, so these
+textures are made here, by the same fixed seed for everyone: errors under this corruption compare
+with each other, not with published frost numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache, lru_cache
+
+import numpy as np
+import torch
+from scipy.spatial import cKDTree
+from torch import Tensor
+from torch.nn import functional as F
+
+from pidformer.robustness.corruptions.draws import Draws
+
+TEXTURES = 5
+_SIDE = 384
+_GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
+
+
+def frost(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    """image_weight * x + frost_weight * a random crop of one of five textures."""
+    height, width = images.shape[-2:]
+    ice = _scaled_ice(constants["texture_scale"], str(images.device))
+    side = ice.shape[1]
+    which = draws.integers("texture", TEXTURES, 1, 1)
+    corner = draws.integers("corner", side, 2, 1)  # textures are periodic, so any corner will do
+    rows = (corner[:, 0] + torch.arange(height, device=images.device)) % side
+    columns = (corner[:, 1] + torch.arange(width, device=images.device)) % side
+    layer = _colour(ice[which, rows[:, :, None], columns[:, None, :]], channel=1)
+    return constants["image_weight"] * images + constants["frost_weight"] * layer
+
+
+def frost_textures(scale: float) -> Tensor:
+    """The textures (5, side, side, 3) in [0, 1], side = 384 * scale, periodic."""
+    return _colour(_scaled_ice(scale, "cpu"), channel=3)
+
+
+def _colour(ice: Tensor, channel: int) -> Tensor:
+    """From dark glass (0) to ice (1), with a new dimension for the channel."""
+    glass, white = ice.new_tensor(_GLASS), ice.new_tensor(_ICE)
+    if channel == 1:
+        glass, white = glass.view(3, 1, 1), white.view(3, 1, 1)
+    return glass + (white - glass) * ice.unsqueeze(channel)
+
+
+@lru_cache(maxsize=8)
+def _scaled_ice(scale: float, device: str) -> Tensor:
+    ice = _all_ice()
+    if scale < 1:
+        side = round(_SIDE * scale)
+        ice = F.interpolate(ice[:, None], (side, side), mode="area")[:, 0]
+    return ice.to(device)
+
+
+@cache
+def _all_ice() -> Tensor:
+    return torch.from_numpy(np.stack([_ice(np.random.default_rng(k)) for k in range(TEXTURES)]))
+
+
+def _ice(rng: np.random.Generator) -> np.ndarray:
+    """How much ice covers each pixel: feathers of two sizes, thicker where a cloud is dense."""
+    warp = 9 * np.stack([_cloud(rng, 1.6), _cloud(rng, 1.6)])
+    ragged = 0.22 * _cloud(rng, 0.9)
+    large = _feathers(rng, count=24, spacing=8.0, warp=warp, ragged=ragged)
+    small = _feathers(rng, count=220, spacing=4.0, warp=warp / 3, ragged=ragged)
+    sparkle = (0.75 + 0.3 * _cloud(rng, 0.5)).clip(0.2, 1.4)
+    cover = 1 / (1 + np.exp(0.2 - 2.2 * _cloud(rng, 1.5)))
+    crystals = np.maximum(large, 0.7 * small) * sparkle
+    return (0.1 + 0.2 * cover + (0.2 + 0.9 * cover) * crystals).clip(0, 1)
+
+
+def _feathers(
+    rng: np.random.Generator, count: int, spacing: float, warp: np.ndarray, ragged: np.ndarray
+) -> np.ndarray:
+    """A crystal around each of `count` points: a spine, and barbs at 60 degrees on its sides."""
+    points, angle = rng.uniform(0, _SIDE, (count, 2)), rng.uniform(0, 2 * np.pi, count)
+    pitch, shift = spacing * rng.uniform(0.6, 1.5, count), rng.uniform(0, 0.5, count)
+    place = np.moveaxis(np.indices((_SIDE, _SIDE)) + warp, 0, -1)
+    distance, nearest = cKDTree(points, boxsize=_SIDE).query(place % _SIDE, k=2)
+    owner = nearest[..., 0]
+    offset = (place - points[owner] + _SIDE / 2) % _SIDE - _SIDE / 2
+    cos, sin = np.cos(angle)[owner], np.sin(angle)[owner]
+    along = offset[..., 0] * cos + offset[..., 1] * sin
+    aside = offset[..., 1] * cos - offset[..., 0] * sin
+    pitch = pitch[owner]
+    turn = (along - np.abs(aside) / np.sqrt(3)) / pitch + ragged
+    turn += np.where(aside > 0, shift[owner], 0)  # the two sides do not mirror each other
+    barbs = (0.5 + 0.5 * np.cos(2 * np.pi * turn)) ** 2.5
+    fade = np.exp(-np.abs(aside) / (4 * pitch))
+    spine = np.exp(-((aside / (0.22 * pitch)) ** 2))
+    meeting = distance[..., 1] - distance[..., 0]  # 0 on the border of two crystals
+    seam = np.exp(-((meeting / (0.2 * pitch)) ** 2))
+    return np.maximum(np.maximum(spine, barbs * fade), 0.6 * seam)
+
+
+def _cloud(rng: np.random.Generator, roughness: float) -> np.ndarray:
+    """Periodic noise of mean 0 and variance 1 whose amplitude falls as 1 / frequency^roughness."""
+    across, down = np.fft.rfftfreq(_SIDE)[None], np.fft.fftfreq(_SIDE)[:, None]
+    frequency = np.hypot(across, down)
+    frequency[0, 0] = np.inf
+    cloud = np.fft.irfft2(np.fft.rfft2(rng.normal(size=(_SIDE, _SIDE))) / frequency**roughness)
+    return (cloud - cloud.mean()) / cloud.std()
