@@ -1,4 +1,4 @@
-"""Normal noise as a function of a key: the same on every device, process and batch split."""
+"""Noise as a function of a key: the same on every device, process and batch split."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ def normal_noise(keys: Tensor, count: int) -> Tensor:
     radius = (-2 * _uniform(first).log()).sqrt_()
     angle = _uniform(second).mul_(2 * math.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
+
+
+def uniform_noise(keys: Tensor, count: int) -> Tensor:
+    """Uniform numbers in (0, 1] of shape (n, count), row k from keys[k] as in `normal_noise`."""
+    place = _hash(torch.arange(count, device=keys.device))
+    first, second = (_hash(_hash(place ^ key[:, None]) + place) for key in keys.unbind(1))
+    return _uniform(_hash(first ^ second))
 
 
 def _hash(x: Tensor) -> Tensor:

@@ -4,5 +4,6 @@ from pidformer.nn.attention import PIDAttention
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
+from pidformer.nn.mode import evaluating
 
-__all__ = ["LearnedGains", "Observer", "PIDAttention", "PIDBlock", "scan_blocks"]
+__all__ = ["LearnedGains", "Observer", "PIDAttention", "PIDBlock", "evaluating", "scan_blocks"]

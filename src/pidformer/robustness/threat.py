@@ -1,0 +1,66 @@
+"""What a threat is, and what it may be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from pidformer.errors import InputError
+
+Model = Callable[[Tensor], Tensor]
+"""Images (B, C, H, W) in [0, 1] to logits (B, classes): any callable, such as a `PixelModel`."""
+
+
+class Threat(Protocol):
+    """Images and their true labels to what the model will be shown instead.
+
+    A threat is a frozen value whose `repr` is all that is needed to make it again. What it draws
+    depends on (seed, offset + row) alone, `offset` being the place of the first image in the whole
+    set: so the split into batches changes nothing.
+    """
+
+    def __call__(
+        self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
+    ) -> Tensor: ...
+
+
+def check_images(images: Tensor, labels: Tensor) -> None:
+    """Refuse what is not a batch of pixels with its labels."""
+    if not images.is_floating_point():
+        raise InputError(
+            f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
+        )
+    if images.ndim != 4 or labels.shape != images.shape[:1] or labels.dtype != torch.long:
+        raise InputError(
+            "a threat needs images (B, C, H, W) and int64 labels (B,), got "
+            f"{tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}"
+        )
+    if not images.numel():
+        return
+    low, high = (float(bound) for bound in images.aminmax())
+    if not (low >= 0 and high <= 1):
+        raise InputError(
+            f"images must be in [0, 1], got values from {low:.3g} to {high:.3g}; leave them as "
+            "pixels and normalise inside the model: pidformer.PixelModel(model, mean, std)"
+        )
+
+
+def check_budget(name: str, value: float) -> None:
+    """Refuse a budget that is no distance between pixels in [0, 1]."""
+    if not 0 <= value <= 1:
+        asked = f"; did you mean {value:g}/255?" if 1 < value <= 255 else ""
+        raise InputError(f"{name} must be in [0, 1], the scale of the pixels, got {value:g}{asked}")
+
+
+def pixel_text(value: float) -> str:
+    """The shortest text that evaluates to exactly this budget.
+
+    >>> pixel_text(3 / 255), pixel_text(0.1)
+    ('3/255', '0.1')
+    """
+    levels = f"{value * 255:g}"
+    is_exact = float(levels) / 255 == value
+    return min(repr(value), f"{levels}/255", key=len) if is_exact else repr(value)

@@ -1,0 +1,251 @@
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import pidformer as pf
+from pidformer.robustness import FGSM, PGD, accuracy_under
+from pidformer.robustness.attacks import _uniform_start
+
+SMALL = PGD(eps=0.1, steps=5, step_size=0.04)
+
+
+@pytest.fixture(scope="module")
+def data():
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    images = torch.from_numpy(pixels).double().reshape(-1, 1, 8, 8) / 16
+    return images, torch.from_numpy(labels).long()
+
+
+@pytest.fixture(scope="module")
+def model(data):
+    """A small network trained for a second on the first 1000 digits."""
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10)).double()
+    optimizer = torch.optim.Adam(network.parameters(), 0.01)
+    for _ in range(150):
+        optimizer.zero_grad()
+        F.cross_entropy(network(data[0][:1000]), data[1][:1000]).backward()
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return network
+
+
+@pytest.fixture
+def batch(data):
+    return data[0][1000:1040], data[1][1000:1040]
+
+
+def by_hand(model, images, labels, start, eps, step_size, steps):
+    """One image at a time, clamped entry by entry, gradient by backward()."""
+    found = []
+    for x, y, x0 in zip(images, labels, start, strict=True):
+        now = torch.minimum(torch.maximum(x0, x - eps), x + eps).clamp(0, 1)
+        for _ in range(steps):
+            now = now.clone().requires_grad_()
+            (-model(now[None]).log_softmax(-1)[0, y]).backward()
+            now = (now + step_size * now.grad.sign()).detach()
+            now = torch.minimum(torch.maximum(now, x - eps), x + eps).clamp(0, 1)
+        found.append(now)
+    model.zero_grad(set_to_none=True)
+    return torch.stack(found)
+
+
+def test_fgsm_matches_a_direct_loop(model, batch):
+    images, labels = batch
+    expected = by_hand(model, images, labels, images, 0.1, 0.1, 1)
+    torch.testing.assert_close(FGSM(eps=0.1)(model, images, labels), expected)
+
+
+@pytest.mark.parametrize("random_start", [False, True])
+def test_pgd_matches_a_direct_loop(model, batch, random_start):
+    images, labels = batch
+    start = images + 0.1 * _uniform_start(images, 3, 7, 0) * random_start
+    expected = by_hand(model, images, labels, start, 0.1, 0.03, 6)
+    threat = PGD(eps=0.1, steps=6, step_size=0.03, random_start=random_start)
+    torch.testing.assert_close(threat(model, images, labels, seed=3, offset=7), expected)
+
+
+def test_fgsm_is_one_step_of_pgd(model, batch):
+    one = PGD(eps=0.1, steps=1, step_size=0.1, random_start=False)
+    assert torch.equal(FGSM(eps=0.1)(model, *batch), one(model, *batch))
+
+
+@pytest.mark.parametrize("threat", [FGSM(eps=0.2), SMALL, PGD(eps=0.3, steps=2, step_size=0.2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_results_stay_in_the_ball_and_are_pixels(model, batch, threat, dtype):
+    images, labels = batch[0].to(dtype), batch[1]
+    attacked = threat(lambda x: model(x.double()), images, labels)
+    assert attacked.dtype == dtype and not torch.equal(attacked, images)
+    assert attacked.min() >= 0 and attacked.max() <= 1
+    assert (attacked - images).abs().max() <= threat.eps * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("threat", [FGSM(eps=0), PGD(eps=0), PGD(eps=0, restarts=3)])
+def test_zero_budget_leaves_the_images_alone(model, batch, threat):
+    attacked = threat(model, *batch)
+    assert torch.equal(attacked, batch[0]) and attacked is not batch[0]
+
+
+@pytest.mark.parametrize("make", [lambda e: FGSM(eps=e), lambda e: PGD(eps=e, step_size=e / 8)])
+def test_accuracy_falls_with_the_budget(model, data, make):
+    rest = [(data[0][1000:], data[1][1000:])]
+    budgets = (0.0, 0.02, 0.05, 0.1, 0.2)
+    right = [accuracy_under(model, rest, make(eps))[0] for eps in budgets]
+    assert right == sorted(right, reverse=True) and right[-1] < right[0] / 2
+    assert accuracy_under(model, rest)[0] == right[0]
+
+
+def test_iterating_is_stronger_than_one_step(model, data):
+    rest = [(data[0][1000:], data[1][1000:])]
+    once, often = (accuracy_under(model, rest, t)[0] for t in (FGSM(eps=0.1), SMALL))
+    assert often <= once
+
+
+def test_restarts_only_help(model, batch):
+    def loss(threat):
+        attacked = threat(model, *batch)
+        logits = model(attacked)
+        wrong = logits.argmax(-1) != batch[1]
+        return wrong.double() - logits.softmax(-1).gather(1, batch[1][:, None])[:, 0]
+
+    settings = {"eps": 0.05, "steps": 3, "step_size": 0.02}
+    one, three = (loss(PGD(**settings, restarts=n)) for n in (1, 3))
+    assert (three >= one).all() and (three > one).any()
+
+
+def test_the_split_into_batches_changes_nothing(model, batch):
+    images, labels = batch
+    whole = SMALL(model, images, labels, seed=5)
+    parts = [
+        SMALL(model, images[i : i + 7], labels[i : i + 7], seed=5, offset=i)
+        for i in range(0, len(images), 7)
+    ]
+    torch.testing.assert_close(torch.cat(parts), whole)
+    one = accuracy_under(model, [batch], SMALL, seed=5)
+    split = zip(images.split(7), labels.split(7), strict=True)
+    assert accuracy_under(model, split, SMALL, seed=5) == one
+
+
+def test_seeds_repeat_and_differ(model, batch):
+    runs = [SMALL(model, *batch, seed=seed) for seed in (0, 0, 1)]
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+def test_the_start_is_uniform_and_independent():
+    drawn = _uniform_start(torch.zeros(400, 1, 16, 16), 0, 0, 0).flatten(1)
+    assert abs(float(drawn.mean())) < 0.01 and abs(float(drawn.var()) - 1 / 3) < 0.01
+    assert drawn.min() >= -1 and drawn.max() <= 1
+    correlation = torch.corrcoef(drawn) - torch.eye(400)
+    assert correlation.abs().max() < 6 / 256**0.5
+    other = _uniform_start(torch.zeros(400, 1, 16, 16), 0, 0, 1).flatten(1)
+    assert abs(float((drawn * other).mean())) < 0.01
+
+
+class Noisy(nn.Module):
+    """Dropout and batch norm, one part kept in evaluation mode by its owner."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(0.5))
+        self.head = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+@pytest.mark.parametrize("threat", [FGSM(eps=0.1), PGD(eps=0.1, step_size=0.03, restarts=2)])
+def test_model_is_left_as_it_was(batch, threat):
+    model = Noisy()
+    model.body[1].eval()
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    modes = [module.training for module in model.modules()]
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    images = batch[0].float()
+    first = threat(model, images, batch[1])
+    assert torch.equal(first, threat(model, images, batch[1]))  # no dropout in between
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))
+    assert all(p.grad is None for n, p in model.named_parameters() if n != "head.weight")
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    assert not first.requires_grad
+
+
+def test_the_mode_comes_back_after_an_error(batch):
+    model = Noisy()
+    with pytest.raises(RuntimeError):
+        FGSM()(model, batch[0], batch[1])  # float64 images, float32 weights
+    assert all(module.training for module in model.modules())
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_callers_without_gradients_are_served(model, batch, mode):
+    expected = SMALL(model, *batch)
+    with mode():
+        found = SMALL(model, batch[0] * 1, batch[1] * 1)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    "threat", [FGSM(), FGSM(eps=0.1), PGD(), PGD(eps=8 / 255, step_size=2 / 255, restarts=2)]
+)
+def test_repr_makes_the_threat_again(threat):
+    assert eval(repr(threat)) == threat
+
+
+def test_repr_is_short():
+    assert repr(FGSM()) == "FGSM(eps=3/255)"
+    assert repr(PGD()).startswith("PGD(eps=3/255, steps=20, step_size=0.15/255")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FGSM(eps=3), "did you mean 3/255"),
+        (lambda: PGD(eps=8), "did you mean 8/255"),
+        (lambda: FGSM(eps=-0.1), r"\[0, 1\]"),
+        (lambda: FGSM(eps=float("nan")), r"\[0, 1\]"),
+        (lambda: PGD(step_size=2), "step_size"),
+        (lambda: PGD(steps=0), "at least 1"),
+        (lambda: PGD(restarts=2, random_start=False), "random_start"),
+    ],
+)
+def test_bad_budgets_are_refused(make, words):
+    with pytest.raises(pf.InputError, match=words):
+        make()
+
+
+def test_steps_that_cannot_reach_the_edge_are_called_weak():
+    with pytest.warns(UserWarning, match="weak"):
+        PGD(eps=8 / 255)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        PGD()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x, y: (x * 2 - 1, y), "PixelModel"),
+        (lambda x, y: (x * 255, y), "PixelModel"),
+        (lambda x, y: (x * torch.nan, y), "PixelModel"),
+        (lambda x, y: ((x * 255).byte(), y), "divide"),
+        (lambda x, y: (x[0], y), r"\(B, C, H, W\)"),
+        (lambda x, y: (x, y[:3]), "labels"),
+        (lambda x, y: (x, y.double()), "int64"),
+    ],
+)
+def test_what_is_no_picture_is_refused(model, batch, change, words):
+    with pytest.raises(pf.InputError, match=words):
+        FGSM()(model, *change(*batch))
+
+
+def test_models_without_a_finite_gradient_are_refused(model, batch):
+    with pytest.raises(pf.InputError, match="no gradient"):
+        FGSM()(lambda x: model(x).detach(), *batch)
+    with pytest.raises(pf.InputError, match="not finite"):
+        FGSM()(lambda x: model(x) * torch.nan, *batch)
