@@ -2,42 +2,18 @@ import warnings
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 import pidformer as pf
 from pidformer.robustness import FGSM, PGD, accuracy_under
-from pidformer.robustness.attacks import _uniform_start
+from pidformer.robustness.draws import Draws
 
 SMALL = PGD(eps=0.1, steps=5, step_size=0.04)
 
 
-@pytest.fixture(scope="module")
-def data():
-    from sklearn.datasets import load_digits
-
-    pixels, labels = load_digits(return_X_y=True)
-    images = torch.from_numpy(pixels).double().reshape(-1, 1, 8, 8) / 16
-    return images, torch.from_numpy(labels).long()
-
-
-@pytest.fixture(scope="module")
-def model(data):
-    """A small network trained for a second on the first 1000 digits."""
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.GELU(), nn.Linear(32, 10)).double()
-    optimizer = torch.optim.Adam(network.parameters(), 0.01)
-    for _ in range(150):
-        optimizer.zero_grad()
-        F.cross_entropy(network(data[0][:1000]), data[1][:1000]).backward()
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return network
-
-
-@pytest.fixture
-def batch(data):
-    return data[0][1000:1040], data[1][1000:1040]
+def _uniform_start(images, seed, offset, restart):
+    drawn = Draws.of_batch(images, seed, offset).at(restart).uniform(*images.shape[1:])
+    return (2 * drawn - 1).to(images.dtype)
 
 
 def by_hand(model, images, labels, start, eps, step_size, steps):

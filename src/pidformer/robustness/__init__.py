@@ -1,7 +1,31 @@
 """Robustness: threats as values, and accuracy under them."""
 
 from pidformer.robustness.accuracy import accuracy_under
+from pidformer.robustness.apgd import APGD
+from pidformer.robustness.attack import Attack
 from pidformer.robustness.attacks import FGSM, PGD
+from pidformer.robustness.autoattack import AutoAttack
+from pidformer.robustness.fab import FAB
+from pidformer.robustness.noise import Noise
+from pidformer.robustness.normalized import Normalized
+from pidformer.robustness.sld import SLD
+from pidformer.robustness.spsa import SPSA
+from pidformer.robustness.square import Square
 from pidformer.robustness.threat import Model, Threat
 
-__all__ = ["FGSM", "PGD", "Model", "Threat", "accuracy_under"]
+__all__ = [
+    "APGD",
+    "FAB",
+    "FGSM",
+    "PGD",
+    "SLD",
+    "SPSA",
+    "Attack",
+    "AutoAttack",
+    "Model",
+    "Noise",
+    "Normalized",
+    "Square",
+    "Threat",
+    "accuracy_under",
+]

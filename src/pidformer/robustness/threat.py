@@ -55,6 +55,12 @@ def check_budget(name: str, value: float) -> None:
         raise InputError(f"{name} must be in [0, 1], the scale of the pixels, got {value:g}{asked}")
 
 
+def check_distance(name: str, value: float) -> None:
+    """Refuse a budget that is no length: of a sum over pixels (L1, L2), so it may be above 1."""
+    if not 0 <= value < float("inf"):
+        raise InputError(f"{name} must be a length, at least 0, got {value:g}")
+
+
 def pixel_text(value: float) -> str:
     """The shortest text that evaluates to exactly this budget.
 

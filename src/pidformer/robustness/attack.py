@@ -1,0 +1,128 @@
+"""What all attacks share: checks, modes, gradients, and who is still standing."""
+# B images
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pidformer.errors import InputError
+from pidformer.nn import evaluating
+from pidformer.robustness.draws import Draws
+from pidformer.robustness.losses import Loss
+from pidformer.robustness.threat import Model, check_images, pixel_text
+
+
+class Bounds(NamedTuple):
+    """Where the entries of an attacked image may lie."""
+
+    low: float
+    high: float
+
+
+PIXELS = Bounds(0.0, 1.0)
+UNBOUNDED = Bounds(-float("inf"), float("inf"))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Attack(ABC):
+    """A threat with a budget `eps`. A new one says in `perturb` how it spends it."""
+
+    eps: float
+
+    def __call__(
+        self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
+    ) -> Tensor:
+        """The attacked images. What is drawn for row i depends on (seed, offset + i) alone."""
+        check_images(images, labels)
+        return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+
+    def within(
+        self, bounds: Bounds, model: Model, images: Tensor, labels: Tensor, draws: Draws
+    ) -> Tensor:
+        """The attacked images inside any `bounds`, with the model in evaluation mode."""
+        # A caller in inference mode wants no graph of its own, but the attack may need one.
+        with evaluating(model), torch.inference_mode(False), torch.no_grad():
+            images, labels = images.detach().clone(), labels.clone()
+            if not self.eps or not len(images):
+                return images
+            return self.perturb(model, images, labels, draws, bounds)
+
+    @abstractmethod
+    def perturb(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
+    ) -> Tensor:
+        """The attack itself: no gradients are recorded, and `images` may be overwritten."""
+
+    def __repr__(self) -> str:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        texts = (
+            f"{name}={pixel_text(value) if isinstance(value, float) else repr(value)}"
+            for name, value in values.items()
+        )
+        return f"{type(self).__name__}({', '.join(texts)})"
+
+
+def logits_of(model: Model, images: Tensor) -> Tensor:
+    """The model's logits, in float32 at least."""
+    logits = model(images)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def is_right(model: Model, images: Tensor, labels: Tensor) -> Tensor:
+    """Which images are classified right, (B,)."""
+    return model(images).argmax(-1) == labels
+
+
+def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
+    with torch.enable_grad():
+        images = images.detach().requires_grad_()
+        logits = logits_of(model, images)
+        losses = loss(logits)
+        if not losses.requires_grad:
+            raise InputError("the model's output has no gradient; does it detach or no_grad?")
+        # A sum, not a mean: the gradient of an image does not know the size of its batch.
+        (gradient,) = torch.autograd.grad(losses.sum(), images)
+    return logits.detach(), losses.detach(), gradient
+
+
+def check_finite(is_finite: Tensor) -> None:
+    """Refuse NaN in a gradient: its sign is 0, so it would look like a model that resists."""
+    if not bool(is_finite.all()):
+        raise InputError("the gradient of the model's loss is not finite; check its logits")
+
+
+Run = Callable[[Tensor, Tensor, Draws], Tensor]
+"""One attempt: (images, labels, draws) to attacked images."""
+
+
+def on_survivors(
+    model: Model, images: Tensor, labels: Tensor, draws: Draws, runs: Iterable[Run]
+) -> Tensor:
+    """Each run on the images that are still classified right; what no run breaks stays as it was.
+
+    Run number k draws from `draws.at(k)`.
+    """
+    attacked = images.clone()
+    alive = is_right(model, images, labels).nonzero()[:, 0]
+    for place, run in enumerate(runs):
+        if not len(alive):
+            break
+        found = run(images[alive], labels[alive], draws.at(place).of(alive))
+        is_broken = ~is_right(model, found, labels[alive])
+        attacked[alive[is_broken]] = found[is_broken]
+        alive = alive[~is_broken]
+    return attacked
+
+
+def check_steps(**counts: int) -> None:
+    """Refuse a count below 1."""
+    if any(count < 1 for count in counts.values()):
+        names, values = " and ".join(counts), " and ".join(map(str, counts.values()))
+        raise InputError(f"{names} must be at least 1, got {values}")

@@ -1,0 +1,77 @@
+"""What attacks climb: one number an image, larger where the true label y is less likely.
+
+Logits z (B, classes), sorted z_(1) >= z_(2) >= ...; t is a class to be taken for.
+
+    cross entropy   log sum_c exp z_c - z_y
+    margin          max_{c != y} z_c - z_y                       (above 0: misclassified)
+    DLR             (max_{c != y} z_c - z_y) / (z_(1) - z_(3))
+    targeted DLR    (z_t - z_y) / (z_(1) - (z_(3) + z_(4)) / 2)
+
+The last two (Croce & Hein 2020) do not change when logits are scaled or shifted, so a model cannot
+hide behind large logits, whose cross entropy has no gradient left in floating point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from pidformer.errors import InputError
+
+Loss = Callable[[Tensor], Tensor]
+"""Logits (B, classes) to one loss an image (B,), with the labels already inside."""
+
+_TINY = 1e-12
+
+
+def cross_entropy(labels: Tensor) -> Loss:
+    """Of the true label."""
+    return lambda logits: F.cross_entropy(logits, labels, reduction="none")
+
+
+def margin(labels: Tensor) -> Loss:
+    """Of the best other class over the true one."""
+
+    def loss(logits: Tensor) -> Tensor:
+        others = logits.scatter(1, labels[:, None], -float("inf"))
+        return others.amax(1) - _pick(logits, labels)
+
+    return loss
+
+
+def dlr(labels: Tensor) -> Loss:
+    """Difference of logits ratio."""
+
+    def loss(logits: Tensor) -> Tensor:
+        top = _top(logits, 3)
+        return margin(labels)(logits) / (top[:, 0] - top[:, 2] + _TINY)
+
+    return loss
+
+
+def targeted_dlr(labels: Tensor, targets: Tensor) -> Loss:
+    """Difference of logits ratio towards one other class."""
+
+    def loss(logits: Tensor) -> Tensor:
+        top = _top(logits, 4)
+        scale = top[:, 0] - (top[:, 2] + top[:, 3]) / 2
+        return (_pick(logits, targets) - _pick(logits, labels)) / (scale + _TINY)
+
+    return loss
+
+
+def logit_difference(labels: Tensor, targets: Tensor) -> Loss:
+    """z_t - z_y: above 0 where the target is more likely than the true class."""
+    return lambda logits: _pick(logits, targets) - _pick(logits, labels)
+
+
+def _pick(logits: Tensor, classes: Tensor) -> Tensor:
+    return logits.gather(1, classes[:, None])[:, 0]
+
+
+def _top(logits: Tensor, count: int) -> Tensor:
+    if logits.shape[1] < count:
+        raise InputError(f"this loss needs at least {count} classes, got {logits.shape[1]}")
+    return logits.topk(count, dim=1).values

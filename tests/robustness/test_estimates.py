@@ -1,0 +1,132 @@
+"""The parts of attacks that can be checked by themselves."""
+
+import math
+
+import pytest
+import torch
+
+from pidformer.robustness import SPSA, Square
+from pidformer.robustness.apgd import _checkpoints
+from pidformer.robustness.attack import PIXELS, UNBOUNDED
+from pidformer.robustness.draws import Draws, random_signs
+from pidformer.robustness.geometry import onto_plane
+
+
+def quadratic(x):
+    """Two logits whose margin for label 0 is x' A x / 2, A diagonal."""
+    weight = torch.linspace(-1, 2, x[0].numel(), dtype=x.dtype)
+    value = (weight * x.flatten(1) ** 2).sum(1) / 2
+    return torch.stack([torch.zeros_like(value), value], dim=1)
+
+
+def test_the_estimate_converges_to_the_gradient_of_a_quadratic():
+    x = torch.rand(3, 2, 3, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    labels = torch.zeros(3, dtype=torch.long)
+    truth = (torch.linspace(-1, 2, 18, dtype=x.dtype) * x.flatten(1)).view_as(x)
+    draws = Draws.of_batch(x, 0, 0).at(1)
+    errors = []
+    for samples in (100, 1600, 25600):
+        estimate = SPSA(samples=samples, chunk=4096).estimate(quadratic, x, labels, draws)
+        errors.append(float((estimate - truth).norm() / truth.norm()))
+    # One sample's error is about |g| sqrt(D - 1): central differences of a quadratic are exact.
+    expected = [math.sqrt(17 / samples) for samples in (100, 1600, 25600)]
+    assert all(0.5 < error / guess < 2 for error, guess in zip(errors, expected, strict=True))
+
+
+def test_the_estimate_does_not_depend_on_the_chunk():
+    x = torch.rand(5, 1, 4, 4, dtype=torch.float64)
+    labels = torch.zeros(5, dtype=torch.long)
+    draws = Draws.of_batch(x, 0, 0)
+    one, two = (
+        SPSA(samples=9, chunk=chunk).estimate(quadratic, x, labels, draws) for chunk in (2, 1000)
+    )
+    torch.testing.assert_close(one, two)
+
+
+def test_no_forward_is_larger_than_the_chunk(model, batch):
+    sizes = []
+
+    def spy(x):
+        sizes.append(len(x))
+        return model(x)
+
+    SPSA(samples=10, steps=2, chunk=30)(spy, *batch)
+    assert max(sizes) == 30 and sum(sizes) == 2 * 2 * 10 * len(batch[0])
+
+
+def test_compat_mode_asks_about_twice_the_image(model, batch):
+    images, labels = batch
+    asked = []
+
+    def spy(x):
+        asked.append(x)
+        return model(x)
+
+    SPSA(samples=3, steps=1, chunk=10_000, compat="cleverhans")(spy, images, labels)
+    ahead, behind = asked[0].chunk(2)
+    torch.testing.assert_close((ahead + behind) / 2, 2 * images.repeat_interleave(3, dim=0))
+
+
+def test_signs_are_fair_and_independent():
+    signs = random_signs(Draws.of_batch(torch.zeros(50, 1), 0, 0).at(1).keys(8), 1000)
+    assert signs.shape == (400, 1000) and set(signs.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float(signs.mean())) < 0.01
+    assert (torch.corrcoef(signs) - torch.eye(400)).abs().max() < 6 / 1000**0.5
+    assert (torch.corrcoef(signs.T) - torch.eye(1000)).abs().max() < 6 / 400**0.5
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_onto_plane_is_the_shortest_step_in_the_box(norm):
+    from scipy.optimize import linprog, minimize
+
+    generator = torch.Generator().manual_seed(1)
+    x = torch.rand(12, 6, dtype=torch.float64, generator=generator)
+    normal = torch.randn(12, 6, dtype=torch.float64, generator=generator)
+    normal[3, 2] = 0
+    goal = torch.rand(12, 6, dtype=torch.float64, generator=generator)  # a point of the box
+    offset = (normal * goal).sum(1)
+    step = onto_plane(x, normal, offset, norm, PIXELS)
+    torch.testing.assert_close((normal * (x + step)).sum(1), offset)
+    assert (x + step).min() >= -1e-12 and (x + step).max() <= 1 + 1e-12
+    for row in range(len(x)):
+        a, w, d = x[row].numpy(), normal[row].numpy(), step[row].numpy()
+        box = [(-v, 1 - v) for v in a]
+        gap = float(offset[row] - w @ a)
+        if norm == "Linf":  # minimise t with -t <= d_i <= t
+            rows = [[s * (i == j) for j in range(6)] + [-1] for i in range(6) for s in (1, -1)]
+            best = linprog([0] * 6 + [1], rows, [0] * 12, [[*w, 0]], [gap], [*box, (0, None)]).fun
+            assert abs(abs(d).max() - best) < 1e-9
+        else:
+            best = minimize(
+                lambda d: d @ d, d * 0, jac=lambda d: 2 * d, bounds=box, method="SLSQP",
+                constraints={"type": "eq", "fun": lambda d, w=w, gap=gap: w @ d - gap},
+                options={"ftol": 1e-14},
+            )  # fmt: skip
+            assert d @ d <= best.fun + 1e-7
+
+
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_onto_plane_without_a_box_and_out_of_reach(norm):
+    x, normal = torch.rand(4, 5).double(), torch.randn(4, 5).double()
+    offset = (normal * x).sum(1) + torch.tensor([3.0, -3.0, 100.0, 0.0])
+    step = onto_plane(x, normal, offset, norm, UNBOUNDED)
+    torch.testing.assert_close((normal * (x + step)).sum(1), offset)
+    dual = normal.norm(1 if norm == "Linf" else 2, dim=1)
+    length = step.norm(float("inf") if norm == "Linf" else 2, dim=1)
+    torch.testing.assert_close(length, ((offset - (normal * x).sum(1)) / dual).abs())
+    far = x + onto_plane(x, normal, torch.full((4,), 1e3).double(), norm, PIXELS)
+    torch.testing.assert_close(far, (normal > 0).double())
+
+
+def test_checkpoints_are_those_of_the_paper():
+    assert sorted(_checkpoints(100)) == [22, 41, 57, 70, 80, 87, 93, 99]
+
+
+def test_squares_shrink_as_the_paper_says():
+    square = Square(queries=10_000, p_init=0.8)
+    sides = [square.side(q, 100, 100) for q in (0, 10, 11, 51, 201, 501, 1001, 8001, 9999)]
+    areas = [0.8, 0.8, 0.4, 0.2, 0.1, 0.05, 0.025, 0.8 / 512, 0.8 / 512]
+    assert sides == [round(math.sqrt(area * 10_000)) for area in areas]
+    half = Square(queries=5000, p_init=0.8)
+    for q in (0, 12, 202):
+        assert half.side(q // 2, 100, 100) == square.side(q, 100, 100)
