@@ -1,4 +1,20 @@
+import pytest
 import torch
+
+from pidformer.cli import main
 
 # Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def run(capsys):
+    """Call the command line: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(a) for a in arguments])
+        captured = capsys.readouterr()
+        return stopped.value.code, captured.out, captured.err
+
+    return call

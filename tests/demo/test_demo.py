@@ -5,7 +5,6 @@ import pytest
 
 import pidformer as pf
 from pidformer import results
-from pidformer.cli import main
 from pidformer.demo import demo
 from pidformer.demo.measure import BUDGETS, Job
 from pidformer.demo.run import _jobs
@@ -115,17 +114,6 @@ def test_another_recipe_in_the_folder_is_refused(made):
 def test_each_run_has_its_own_folder(tmp_path):
     jobs = _jobs(tmp_path, 3, "cpu", ())
     assert len({job.run for job in jobs}) == 12 and isinstance(jobs[0], Job)
-
-
-@pytest.fixture
-def run(capsys):
-    def call(*arguments):
-        with pytest.raises(SystemExit) as stopped:
-            main([str(a) for a in arguments])
-        captured = capsys.readouterr()
-        return stopped.value.code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
