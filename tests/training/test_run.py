@@ -249,6 +249,7 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path, parallel):
             env=environment,
         )
         assert done.returncode == 0, done.stderr
+        assert done.stdout.count("top-1") == 1  # one process speaks
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 66
     assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()

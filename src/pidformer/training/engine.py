@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -152,6 +153,11 @@ class Engine:
 
     def close(self) -> None:
         self._accelerator.end_training()
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that speaks; also true when it is alone."""
+    return os.environ.get("RANK", "0") == "0"
 
 
 def _plain(optimizer: Any) -> Optimizer:
