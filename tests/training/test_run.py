@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -174,6 +175,16 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         train(tiny_recipe(), tmp_path, device="cpu", is_shown=False)
 
 
+def test_two_trainings_in_one_folder_are_refused(whole):
+    import fcntl
+
+    with open(whole[0] / ".lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="another process is training in"):
+            train(tiny_recipe(), whole[0], device="cpu", is_shown=False)
+    train(tiny_recipe(), whole[0], device="cpu", is_shown=False)
+
+
 def test_a_finished_run_is_not_trained_again(whole):
     before = (whole[0] / "model.safetensors").stat().st_mtime_ns
     assert train(tiny_recipe(), whole[0], device="cpu", is_shown=False) == whole[1]
@@ -253,6 +264,32 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path, parallel):
     one, two = losses(tmp_path / "one"), losses(tmp_path / "two")
     assert len(one) == 66
     assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()
+
+
+@pytest.mark.slow
+def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
+    command = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+        "-m", "pidformer", "train", "digits/pid.yaml", f"model.options={OPTIONS}",
+        "schedule.epochs=12", "train.parallel=fsdp", "train.ema=0.9", "train.checkpoint_steps=11",
+        "train.log_steps=11", "--device", "cpu", "--out",
+    ]  # fmt: skip
+    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, str(whole)], check=True, capture_output=True, **options)
+    process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options)
+    while not any((killed / "checkpoints").glob("step-*[1-9]*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    workers = psutil.Process(process.pid).children(recursive=True)  # in sessions of their own
+    assert len(workers) == 2
+    for worker in [*workers, process]:
+        worker.kill()
+    psutil.wait_procs(workers)
+    process.wait()
+    assert not (killed / "model.safetensors").exists()
+    subprocess.run([*command, str(killed)], check=True, capture_output=True, **options)
+    assert same_weights(whole, killed)
 
 
 @pytest.mark.slow

@@ -87,7 +87,10 @@ class Progress:
             for name, value in metrics.items():
                 self._writer.add_scalar(f"{group}/{name}", value, self._step)
 
-    def close(self) -> None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
         if self._writer is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pidformer.checkpoint import has_progress, read_recipe, write_model_info, write_recipe
@@ -10,8 +13,9 @@ from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
 from pidformer.training.recipe import Recipe, difference
-from pidformer.training.tasks import build_task
+from pidformer.training.tasks import Task, build_task
 
+LOCK = ".lock"
 MAY_DIFFER = (
     "data.workers",
     "train.log_steps",
@@ -19,7 +23,7 @@ MAY_DIFFER = (
     "train.checkpoint_steps",
     "train.compile",
 )
-"""What may change when a run continues: nothing that moves its numbers."""
+"""What may change when a run continues: nothing that moves its numbers beyond rounding."""
 
 
 def train(
@@ -41,17 +45,13 @@ def train(
     if engine.is_main:  # the others would see a folder that is just being made
         _check_folder(out, recipe)
     trainer = Trainer(recipe, task, engine, out)
-    if engine.is_main:  # only now: a recipe that cannot be built leaves no folder behind
-        _prepare_folder(out, recipe)
-        write_model_info(out, task.model_info())
-    engine.wait()
-    progress = Progress(
-        out.name, is_shown=is_shown and engine.is_main, tensorboard=out / "tensorboard"
-    )
     try:
-        return trainer.fit(progress)
+        with _prepared(out, recipe, task) if engine.is_main else nullcontext():
+            engine.wait()
+            shown = is_shown and engine.is_main
+            with Progress(out.name, is_shown=shown, tensorboard=out / "tensorboard") as progress:
+                return trainer.fit(progress)
     finally:
-        progress.close()
         engine.close()
 
 
@@ -59,7 +59,7 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
     if not (out / "recipe.yaml").exists():
-        if out.exists() and any(p.name != "tensorboard" for p in out.iterdir()):
+        if out.exists() and any(p.name not in ("tensorboard", LOCK) for p in out.iterdir()):
             raise InputError(f"{out} is not empty and not a run folder; choose another --out")
         return
     if not has_progress(out):
@@ -74,11 +74,27 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         )
 
 
-def _prepare_folder(out: Path, recipe: Recipe) -> None:
+@contextmanager
+def _prepared(out: Path, recipe: Recipe, task: Task) -> Iterator[None]:
+    """The folder with its recipe, for this process alone as long as the block lasts.
+
+    Made only now: a recipe that cannot be built leaves no folder behind. The system lets go of the
+    lock when the process ends, however it ends.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        write_recipe(out, recipe.to_dict())
+        lock = open(out / LOCK, "w")  # noqa: SIM115  (held by the block below)
     except OSError as error:
         raise InputError(
             f"cannot write to {out} ({error.strerror}); choose another --out"
         ) from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(
+                f"another process is training in {out}; wait for it to end, or choose another --out"
+            ) from None
+        write_recipe(out, recipe.to_dict())
+        write_model_info(out, task.model_info())
+        yield
