@@ -49,8 +49,8 @@ def stop_after(monkeypatch, steps: int) -> None:
     """Break the training after so many steps, as a crash would."""
     inner = Trainer._save_or_stop
 
-    def crash(self, watch, at_end):
-        inner(self, watch, at_end)
+    def crash(self, at_end=False):
+        inner(self, at_end)
         if self.step == steps:
             raise RuntimeError("crash")
 
@@ -84,6 +84,32 @@ def test_a_crashed_run_ends_with_the_same_weights_and_records(whole, tmp_path, m
     assert scores == whole[1]
     assert same_weights(run, whole[0])
     assert [r.step for r in results.read(run)] == [r.step for r in results.read(whole[0])]
+
+
+def test_no_checkpoint_is_ahead_of_its_records(whole, tmp_path, monkeypatch):
+    """A run that dies as it evaluates, with a checkpoint due at that very step."""
+    run, recipe = tmp_path / "run", tiny_recipe("train.checkpoint_steps=11")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "evaluate", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(recipe, run, device="cpu", is_shown=False)
+    assert train(recipe, run, device="cpu", is_shown=False) == whole[1]
+    steps = [[r.step for r in results.read(f) if r.kind == "evaluate"] for f in (run, whole[0])]
+    assert steps[0] == steps[1] == [11, 22, 33]
+
+
+def test_a_signal_in_the_last_step_lets_the_run_finish(whole, tmp_path, monkeypatch):
+    run, inner = tmp_path / "run", Trainer._train_step
+
+    def signalled(self, batch, rate):
+        if self.step == self.last_step - 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return inner(self, batch, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_step", signalled)
+        assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
+    assert same_weights(run, whole[0])
 
 
 @pytest.mark.slow
@@ -352,6 +378,8 @@ def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
     run = tmp_path / "run"
     scores = train(tiny_recipe("train.on_nan=skip"), run, device="cpu", is_shown=False)
     assert np.isfinite(scores["loss"])
+    logged = [r.metrics for r in results.read(run) if r.kind == "train"]
+    assert logged[-1]["skipped_steps"] == 2 and all(np.isfinite(m["loss"]) for m in logged)
     assert all(w.isfinite().all() for w in load_weights(run / "model.safetensors").values())
 
 

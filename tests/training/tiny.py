@@ -18,6 +18,7 @@ def tiny_recipe(*overrides: str) -> Recipe:
             "train.ema=0.9",
             "train.checkpoint_steps=4",
             "train.log_steps=5",
+            "train.evaluate_every=1",
             *overrides,
         ],
     )

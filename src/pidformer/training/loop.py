@@ -8,6 +8,7 @@ undisturbed one.
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterator
@@ -61,6 +62,7 @@ class Trainer:
         optimizer = build_optimizer(recipe.optim, model, recipe.peak_lr, place.device)
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.average = WeightAverage(self.model, recipe.train.ema) if recipe.train.ema else None
+        self.watch = NonFiniteWatch(recipe.train.on_nan, self.gains, place.device)
         self.step = 0
         self.saved_at = time.monotonic()
         self._stop_signal: int | None = None
@@ -80,6 +82,8 @@ class Trainer:
                     scores = self.evaluate()
                     self._record("evaluate", scores)
                     progress.scored(epoch, scores, self.task.headline)
+                # After the evaluation, so that no checkpoint is ahead of its records.
+                self._save_or_stop(at_end=True)
         self.save(final=True)
         return scores
 
@@ -98,22 +102,24 @@ class Trainer:
     def _train_epoch(self, progress: Progress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
         epoch, begin = divmod(self.step, per_epoch)
-        watch = NonFiniteWatch(train.on_nan, self.gains, self.engine.place.device)
         log = _Log(self.engine.place.device)
         for batch in self.data.epoch(epoch, begin):
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
-            loss, norm = self._train_step(batch, rate, watch)
+            measured = self._train_step(batch, rate)
             self.step += 1
-            log.add(loss, norm)
+            if measured is not None:
+                log.add(*measured)
             progress.advance(self.step)
             at_end = self.step % per_epoch == 0
             if self.step % train.log_steps == 0 or at_end:
-                watch.check_now()
+                self.watch.check_now()
                 self._write_log(log, rate, progress)
                 log = _Log(self.engine.place.device)
-            self._save_or_stop(watch, at_end)
+            if not at_end:
+                self._save_or_stop()
 
-    def _train_step(self, batch: Any, rate: float, watch: NonFiniteWatch) -> tuple[Tensor, Tensor]:
+    def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
+        """One update: loss and gradient norm; None for a step that was skipped."""
         recipe, engine = self.recipe, self.engine
         _seed_everything(recipe.seed, self.step, engine.place.rank)
         for group in self.optimizer.param_groups:
@@ -128,22 +134,24 @@ class Trainer:
             total += loss.detach()
         norm = engine.clip(self.model, recipe.optim.clip)
         suspect = engine.sum(total) if recipe.train.precision == "fp16" else norm
-        if watch.accepts(suspect, norm, self.step, rate):
+        is_accepted = self.watch.accepts(suspect, norm, self.step, rate)
+        if is_accepted:
             self.optimizer.step()
             if self.average is not None:
                 self.average.update()
         self.optimizer.zero_grad(set_to_none=True)
-        return total, norm
+        return (total, norm) if is_accepted else None
 
     def _write_log(self, log: _Log, rate: float, progress: Progress) -> None:
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
         metrics = {
-            "loss": float(sums) / log.steps,
+            "loss": float(sums) / log.steps if log.steps else math.nan,
             "gradient_norm": float(log.largest_norm),
             "lr": rate,
             "images_per_second": log.steps * self.recipe.data.batch_size / seconds,
             "epoch": self.step / self.data.steps_per_epoch,
+            "skipped_steps": self.watch.skipped,
         }
         self._record("train", metrics)
         progress.measured(metrics)
@@ -156,7 +164,9 @@ class Trainer:
                 results.Record(kind=kind, metrics=metrics, step=self.step, settings=settings),
             )
 
-    def _save_or_stop(self, watch: NonFiniteWatch, at_end: bool) -> None:
+    def _save_or_stop(self, at_end: bool = False) -> None:
+        if self.step == self.last_step:
+            return  # about to be saved and to end anyway
         train, world = self.recipe.train, self.engine.place.world_size
         if train.checkpoint_steps is not None:
             due = self.step % train.checkpoint_steps == 0
@@ -167,8 +177,8 @@ class Trainer:
             if not at_end and self.step % min(train.log_steps, train.checkpoint_steps or 10**9):
                 return
             due, stopping = self.engine.agree(due), self.engine.agree(stopping)
-        if (due or stopping) and self.step < self.last_step:
-            watch.check_now()
+        if due or stopping:
+            self.watch.check_now()
             self.save()
         if stopping:
             raise Interrupted

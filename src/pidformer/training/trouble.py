@@ -56,7 +56,7 @@ class NonFiniteWatch:
     def _stop(self, value: float, step: int, rate: float) -> None:
         raise InputError(
             f"loss or gradient became {value} at step {step} (learning rate {rate:.3g}, largest "
-            f"gradient norm of the epoch before it {float(self._largest_norm):.3g}; "
+            f"gradient norm before it {float(self._largest_norm):.3g}; "
             f"{describe_stability(self.gains)}); lower optim.lr, set optim.clip, or go on past "
             "such steps with train.on_nan=skip; the last checkpoint is kept"
         )
