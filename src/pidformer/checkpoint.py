@@ -28,7 +28,7 @@ from torch import Tensor
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.models import PixelModel
-from pidformer.models.build import build_classifier
+from pidformer.models.build import build_classifier, build_segmenter
 
 CHECKSUMS = "checksums.json"
 KEEP = 2
@@ -120,27 +120,42 @@ def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> PixelModel
     """
     run = Path(run)
     recipe = read_recipe(run)
-    info = json.loads((run / "model.json").read_text())
-    trained = build_classifier(recipe["model"], **info["build"])
+    info = read_model_info(run)
+    trained = _build(recipe, info["build"])
     model = trained
     if gains is not None:
-        model = build_classifier(recipe["model"] | {"gains": gains}, **info["build"])
+        model = _build(recipe | {"model": recipe["model"] | {"gains": gains}}, info["build"])
         if model.gains != trained.gains:
             warnings.warn(
                 f"run {run} was trained with gains {trained.gains}, loaded with {model.gains}",
                 stacklevel=2,
             )
+    model.load_state_dict(run_weights(run, ema=ema), strict=True)
+    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+
+
+def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
+    """The weights of a run: the finished ones, or those of its newest checkpoint."""
     name = "ema" if ema else "model"
     path = run / f"{name}.safetensors"
     if path.exists():
-        weights = load_weights(path)
-    else:
-        checkpoint = load_checkpoint(run)
-        if checkpoint is None or name not in checkpoint.tensors:
-            raise InputError(f"run {run} has no {name} weights yet; train it first")
-        weights = checkpoint.tensors[name]
-    model.load_state_dict(weights, strict=True)
-    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+        return load_weights(path)
+    checkpoint = load_checkpoint(run)
+    if checkpoint is None or name not in checkpoint.tensors:
+        raise InputError(f"run {run} has no {name} weights yet; train it first")
+    return checkpoint.tensors[name]
+
+
+def read_model_info(run: Path) -> dict[str, Any]:
+    """What `write_model_info` wrote."""
+    return json.loads((run / "model.json").read_text())
+
+
+def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
+    """The model of a resolved recipe, for what the data set adds."""
+    if recipe.get("task") == "segmentation":
+        return build_segmenter(recipe["model"], recipe["segmentation"]["decoder"], **build)
+    return build_classifier(recipe["model"], **build)
 
 
 def read_recipe(run: Path) -> dict[str, Any]:

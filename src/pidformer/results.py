@@ -29,6 +29,8 @@ class Record:
     """Run, data, seed, threat, command: enough to rerun it."""
     step: int | None = None
     time: float = field(default_factory=time.time)
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was found for each image or class, small: enough to compare pairs."""
 
     def to_json(self) -> str:
         fields = asdict(self)

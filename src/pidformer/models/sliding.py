@@ -15,6 +15,7 @@ largest. Windows of all images, positions and views share forward passes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -122,16 +123,16 @@ class Sliding:
     def logits(self, model: PixelLogits, images: Tensor) -> Tensor:
         """The mean logits of the views at the size of the images, (B, K, H, W)."""
         size = (images.shape[-2], images.shape[-1])
-        total = torch.zeros((), device=images.device)
+        found = []
         for view, plane in zip(self.views, self.planes(model, images), strict=True):
             resized = F.interpolate(plane, size=size, mode="bilinear", align_corners=False)
-            total = total + (resized.flip(-1) if view.is_flipped else resized)
-        return total / len(self.views)
+            found.append(resized.flip(-1) if view.is_flipped else resized)
+        return functools.reduce(torch.add, found) / len(found)
 
     def probabilities(self, model: PixelLogits, images: Tensor) -> Tensor:
         """The mean of softmax(logits) over the views, (B, K, H, W)."""
         planes = self.planes(model, images)
-        return torch.cat(list(self._strips(planes, images)), dim=-2)
+        return torch.cat(list(self._strips(planes, images)), dim=-2) / len(self.views)
 
     @torch.no_grad()
     def labels(self, model: PixelLogits, images: Tensor) -> Tensor:
@@ -145,16 +146,17 @@ class Sliding:
         return torch.cat(strips, dim=-2)
 
     def _strips(self, planes: Sequence[Tensor], images: Tensor) -> Iterator[Tensor]:
+        """Sums of softmax(logits) over the views, some rows at a time."""
         height, width = images.shape[-2:]
         row = planes[0].shape[0] * planes[0].shape[1] * width
         step = max(1, STRIP // max(1, row))
         for start in range(0, height, step):
             rows = range(start, min(start + step, height))
-            total = torch.zeros((), device=images.device)
+            strips = []
             for view, plane in zip(self.views, planes, strict=True):
                 strip = _resized_rows(plane, rows, height, width).softmax(1)
-                total = total + (strip.flip(-1) if view.is_flipped else strip)
-            yield total / len(self.views)
+                strips.append(strip.flip(-1) if view.is_flipped else strip)
+            yield functools.reduce(torch.add, strips)
 
     def _places(self, images: Tensor) -> Iterator[_Place]:
         """Every window of every view; a view's picture is made when its turn comes."""

@@ -8,6 +8,7 @@ from pidformer.robustness.autoattack import AutoAttack
 from pidformer.robustness.fab import FAB
 from pidformer.robustness.noise import Noise
 from pidformer.robustness.normalized import Normalized
+from pidformer.robustness.segmentation import evaluate_segmentation, segmentation_threats
 from pidformer.robustness.sld import SLD
 from pidformer.robustness.spsa import SPSA
 from pidformer.robustness.square import Square
@@ -28,4 +29,6 @@ __all__ = [
     "Square",
     "Threat",
     "accuracy_under",
+    "evaluate_segmentation",
+    "segmentation_threats",
 ]

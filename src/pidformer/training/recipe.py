@@ -19,6 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from pidformer.data import Augment
+from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
@@ -65,6 +66,9 @@ class OptimRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRecipe:
+    name: Literal["cosine", "poly"] = "cosine"
+    power: float = 0.9
+    """Of "poly"."""
     epochs: int = 300
     warmup_epochs: float = 5
     warmup_lr: float = 1e-6
@@ -94,8 +98,32 @@ class TrainRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecoderRecipe:
+    name: Literal["mask", "linear"] = "mask"
+    layers: int = 2
+    dropout: float = 0.1
+    gains: Any = "same"
+    """"same" as the encoder's, or as in model.gains; None is softmax attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationRecipe:
+    """What only segmentation has; data.image_size is the side of its windows."""
+
+    decoder: DecoderRecipe = field(default_factory=DecoderRecipe)
+    backbone: str | None = None
+    """A run folder or a .safetensors file whose weights the encoder starts from."""
+    scale: tuple[int, int] = (2048, 512)
+    """(long, short): images are resized, keeping their shape, to fit into it."""
+    stride: int | None = None
+    """Between windows of the final scores; None is 15/16 of a window (480 of 512). Scores during
+    training take whole windows."""
+    augment: SegmentAugment = field(default_factory=SegmentAugment)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    task: Literal["classification"] = "classification"
+    task: Literal["classification", "segmentation"] = "classification"
     seed: int = 0
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -103,6 +131,21 @@ class Recipe:
     optim: OptimRecipe = field(default_factory=OptimRecipe)
     schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
+    segmentation: SegmentationRecipe | None = None
+
+    def __post_init__(self) -> None:
+        if self.task == "segmentation":
+            if self.segmentation is None:
+                object.__setattr__(self, "segmentation", SegmentationRecipe())
+            if self.augment != Augment():
+                raise InputError(
+                    "the section augment is for classification; segmentation has "
+                    "segmentation.augment"
+                )
+        elif self.segmentation is not None:
+            raise InputError(
+                f"the section segmentation needs task: segmentation, got {self.task}"
+            )
 
     @property
     def peak_lr(self) -> float:

@@ -12,7 +12,7 @@ from pidformer.errors import InputError
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
-from pidformer.training.recipe import Recipe, difference
+from pidformer.training.recipe import Recipe, difference, recipe_from
 from pidformer.training.tasks import Task, build_task
 
 LOCK = ".lock"
@@ -64,7 +64,8 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         return
     if not has_progress(out):
         return  # ended before its first checkpoint: nothing to lose
-    lines = difference(read_recipe(out), recipe.to_dict())
+    held = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
+    lines = difference(held, recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")

@@ -15,6 +15,7 @@ from pidformer.data import Batch, EvalImages, TrainImages, open_images
 from pidformer.errors import InputError
 from pidformer.models.build import build_classifier
 from pidformer.training.recipe import Recipe
+from pidformer.training.segmentation import Segmentation
 
 
 class Place(NamedTuple):
@@ -173,4 +174,6 @@ def _embedded(name: str) -> str:
 
 def build_task(recipe: Recipe, data: str | Path | None) -> Task:
     """The task that a recipe names."""
-    return {"classification": Classification}[recipe.task](recipe, data)
+    if recipe.task == "segmentation":
+        return Segmentation(recipe, data)
+    return Classification(recipe, data)
