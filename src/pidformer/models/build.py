@@ -51,7 +51,8 @@ def build_segmenter(
         position_resize="bilinear",
         norm_layer=partial(LayerNorm, eps=NORM_EPS),
     )
-    fields = {"name": "mask", "layers": 2, "dropout": 0.1, "gains": SAME} | dict(decoder or {})
+    fields: dict[str, Any] = {"name": "mask", "layers": 2, "dropout": 0.1, "gains": SAME}
+    fields |= decoder or {}
     if fields["name"] not in DECODERS:
         raise unknown("decoder", fields["name"], DECODERS)
     if fields["name"] == "linear":

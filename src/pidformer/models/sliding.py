@@ -16,20 +16,22 @@ largest. Windows of all images, positions and views share forward passes.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from pidformer.data.segmentation.geometry import rescaled
-from pidformer.errors import InputError
+from pidformer.errors import InputError, unknown
 
 MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The ratios of multi-scale evaluation, each taken plain and flipped."""
+VIEWS = ("single", "multi")
+"""One view, or twelve."""
 STRIP = 1 << 22
 """Probabilities (pixels x classes x images) made at once when labels are read off."""
 
@@ -70,10 +72,18 @@ class Sliding:
         if not self.views:
             raise InputError("an image needs at least one view")
 
+    @classmethod
+    def of(cls, fields: Mapping[str, Any], views: str = "single", max_windows: int = 32) -> Sliding:
+        """How a segmentation run cuts images: the "inference" of its model.json."""
+        if views not in VIEWS:
+            raise unknown("views", views, VIEWS)
+        single = cls(**{**fields, "scale": tuple(fields["scale"])}, max_windows=max_windows)
+        return single.multi() if views == "multi" else single
+
     def multi(self) -> Sliding:
         """The same with the twelve views of multi-scale evaluation."""
         views = tuple(View(ratio, flip) for ratio in MULTI_RATIOS for flip in (False, True))
-        return Sliding(**{**self.__dict__, "views": views})
+        return replace(self, views=views)
 
     def starts(self, length: int) -> list[int]:
         """Where windows begin along a side of this length."""
@@ -177,18 +187,16 @@ class Sliding:
 
     def _crop(self, place: _Place) -> Tensor:
         window = self.window
-        return place.picture[
-            ..., place.top : place.top + window, place.left : place.left + window
-        ]
+        return place.picture[..., place.top : place.top + window, place.left : place.left + window]
 
     def _added(self, plane: Tensor | None, logits: Tensor, place: _Place) -> Tensor:
         """The view's plane with one more window, weighted by how many cover each pixel."""
         height, width = place.picture.shape[-2:]
         if logits.shape[-2:] == (height, width):
-            return logits.float()
+            return _wide(logits)
         window, top, left = self.window, place.top, place.left
         rows, columns = slice(top, top + window), slice(left, left + window)
-        weighted = logits.float() * place.overlap[rows, columns]
+        weighted = _wide(logits) * place.overlap[rows, columns]
         if plane is None:
             plane = weighted.new_zeros(*logits.shape[:2], height, width)
         if weighted.requires_grad:  # in place would tie the graph in knots
@@ -206,6 +214,10 @@ class _Place(NamedTuple):
     overlap: Tensor  # (h, w), one over the number of windows on each pixel
     top: int
     left: int
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _packs(places: Iterator[_Place], size: int) -> Iterator[list[_Place]]:

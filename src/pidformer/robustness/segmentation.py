@@ -10,14 +10,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.checkpoint import load, read_model_info, read_recipe
+from pidformer.checkpoint import load, read_model_info, read_recipe, weights_hash
 from pidformer.data.segmentation import (
     IGNORED,
     EvalSegments,
@@ -29,7 +29,7 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.models.sliding import Sliding, View
 from pidformer.robustness.attack import PIXELS
@@ -39,7 +39,6 @@ from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model
 
 PixelThreat = Corruption | FGSM | PGD
-Views = Literal["single", "multi"]
 UNLABELLED = -100
 """The label that torch's cross entropy leaves out."""
 GROUP = 16
@@ -101,7 +100,7 @@ def evaluate_segmentation(
     run: str | Path,
     *,
     data: str | Path,
-    views: Views = "single",
+    views: str = "single",
     device: str = "auto",
     threat: PixelThreat | None = None,
     row: str | None = None,
@@ -121,8 +120,6 @@ def evaluate_segmentation(
     images) and, as "classes", the table by class.
     """
     run = Path(run)
-    if views not in get_args(Views):
-        raise unknown("views", views, get_args(Views))
     check_threat(threat)
     recipe, info = read_recipe(run), read_model_info(run)
     if recipe.get("task") != "segmentation":
@@ -134,7 +131,7 @@ def evaluate_segmentation(
     model = load(run, gains=gains, ema=ema).to(device)
     source = open_segmentation(data, "val")
     _check_classes(run, info, source)
-    sliding = run_sliding(info, views, max_windows)
+    sliding = Sliding.of(info["inference"], views, max_windows)
     begun = time.perf_counter()
     autocast = torch.autocast(
         torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16"
@@ -182,18 +179,6 @@ def evaluate_segmentation(
         results.Record(kind="segmentation", metrics=metrics, settings=settings, details=details),
     )
     return metrics | {"classes": class_table(total, source.classes)}
-
-
-def run_sliding(info: Mapping[str, Any], views: Views, max_windows: int = 32) -> Sliding:
-    """How a segmentation run cuts images, of its model.json."""
-    fields = info["inference"]
-    single = Sliding(
-        scale=tuple(fields["scale"]),
-        window=fields["window"],
-        stride=fields["stride"],
-        max_windows=max_windows,
-    )
-    return single.multi() if views == "multi" else single
 
 
 def _count(
@@ -245,15 +230,6 @@ def _parts(
         yield images[part], masks[part], indices[part]
 
 
-def weights_hash(state: Mapping[str, Tensor]) -> str:
-    """sha256 over names and values of a state dict, 16 hex digits."""
-    digest = hashlib.sha256()
-    for name, value in sorted(state.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]
-
-
 def twin_hash(recipe: Mapping[str, Any]) -> str:
     """What twins share: the recipe without gains, seed and backbone, 16 hex digits."""
     fields = json.loads(json.dumps(recipe))
@@ -288,4 +264,3 @@ def _row(threat: PixelThreat | None) -> str:
 
 def _text(gains: object) -> str | None:
     return None if gains is None else repr(gains)
-

@@ -143,9 +143,7 @@ class Recipe:
                     "segmentation.augment"
                 )
         elif self.segmentation is not None:
-            raise InputError(
-                f"the section segmentation needs task: segmentation, got {self.task}"
-            )
+            raise InputError(f"the section segmentation needs task: segmentation, got {self.task}")
 
     @property
     def peak_lr(self) -> float:

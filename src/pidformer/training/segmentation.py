@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load_weights, read_recipe, run_weights
+from pidformer.checkpoint import load_weights, read_recipe, run_weights, weights_hash
 from pidformer.data import Batch
 from pidformer.data.segmentation import (
     IGNORED,
@@ -174,11 +173,7 @@ class Backbone:
 
     def to_dict(self) -> dict[str, Any]:
         """For the run folder: name, gains and a hash of the weights."""
-        digest = hashlib.sha256()
-        for key, value in sorted(self.weights.items()):
-            digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-        return {"name": self.name, "gains": self.gains, "weights": digest.hexdigest()[:16]}
+        return {"name": self.name, "gains": self.gains, "weights": weights_hash(self.weights)}
 
 
 def read_backbone(where: str | None) -> Backbone | None:

@@ -72,9 +72,7 @@ def _is_mixed(labels: Tensor, max_category: float) -> Tensor:
     return ((counts > 0).sum(1) > 1) & (largest < max_category * total)
 
 
-def _places(
-    size: Tensor, corner: Tensor, is_flipped: Tensor, crop: int
-) -> tuple[Tensor, Tensor]:
+def _places(size: Tensor, corner: Tensor, is_flipped: Tensor, crop: int) -> tuple[Tensor, Tensor]:
     """Rows and columns (B, S) of the resized pair that a window shows; -1 beyond the pair."""
     place = torch.arange(crop, device=size.device)
     height, width = size.clamp(max=crop).unbind(1)

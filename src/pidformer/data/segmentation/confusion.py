@@ -37,9 +37,7 @@ def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
     # Pixels that do not count fall into one more cell, which is cut off.
     cells = torch.where(rows == IGNORED, num_classes**2, rows * num_classes + columns)
     offset = torch.arange(len(cells), device=cells.device)[:, None] * (num_classes**2 + 1)
-    counts = torch.bincount(
-        (cells + offset).flatten(), minlength=len(cells) * (num_classes**2 + 1)
-    )
+    counts = torch.bincount((cells + offset).flatten(), minlength=len(cells) * (num_classes**2 + 1))
     return counts.view(len(cells), -1)[:, :-1].unflatten(1, (num_classes, num_classes))
 
 

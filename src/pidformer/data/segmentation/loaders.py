@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -239,9 +239,7 @@ class EvalSegments:
                 self._tally.add(sample.unreadable)
                 if sample.image is None:
                     continue
-                if waiting and (
-                    len(waiting) == self._batch_size or waiting[0].size != sample.size
-                ):
+                if waiting and (len(waiting) == self._batch_size or waiting[0].size != sample.size):
                     yield self._stacked(waiting)
                     waiting = []
                 waiting.append(sample)
@@ -254,14 +252,14 @@ class EvalSegments:
         return SegmentBatch(
             images.to(self._device).float().div_(255),
             masks.to(self._device),
-            [sample.index for sample in samples],
+            [sample.number for sample in samples],
         )
 
 
 class _Sample(NamedTuple):
     """A pair from a worker, or why there is none."""
 
-    index: int
+    number: int
     image: Tensor | None = None
     mask: Tensor | None = None
     size: tuple[int, int] = (0, 0)
@@ -322,13 +320,13 @@ class _PlainPairs(Dataset[_Sample]):
 
 def _loaded(
     samples: Dataset[_Sample],
-    places: Iterable[list[object]],
+    places: Iterable[list[Any]],
     device: torch.device,
     num_workers: int,
 ) -> Iterator[list[_Sample]]:
     loader = DataLoader(
         samples,
-        batch_sampler=places,  # type: ignore[arg-type]
+        batch_sampler=places,
         num_workers=num_workers,
         collate_fn=list,
         pin_memory=device.type == "cuda",

@@ -15,6 +15,7 @@ from pidformer.data.segmentation.trees import (
 )
 from pidformer.errors import InputError
 
+
 def open_segmentation(location: str | Path, split: str) -> SegmentSource:
     """The `split` ("train" or "val") of the segmentation set at `location`, a folder.
 
