@@ -118,7 +118,7 @@ def test_strips_change_nothing(monkeypatch):
     model = Local()
     with torch.no_grad():
         whole = sliding.probabilities(model, images)
-        monkeypatch.setattr("pidformer.models.sliding.STRIP", 500)
+        monkeypatch.setattr("pidformer.models.sliding.STRIP", {False: 500})
         torch.testing.assert_close(sliding.probabilities(model, images), whole)
         assert torch.equal(sliding.labels(model, images), whole.argmax(1).to(torch.uint8))
 

@@ -32,8 +32,8 @@ MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The ratios of multi-scale evaluation, each taken plain and flipped."""
 VIEWS = ("single", "multi")
 """One view, or twelve."""
-STRIP = 1 << 22
-"""Probabilities (pixels x classes x images) made at once when labels are read off."""
+STRIP = {False: 1 << 22, True: 1 << 26}
+"""Probabilities (pixels x classes x images) made at once when labels are read off, CPU and GPU."""
 
 PixelLogits = Callable[[Tensor], Tensor]
 """Images (B, C, window, window) to logits (B, K, window, window), such as a `PixelModel`."""
@@ -159,7 +159,7 @@ class Sliding:
         """Sums of softmax(logits) over the views, some rows at a time."""
         height, width = images.shape[-2:]
         row = planes[0].shape[0] * planes[0].shape[1] * width
-        step = max(1, STRIP // max(1, row))
+        step = max(1, STRIP[images.is_cuda] // max(1, row))
         for start in range(0, height, step):
             rows = range(start, min(start + step, height))
             strips = []

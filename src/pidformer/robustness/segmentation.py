@@ -204,7 +204,7 @@ def _count(
         return attacked.logits(model, images)
 
     for batch in pairs:
-        for images, masks, indices in _parts(batch, sliding, threat):
+        for images, masks, indices in _parts(batch, sliding):
             shown = threatened(threat, whole, images, masks, seed=seed, indices=indices)
             matrices = confusion(masks, sliding.labels(model, shown), classes)
             total += matrices.sum(0)
@@ -218,13 +218,12 @@ def _count(
 
 
 def _parts(
-    batch: tuple[Tensor, Tensor, list[int]], sliding: Sliding, threat: PixelThreat | None
+    batch: tuple[Tensor, Tensor, list[int]], sliding: Sliding
 ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-    """Parts whose windows fit into one pass; an attack keeps all of them for its gradient."""
+    """Parts whose windows fit into one pass (or single images): logits of a part, and an attack's
+    graph of it, are kept whole."""
     images, masks, indices = batch
-    windows = sliding.count(images.shape[-2], images.shape[-1]) // len(sliding.views) or 1
-    is_attack = isinstance(threat, FGSM | PGD)
-    step = max(1, sliding.max_windows // windows) if is_attack or len(sliding.views) > 1 else GROUP
+    step = max(1, sliding.max_windows // sliding.count(images.shape[-2], images.shape[-1]))
     for start in range(0, len(indices), step):
         part = slice(start, start + step)
         yield images[part], masks[part], indices[part]

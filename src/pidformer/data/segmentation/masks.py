@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import colorsys
 import io
 import json
 from collections.abc import Sequence
@@ -112,14 +113,14 @@ def read_legend(path: Path) -> Legend:
 
 
 def default_palette(count: int) -> np.ndarray:
-    """Colours far apart for neighbouring numbers: the bits of 1, 2, ... dealt to r, g, b in turn.
+    """Colours that lie apart: hues in steps of the golden ratio, in turns lighter and darker.
 
-    >>> default_palette(3).tolist()
-    [[128, 0, 0], [0, 128, 0], [128, 128, 0]]
+    >>> default_palette(2).tolist()
+    [[242, 61, 61], [93, 122, 194]]
     """
-    numbers = np.arange(1, count + 1)
-    colours = np.zeros((count, 3), dtype=np.int64)
-    for bit in range(8):
-        for channel in range(3):
-            colours[:, channel] |= ((numbers >> (3 * bit + channel)) & 1) << (7 - bit)
-    return colours.astype(np.uint8)
+    shades = ((0.75, 0.95), (0.52, 0.76), (0.9, 0.6), (0.35, 0.98))  # saturation, value
+    colours = [
+        colorsys.hsv_to_rgb(0.6180339887 * number % 1, *shades[number % len(shades)])
+        for number in range(count)
+    ]
+    return np.rint(255 * np.array(colours)).astype(np.uint8)
