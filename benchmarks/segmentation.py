@@ -1,6 +1,6 @@
 """Sliding windows in batches against one window at a time.
 
-    python -m benchmarks.segmentation [--device cuda] [--images 4] [--classes 150] [--dtype bfloat16]
+    python -m benchmarks.segmentation [--device cuda] [--images 4] [--dtype bfloat16]
 
 One process, in turns, after a warm-up; a row is the median time of a batch of images and how many
 times slower one window at a time is. The labels of both are compared.

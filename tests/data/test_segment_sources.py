@@ -117,7 +117,7 @@ def test_a_mask_of_colours_is_unreadable(tmp_path):
 
 def test_a_palette_mask_gives_its_indices(tmp_path):
     root = write_ade(tmp_path)
-    indexed = Image.fromarray(np.full((24, 32), 3, dtype=np.uint8), mode="P")
+    indexed = Image.frombytes("P", (32, 24), bytes([3]) * (24 * 32))
     indexed.putpalette([9, 9, 9] * 256)
     indexed.save(root / "annotations/training/ADE_training_00000001.png")
     assert (open_segmentation(root, "train").decode(1).mask == 2).all()

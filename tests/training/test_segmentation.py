@@ -214,7 +214,7 @@ def test_backbones_that_cannot_be_used(tmp_path, data, backbone, whole):
     }
     for where, words in cases.items():
         with pytest.raises(InputError, match=words):
-            build_task(recipe(f"segmentation.backbone={where}"), data)
+            build_task(recipe(f"segmentation.backbone={where}"), data).build()
     wide = recipe(f"segmentation.backbone={backbone[0]}", "model.options.embed_dim=32")
     with pytest.raises(InputError, match="is 16 wide, this encoder 32"):
         build_task(wide, data).build()

@@ -27,12 +27,12 @@ def load_backbone(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], 
     given = {
         key: value
         for key, value in weights.items()
-        if not key.startswith(LEFT_OUT) and not (_is_gain(key) and key not in own)
+        if not key.startswith(LEFT_OUT) and not (is_gain(key) and key not in own)
     }
     _check_width(encoder, given, name)
     if "pos_embed" in given:
         given["pos_embed"] = _fitted_positions(encoder, given["pos_embed"], name)
-    missing = [key for key in own if key not in given and not _is_gain(key)]
+    missing = [key for key in own if key not in given and not is_gain(key)]
     extra = [key for key in given if key not in own]
     wrong = [
         f"{key} {tuple(given[key].shape)} instead of {tuple(own[key].shape)}"
@@ -74,7 +74,8 @@ def _fitted_positions(encoder: PIDVisionTransformer, positions: Tensor, name: st
     return resize_positions(positions, (side, side), encoder.patch_embed.grid_size, prefix)
 
 
-def _is_gain(key: str) -> bool:
+def is_gain(key: str) -> bool:
+    """Whether a key of a state dict belongs to learned gains."""
     return ".attn.gains." in key
 
 

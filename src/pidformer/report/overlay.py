@@ -52,7 +52,8 @@ def with_legend(
 
 def save_labels(path: Path, labels: np.ndarray, palette: np.ndarray) -> None:
     """An indexed PNG: the pixels are the labels, shown in their colours."""
-    image = Image.fromarray(labels.astype(np.uint8), mode="P")
+    height, width = labels.shape
+    image = Image.frombytes("P", (width, height), labels.astype(np.uint8).tobytes())
     image.putpalette(palette.astype(np.uint8).tobytes())
     save_picture(path, image)
 

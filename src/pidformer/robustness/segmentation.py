@@ -30,8 +30,7 @@ from pidformer.data.segmentation import (
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
 from pidformer.errors import InputError
-from pidformer.models import PixelModel
-from pidformer.models.sliding import Sliding, View
+from pidformer.models.sliding import PixelLogits, Sliding, View
 from pidformer.robustness.attack import PIXELS
 from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
@@ -133,13 +132,16 @@ def evaluate_segmentation(
     _check_classes(run, info, source)
     sliding = Sliding.of(info["inference"], views, max_windows)
     begun = time.perf_counter()
-    autocast = torch.autocast(
-        torch.device(device).type, torch.bfloat16, enabled=precision == "bfloat16"
+    is_half = precision == "bfloat16"
+
+    def logits(images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16, enabled=is_half):
+            return model(images)
+
+    pairs = EvalSegments(
+        source, batch_size=GROUP, limit=limit, device=device, num_workers=num_workers
     )
-    with autocast:
-        total, per_pair, truth_hash = _count(
-            model, source, sliding, threat, seed, limit, device, num_workers
-        )
+    total, per_pair, truth_hash = _count(logits, pairs, len(source.classes), sliding, threat, seed)
     low, high = miou_interval(per_pair)
     metrics = segmentation_scores(total) | {
         "miou_low": low,
@@ -171,7 +173,7 @@ def evaluate_segmentation(
         "precision": precision,
         "batch_size": max_windows,
         "machine": results.machine(),
-        "command": " ".join(["pidformer", *sys.argv[1:]]),
+        "command": " ".join(sys.argv),
     }
     details = {"confusion": total.tolist(), "areas": pack_areas(per_pair)}
     results.append(
@@ -182,23 +184,17 @@ def evaluate_segmentation(
 
 
 def _count(
-    model: PixelModel,
-    source: SegmentSource,
+    model: PixelLogits,
+    pairs: EvalSegments,
+    classes: int,
     sliding: Sliding,
     threat: PixelThreat | None,
     seed: int,
-    limit: int | None,
-    device: str,
-    num_workers: int,
 ) -> tuple[Tensor, np.ndarray, str]:
     """Confusion (K, K), areas of each pair (N, 3, K) and a hash of the true labels."""
-    classes = len(source.classes)
-    total = torch.zeros(classes, classes, dtype=torch.int64, device=device)
+    total = torch.zeros(classes, classes, dtype=torch.int64)
     found, digest = [], hashlib.sha256()
     attacked = replace(sliding, views=(View(),))
-    pairs = EvalSegments(
-        source, batch_size=GROUP, limit=limit, device=device, num_workers=num_workers
-    )
 
     def whole(images: Tensor) -> Tensor:
         return attacked.logits(model, images)
@@ -207,14 +203,14 @@ def _count(
         for images, masks, indices in _parts(batch, sliding):
             shown = threatened(threat, whole, images, masks, seed=seed, indices=indices)
             matrices = confusion(masks, sliding.labels(model, shown), classes)
-            total += matrices.sum(0)
+            total += matrices.sum(0).cpu()
             found.append(areas(matrices))
             digest.update(masks.cpu().numpy().tobytes())
     if not found:
         raise InputError("no pair could be read; nothing to score")
     per_pair = np.concatenate(found)
     digest.update(str(len(per_pair)).encode())
-    return total.cpu(), per_pair, digest.hexdigest()[:16]
+    return total, per_pair, digest.hexdigest()[:16]
 
 
 def _parts(

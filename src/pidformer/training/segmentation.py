@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.errors import InputError
-from pidformer.models.backbone import load_backbone
+from pidformer.models.backbone import is_gain, load_backbone
 from pidformer.models.build import build_segmenter
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
@@ -53,9 +54,13 @@ class Segmentation:
         self.own = recipe.segmentation
         self.location = data
         self.val_source = open_segmentation(data, "val")
-        self.backbone = read_backbone(self.own.backbone)
         self._eval: EvalSegments | None = None
         self._scale: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """What the encoder starts from; not read by those who only evaluate."""
+        return read_backbone(self.own.backbone)
 
     def build(self) -> Segmenter:
         fields = self.recipe.to_dict()
@@ -147,6 +152,14 @@ class Segmentation:
 
     def _compare_gains(self, model: Segmenter, backbone: Backbone) -> None:
         before = resolve_gains(backbone.gains, len(model.encoder.blocks))
+        left_out = [key for key in backbone.weights if is_gain(key)]
+        if left_out and not any(map(is_gain, model.encoder.state_dict())):
+            warnings.warn(
+                f"backbone {backbone.name} learned its gains, from {before}; they are left out, "
+                f"the segmenter takes {model.gains}",
+                stacklevel=2,
+            )
+            return
         if before != model.gains:
             warnings.warn(
                 f"backbone {backbone.name} was trained with gains {before}, the segmenter takes "
