@@ -9,6 +9,7 @@ times slower one window at a time is. The labels of both are compared.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -42,11 +43,13 @@ def main() -> None:
     where = torch.cuda.get_device_name() if images.is_cuda else "CPU"
     print(
         f"Segmenter-tiny, {options.images} images of {size[1]} x {size[0]}, windows of "
-        f"{options.size}, {options.classes} classes, {options.dtype}, {where}\n"
+        f"{options.size}, {options.classes} classes, {where}\n"
     )
-    print("| views | windows an image | batched, ms | one window at a time, ms | ratio | same |")
-    print("|---|---|---|---|---|---|")
-    for name, sliding in (("single", single), ("multi (12)", single.multi())):
+    print("| views | dtype | windows an image | batched, ms | one at a time, ms | ratio | same |")
+    print("|---|---|---|---|---|---|---|")
+    rows = [("single", single), ("multi (12)", single.multi())]
+    dtypes = ["float32", "bfloat16"] if options.dtype == "both" else [options.dtype]
+    for (name, sliding), dtype in itertools.product(rows, dtypes):
         one = replace(sliding, max_windows=1)
         runs: dict[str, Callable[[], Tensor]] = {
             "batched": lambda sliding=sliding: sliding.labels(model, images),
@@ -54,14 +57,14 @@ def main() -> None:
         }
         context = (
             torch.autocast(images.device.type, torch.bfloat16)
-            if options.dtype == "bfloat16"
+            if dtype == "bfloat16"
             else nullcontext()
         )
         with torch.no_grad(), context:
             times, labels = _measure(runs, images, options.rounds)
         agreement = (labels["batched"] == labels["one"]).float().mean().item()
         print(
-            f"| {name} | {sliding.count(*size)} | {1e3 * times['batched']:.1f} | "
+            f"| {name} | {dtype} | {sliding.count(*size)} | {1e3 * times['batched']:.1f} | "
             f"{1e3 * times['one']:.1f} | {times['one'] / times['batched']:.2f} | "
             f"{100 * agreement:.2f} % |",
             flush=True,
@@ -94,7 +97,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--size", type=int, default=512 if is_cuda else 64)
     parser.add_argument("--classes", type=int, default=150 if is_cuda else 11)
     parser.add_argument("--max-windows", type=int, default=32)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16", "both"], default="both" if is_cuda else "float32"
+    )
     parser.add_argument("--rounds", type=int, default=5 if is_cuda else 3)
     return parser.parse_args()
 

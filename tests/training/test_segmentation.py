@@ -1,5 +1,8 @@
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -286,3 +289,45 @@ def test_a_run_of_before_the_new_keys_goes_on(whole, tmp_path, data):
     del fields["schedule"]["power"], fields["segmentation"]["augment"]["hue"]
     (run / "recipe.yaml").write_text(yaml.safe_dump(fields))
     assert train(recipe(), run, data=data, device="cpu", is_shown=False) == whole[1]
+
+
+def test_learned_gains_of_a_backbone_are_named_when_left_out(tmp_path, data, backbone):
+    run = tmp_path / "learned"
+    shutil.copytree(backbone[0], run)
+    weights = dict(backbone[1])
+    weights["blocks.1.attn.gains.raw_load"] = torch.zeros(2)
+    save_file(weights, run / "model.safetensors")
+    task = build_task(recipe(f"segmentation.backbone={run}"), data)
+    with pytest.warns(UserWarning, match="learned its gains, from .*p=0.8.*are left out"):
+        task.build()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_train_like_one(tmp_path, data, parallel):
+    """The same batches; the loss is a mean of means, so equal only where labels are as many."""
+    options = {"embed_dim": 16, "depth": 2, "num_heads": 2, "patch_size": 4, "init_std": 0.1}
+    text = yaml.safe_dump(options, default_flow_style=True).strip()
+    common = [
+        "camvid/pid.yaml", f"model.options={text}", "data.image_size=16", "data.batch_size=4",
+        "data.workers=0", "segmentation.scale=[64, 24]", "segmentation.stride=12",
+        "segmentation.decoder.dropout=0", "segmentation.augment.ratio=[1.0, 1.0]",
+        "schedule.epochs=3", "schedule.warmup_epochs=0", "train.precision=fp32",
+        "train.log_steps=1", "--device", "cpu", "--data", str(data),
+    ]  # fmt: skip
+    many = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
+    for name, launcher in {"one": ["-m"], "two": many}.items():
+        extra = [f"train.parallel={parallel}"] if name == "two" else []
+        out = ["--out", str(tmp_path / name)]
+        subprocess.run(
+            [sys.executable, *launcher, "pidformer", "train", *common, *extra, *out],
+            check=True,
+            capture_output=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+    one, two = (
+        [r.metrics["loss"] for r in results.read(tmp_path / name) if r.kind == "train"]
+        for name in ("one", "two")
+    )
+    np.testing.assert_allclose(one, two, rtol=0.02)
+    assert one[-1] < one[0] - 0.05

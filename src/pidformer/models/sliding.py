@@ -196,13 +196,13 @@ class Sliding:
             return _wide(logits)
         window, top, left = self.window, place.top, place.left
         rows, columns = slice(top, top + window), slice(left, left + window)
-        weighted = _wide(logits) * place.overlap[rows, columns]
+        logits, weight = _wide(logits), place.overlap[rows, columns]
         if plane is None:
-            plane = weighted.new_zeros(*logits.shape[:2], height, width)
-        if weighted.requires_grad:  # in place would tie the graph in knots
+            plane = logits.new_zeros(*logits.shape[:2], height, width)
+        if logits.requires_grad:  # in place would tie the graph in knots
             room = (left, width - left - window, top, height - top - window)
-            return plane + F.pad(weighted, room)
-        plane[..., rows, columns] += weighted
+            return plane + F.pad(logits * weight, room)
+        plane[..., rows, columns].addcmul_(logits, weight)
         return plane
 
 
