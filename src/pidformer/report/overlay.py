@@ -36,17 +36,18 @@ def with_legend(
     counts = np.bincount(labels.ravel(), minlength=len(classes))
     order = [int(label) for label in np.argsort(-counts, kind="stable") if counts[label]]
     lines = [f"{classes[label]}  {100 * counts[label] / labels.size:.1f} %" for label in order]
-    font = ImageFont.load_default()
-    width = max(int(font.getlength(line)) for line in lines) + _ROW + 3 * _MARGIN
-    height = max(picture.height, len(lines) * _ROW + 2 * _MARGIN)
+    row = max(_ROW, picture.height // 30)
+    font = ImageFont.load_default(size=0.6 * row)
+    width = max(int(font.getlength(line)) for line in lines) + row + 3 * _MARGIN
+    height = max(picture.height, len(lines) * row + 2 * _MARGIN)
     page = Image.new("RGB", (picture.width + width, height), "white")
     page.paste(picture, (0, 0))
     draw = ImageDraw.Draw(page)
     for place, (label, line) in enumerate(zip(order, lines, strict=True)):
-        left, top = picture.width + _MARGIN, _MARGIN + place * _ROW
-        box = (left, top + 2, left + _ROW - 4, top + _ROW - 2)
+        left, top = picture.width + _MARGIN, _MARGIN + place * row
+        box = (left, top + 2, left + row - 4, top + row - 2)
         draw.rectangle(box, fill=tuple(palette[label].tolist()), outline="black")
-        draw.text((left + _ROW + 2, top + 2), line, fill="black", font=font)
+        draw.text((left + row + 2, top + 0.15 * row), line, fill="black", font=font)
     return page
 
 
