@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -85,14 +85,14 @@ def table1(groups: Sequence[Group]) -> list[Line]:
 def _plain_lines(groups: Sequence[Group], row: str) -> Iterable[Line]:
     for metric, (title, lower) in _METRICS.items():
         cells = tuple(_cell(group, row, metric) for group in groups)
-        if not any(cells):
+        if not any(cells) or ("@" in row and metric != "top1"):
             continue
         differences: tuple[Difference | None, ...] = tuple(
             compare(groups[0], group, row) if metric == "top1" and place else None
             for place, group in enumerate(groups)
         )
         yield Line(
-            TITLES.get(row, row), title, lower, _threat_of(groups, row), cells, differences
+            _title(row), title, lower, _threat_of(groups, row), cells, differences
         )
 
 
@@ -139,7 +139,8 @@ def _cell(group: Group, row: str, metric: str) -> Cell | None:
     if not values:
         return None
     if len(values) > 1:
-        return _over_seeds(values)
+        cell = _over_seeds(values)  # Student's t knows nothing of 0 and 100 %
+        return replace(cell, low=max(cell.low, 0.0), high=min(cell.high, 100.0))
     (low,), (high,) = (
         group.values(row, f"{metric}_{end}") or [math.nan] for end in ("low", "high")
     )
@@ -161,7 +162,14 @@ def _threat_of(groups: Sequence[Group], row: str) -> str:
 
 
 def _stem(row: str) -> str:
-    return row.split("/")[0]
+    """The set of a corrupted row ("imagenet-c/fog/3"), else the row itself."""
+    parts = row.split("/")
+    return parts[0] if len(parts) == 3 else row
+
+
+def _title(row: str) -> str:
+    name, at, budget = row.partition("@")
+    return TITLES.get(name, name) + (f" {budget}" if at else "")
 
 
 def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
