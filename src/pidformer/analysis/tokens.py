@@ -162,7 +162,7 @@ def _norms(model: Model) -> list[nn.Module]:
             f"of='norm' needs pre-norm blocks of timm or ours; for {type(inner).__name__} give "
             "the norms themselves: layers=[...]"
         )
-    return [*(block.norm1 for block in blocks[1:]), inner.norm]  # type: ignore[union-attr]
+    return [*(block.norm1 for block in blocks[1:]), inner.norm]
 
 
 def _prefix(model: Model, prefix: int | None) -> int:

@@ -35,8 +35,8 @@ def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None
     depths = [len(certificate.spectrum.kappas) for certificate in models.values()]
     columns = min(COLUMNS, max(depths))
     with matplotlib.rc_context(style()):
-        figure = Figure(figsize=(2.5 * columns + 0.4, 2.9 * len(models)), layout="constrained")
-        rows = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
+        figure = Figure(figsize=(2.5 * columns + 0.4, 3.0 * len(models)), layout="constrained")
+        rows = figure.subfigures(len(models), 1, squeeze=False, hspace=0.04)[:, 0]
         for row, (label, certificate), depth in zip(rows, models.items(), depths, strict=True):
             row.suptitle(_title(label, certificate), fontsize=12, color=INK)
             places = row.subplots(1, columns, squeeze=False)[0]

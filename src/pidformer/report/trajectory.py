@@ -20,7 +20,7 @@ from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.style import INK, check_format, run_colors, style
 
-FRAMES = 6
+FRAMES = 5
 """Frames between two layers."""
 
 
@@ -73,9 +73,7 @@ def _panels(paths: Mapping[str, Trajectory], dpi: int) -> tuple[Figure, list[Axe
     return figure, places[: len(paths)]
 
 
-def _save_picture(
-    paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path
-) -> None:
+def _save_picture(paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path) -> None:
     figure, places = _panels(paths, dpi=130)
     for axes, (label, path) in zip(places, paths.items(), strict=True):
         points = path.points.numpy()  # (L + 1, N, 2)
@@ -85,8 +83,9 @@ def _save_picture(
             axes.add_collection(
                 LineCollection(list(steps), colors=colors[label], alpha=fade, linewidths=0.9)
             )
-        axes.scatter(*points[0].T, s=16, facecolors="white", edgecolors=INK, linewidths=0.8)
-        axes.scatter(*points[-1].T, s=26, color=colors[label], zorder=3, linewidths=0)
+        (x, y), (last_x, last_y) = points[0].T, points[-1].T
+        axes.scatter(x, y, s=16, facecolors="white", edgecolors=INK, linewidths=0.8)
+        axes.scatter(last_x, last_y, s=26, color=colors[label], zorder=3, linewidths=0)
     figure.supxlabel("white: embedding; full: last layer", fontsize=10)
     with atomic_path(target) as temporary:
         figure.savefig(temporary)
@@ -95,7 +94,9 @@ def _save_picture(
 def _save_film(paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path) -> None:
     figure, places = _panels(paths, dpi=72)
     dots = [
-        axes.scatter(*path.points[0].numpy().T, s=26, color=colors[label], linewidths=0)
+        axes.scatter(
+            path.points[0, :, 0], path.points[0, :, 1], s=26, color=colors[label], linewidths=0
+        )
         for axes, (label, path) in zip(places, paths.items(), strict=True)
     ]
     caption = figure.supxlabel("embedding", fontsize=11)
@@ -108,6 +109,8 @@ def _save_film(paths: Mapping[str, Trajectory], colors: Mapping[str, str], targe
         caption.set_text("embedding" if time < 0.5 else f"layer {round(time)}")
         return [*dots, caption]
 
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not for every frame
     film = FuncAnimation(figure, draw, frames=times, blit=False)
     with atomic_path(target) as temporary:
         film.save(str(temporary), writer=PillowWriter(fps=12))
