@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +21,7 @@ from pidformer.report.style import BAD, GOOD, GREY, INK, PID, check_format, styl
 
 COLUMNS = 6
 _MOST_DOTS = 4000
+_LINE = np.linspace(-1.12, 1.12, 225)
 
 
 def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None:
@@ -79,11 +81,16 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
 
 
 def _shade_stable(axes: Axes, gains: PIDGains) -> None:
-    line = np.linspace(-1.12, 1.12, 225)
-    real, imaginary = np.meshgrid(line, line)
-    stable = schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
-    axes.contourf(real, imaginary, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
-    axes.contour(real, imaginary, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+    stable = _stable_grid(gains)
+    axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
+    axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+
+
+@lru_cache(maxsize=64)
+def _stable_grid(gains: PIDGains) -> np.ndarray:
+    """1 where kappa is stable, 0 elsewhere, over the square that is drawn."""
+    real, imaginary = np.meshgrid(_LINE, _LINE)
+    return schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
 
 
 def _thin(points: Tensor, heads: int) -> Tensor:
