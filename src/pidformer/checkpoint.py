@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -145,15 +144,6 @@ def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
     if checkpoint is None or name not in checkpoint.tensors:
         raise InputError(f"run {run} has no {name} weights yet; train it first")
     return checkpoint.tensors[name]
-
-
-def weights_hash(weights: Tensors) -> str:
-    """sha256 over the names and values of weights, 16 hex digits."""
-    digest = hashlib.sha256()
-    for name, value in sorted(weights.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
 
 
 def read_model_info(run: Path) -> dict[str, Any]:

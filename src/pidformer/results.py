@@ -27,10 +27,10 @@ class Record:
     metrics: Mapping[str, float]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Run, data, seed, threat, command: enough to rerun it."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was found for each image or layer, small: pairs are compared from records alone."""
     step: int | None = None
     time: float = field(default_factory=time.time)
-    details: Mapping[str, Any] = field(default_factory=dict)
-    """What was found for each image or class, small: enough to compare pairs."""
 
     def to_json(self) -> str:
         fields = asdict(self)

@@ -14,7 +14,8 @@ from pidformer.errors import InputError
 from pidformer.models.sliding import Sliding
 from pidformer.robustness import APGD, FGSM, PGD, evaluate_segmentation, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
-from pidformer.robustness.segmentation import threatened, twin_hash
+from pidformer.robustness.segmentation import threatened
+from pidformer.subjects import recipe_hash
 from pidformer.training.run import train
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe
@@ -60,8 +61,8 @@ def test_a_record_holds_what_is_needed_to_compare(run, data):
 def test_twins_share_a_recipe_hash():
     fields = recipe().to_dict()
     twin = recipe("model.gains=null", "seed=4", "segmentation.backbone=runs/x").to_dict()
-    assert twin_hash(fields) == twin_hash(twin)
-    assert twin_hash(fields) != twin_hash(recipe("optim.lr=1e-3").to_dict())
+    assert recipe_hash(fields) == recipe_hash(twin)
+    assert recipe_hash(fields) != recipe_hash(recipe("optim.lr=1e-3").to_dict())
 
 
 def test_records_of_twins_share_the_data_and_differ_in_weights(run, data, tmp_path):

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pidformer import results
 from pidformer.demo.display import Display
 from pidformer.demo.measure import MADE_BY, Job
@@ -17,6 +15,7 @@ from pidformer.demo.page import write_report
 from pidformer.demo.summary import MODELS, SHOWN_BUDGET, ModelSummary, summarise
 from pidformer.demo.words import verdicts
 from pidformer.demo.workers import MOST, run_jobs, usable_cores
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.training import load_recipe
 
@@ -65,10 +64,7 @@ def demo(
     out = Path(out)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
-    if device not in ("cpu", "cuda", "auto"):
-        raise InputError(f"device must be auto, cpu or cuda, got {device!r}")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(as_device(device))
     jobs = _jobs(out, seeds, device, tuple(overrides))
     epochs = load_recipe(jobs[0].recipe, overrides).schedule.epochs
     if workers is None:

@@ -14,6 +14,7 @@ from rich.progress import track
 
 from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data.pictures import UnreadableImage, pixels, read_picture
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.models.sliding import Sliding
@@ -42,12 +43,11 @@ def segment_files(
             f"{run} is a run of {recipe.get('task', 'classification')}, not of segmentation"
         )
     names = _names(files)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    place = as_device(device)
     info = read_model_info(run)
     classes, palette = info["classes"], np.array(info["palette"], dtype=np.uint8)
     sliding = Sliding.of(info["inference"], views, max_windows)
-    model = load(run).to(device)
+    model = load(run).to(place)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_path(out / "legend.json") as path:
         path.write_text(json.dumps({"classes": classes, "palette": info["palette"]}))
@@ -62,7 +62,7 @@ def segment_files(
             image = read_picture(file)
         except UnreadableImage as error:
             raise InputError(f"cannot read {file} as an image ({error})") from None
-        batch = torch.from_numpy(pixels(image))[None].to(device).float() / 255
+        batch = torch.from_numpy(pixels(image))[None].to(place).float() / 255
         labels = sliding.labels(model, batch)[0].cpu().numpy()
         paths = {kind: out / f"{name}.{kind}.png" for kind in ("overlay", "classes")}
         tinted = overlay(image, labels, palette, opacity)

@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from pidformer.errors import InputError
-from pidformer.robustness.attack import Attack, Bounds, ascent, check_finite, check_steps, logits_of
+from pidformer.robustness.attack import (
+    Attack,
+    Bounds,
+    ascent,
+    check_finite,
+    check_steps,
+    confirm,
+    logits_of,
+)
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import cross_entropy
+from pidformer.robustness.precision import judge
 from pidformer.robustness.threat import Model, check_budget
 
 
@@ -32,14 +41,16 @@ class FGSM(Attack):
     eps: float = 3 / 255
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_budget("eps", self.eps)
 
     def perturb(
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
     ) -> Tensor:
-        """One step of `eps`."""
-        low, high = _ball(images, self.eps, bounds)
-        return _climb(model, labels, images, low, high, self.eps, 1, early_stop=False)
+        """One step of `eps`, which cannot leave the ball."""
+        _, _, gradient = ascent(model, images, cross_entropy(labels))
+        check_finite(gradient.isfinite())
+        return gradient.sign_().mul_(self.eps).add_(images).clamp_(*bounds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -61,6 +72,8 @@ class PGD(Attack):
     early_stop: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._read_budgets("step_size")
         check_budget("eps", self.eps)
         check_budget("step_size", self.step_size)
         check_steps(steps=self.steps, restarts=self.restarts)
@@ -119,26 +132,31 @@ def _climb(
 ) -> Tensor:
     """`steps` sign-gradient steps up the loss, between `low` and `high`."""
     attacked = torch.clamp(start, low, high)
-    result = torch.empty_like(attacked)
+    result = None  # made when the first image comes to rest
     rows = torch.arange(len(labels), device=labels.device)
     is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
     for _ in range(steps):
         logits, _, gradient = ascent(model, attacked, cross_entropy(labels))
         is_finite &= gradient.isfinite().all()  # looked at once, at the end: a device need not wait
-        if early_stop and not bool((alive := logits.argmax(-1) == labels).all()):
-            result[rows[~alive]] = attacked[~alive]
-            rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
-            low, high, gradient = low[alive], high[alive], gradient[alive]
-            if not len(rows):
-                break
-        attacked = torch.clamp(attacked + step_size * gradient.sign(), low, high)
+        if early_stop:
+            alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
+            if not bool(alive.all()):
+                result = torch.empty_like(attacked) if result is None else result
+                result[rows[~alive]] = attacked[~alive]
+                rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
+                low, high, gradient = low[alive], high[alive], gradient[alive]
+                if not len(rows):
+                    break
+        attacked = torch.clamp(gradient.sign_().mul_(step_size).add_(attacked), low, high)
     check_finite(is_finite)
+    if result is None:
+        return attacked
     result[rows] = attacked
     return result
 
 
 def _score(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     """How well an attack did, (B,): 1 if misclassified, less the probability of the true class."""
-    logits = logits_of(model, images)
+    logits = logits_of(judge(model), images)
     probability = logits.double().softmax(-1).gather(-1, labels[:, None])[:, 0]
     return (logits.argmax(-1) != labels).double() - probability

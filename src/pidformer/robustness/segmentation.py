@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
+import shlex
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.checkpoint import load, read_model_info, read_recipe, weights_hash
+from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data.segmentation import (
     IGNORED,
     EvalSegments,
@@ -29,6 +29,7 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.models.sliding import PixelLogits, Sliding, View
 from pidformer.robustness.attack import PIXELS
@@ -36,6 +37,7 @@ from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model
+from pidformer.subjects import fingerprint, recipe_hash
 
 PixelThreat = Corruption | FGSM | PGD
 UNLABELLED = -100
@@ -110,6 +112,7 @@ def evaluate_segmentation(
     max_windows: int = 32,
     precision: Literal["float32", "bfloat16"] = "float32",
     num_workers: int = 0,
+    command: str | None = None,
 ) -> dict[str, Any]:
     """mIoU of a segmentation run on a set's validation split; also written to its results.
 
@@ -125,9 +128,8 @@ def evaluate_segmentation(
         raise InputError(
             f"{run} is a run of {recipe.get('task', 'classification')}, not of segmentation"
         )
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = load(run, gains=gains, ema=ema).to(device)
+    place = as_device(device)
+    model = load(run, gains=gains, ema=ema).to(place).requires_grad_(False)
     source = open_segmentation(data, "val")
     _check_classes(run, info, source)
     sliding = Sliding.of(info["inference"], views, max_windows)
@@ -139,7 +141,7 @@ def evaluate_segmentation(
             return model(images)
 
     pairs = EvalSegments(
-        source, batch_size=GROUP, limit=limit, device=device, num_workers=num_workers
+        source, batch_size=GROUP, limit=limit, device=place, num_workers=num_workers
     )
     total, per_pair, truth_hash = _count(logits, pairs, len(source.classes), sliding, threat, seed)
     low, high = miou_interval(per_pair)
@@ -151,13 +153,13 @@ def evaluate_segmentation(
     }
     settings = {
         "model": str(run),
-        "weights": weights_hash(model.model.state_dict()),
+        "weights": fingerprint(model),
         "label": run.name,
         "gains": _text(model.model.gains),
         "decoder_gains": _text(model.model.decoder_gains),
         "backbone": info.get("backbone"),
         "train_seed": recipe.get("seed"),
-        "recipe": twin_hash(recipe),
+        "recipe": recipe_hash(recipe),
         "data": str(data),
         "data_hash": truth_hash,
         "views": views,
@@ -173,7 +175,7 @@ def evaluate_segmentation(
         "precision": precision,
         "batch_size": max_windows,
         "machine": results.machine(),
-        "command": " ".join(sys.argv),
+        "command": command or shlex.join(sys.argv),
     }
     details = {"confusion": total.tolist(), "areas": pack_areas(per_pair)}
     results.append(
@@ -225,17 +227,6 @@ def _parts(
         yield images[part], masks[part], indices[part]
 
 
-def twin_hash(recipe: Mapping[str, Any]) -> str:
-    """What twins share: the recipe without gains, seed and backbone, 16 hex digits."""
-    fields = json.loads(json.dumps(recipe))
-    fields.pop("seed", None)
-    for section, key in (("model", "gains"), ("segmentation", "backbone")):
-        (fields.get(section) or {}).pop(key, None)
-    ((fields.get("segmentation") or {}).get("decoder") or {}).pop("gains", None)
-    text = json.dumps(fields, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _check_classes(run: Path, info: Mapping[str, Any], source: SegmentSource) -> None:
     if list(source.classes) != info["classes"]:
         raise InputError(
@@ -258,4 +249,4 @@ def _row(threat: PixelThreat | None) -> str:
 
 
 def _text(gains: object) -> str | None:
-    return None if gains is None else repr(gains)
+    return None if gains is None else str(gains)

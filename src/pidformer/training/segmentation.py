@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load_weights, read_recipe, run_weights, weights_hash
+from pidformer.checkpoint import load_weights, read_recipe, run_weights
 from pidformer.data import Batch
 from pidformer.data.segmentation import (
     IGNORED,
@@ -28,6 +28,7 @@ from pidformer.models.build import build_segmenter
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
+from pidformer.subjects import fingerprint
 from pidformer.training.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ class Backbone:
 
     def to_dict(self) -> dict[str, Any]:
         """For the run folder: name, gains and a hash of the weights."""
-        return {"name": self.name, "gains": self.gains, "weights": weights_hash(self.weights)}
+        return {"name": self.name, "gains": self.gains, "weights": fingerprint(self.weights)}
 
 
 def read_backbone(where: str | None) -> Backbone | None:

@@ -15,7 +15,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from pidformer.data.checks import (
     Resident,
-    as_device,
     check_colour,
     check_counts,
     check_rank,
@@ -32,6 +31,7 @@ from pidformer.data.segmentation.geometry import Scale, rescaled
 from pidformer.data.segmentation.masks import IGNORED
 from pidformer.data.segmentation.pair import SegmentSource
 from pidformer.data.storage import fits_in_memory
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 
 CHUNK = 512
