@@ -24,6 +24,7 @@ def pid_attention(
     dropout_p: float = 0.0,
     scale: float | None = None,
     first_layer: FirstLayer = "free",
+    value: Tensor | None = None,
 ) -> tuple[Tensor, PIDState | None]:
     """u_l = softmax(q k^T scale) v_l + p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}).
 
@@ -32,7 +33,8 @@ def pid_attention(
     layer; `state=None` marks the first layer. `gains=None` is plain attention, with no state.
 
     With more keys than queries (M > N, decoding with a cache) the queries are the last N of the M
-    tokens. The control of a token reads that token alone, so the cache holds nothing new.
+    tokens; where they are not (a cache of fixed size), `value` (B, Hkv, N, D) gives their values.
+    The control of a token reads that token alone, so the cache holds nothing new.
 
     The control is computed in float32 or wider and rounded once, into the output's type.
     """
@@ -50,7 +52,8 @@ def pid_attention(
     )
     if gains is None:
         return out, state
-    value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
+    if value is None:
+        value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
     is_free = state is None and first_layer == "free"
     control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else _add(out, control)), state
