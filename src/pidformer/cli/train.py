@@ -50,7 +50,13 @@ def train(
     if as_json:
         typer.echo(json.dumps({"run": str(folder)} | scores))
     else:
-        typer.echo(
-            f"{folder}: top-1 {scores['top1']:.2f} % "
-            f"[{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], top-5 {scores['top5']:.2f} %"
-        )
+        typer.echo(f"{folder}: {_summary(scores)}")
+
+
+def _summary(scores: dict[str, float]) -> str:
+    if "ppl" in scores:
+        return f"perplexity {scores['ppl']:.2f}, {scores['bits_per_character']:.3f} bits/character"
+    return (
+        f"top-1 {scores['top1']:.2f} % [{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], "
+        f"top-5 {scores['top5']:.2f} %"
+    )

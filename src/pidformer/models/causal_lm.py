@@ -1,4 +1,4 @@
-"""The language model's public names; importing this registers them with Hugging Face's Auto classes.
+"""The language model's public names; importing this registers them with the Auto classes.
 
 import pidformer.models.causal_lm
 AutoModelForCausalLM.from_pretrained(folder)

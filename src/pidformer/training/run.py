@@ -12,7 +12,7 @@ from pidformer.errors import InputError
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
-from pidformer.training.recipe import Recipe, difference
+from pidformer.training.recipe import Recipe, difference, recipe_from
 from pidformer.training.tasks import Task, build_task
 
 LOCK = ".lock"
@@ -22,6 +22,7 @@ MAY_DIFFER = (
     "train.checkpoint_seconds",
     "train.checkpoint_steps",
     "train.compile",
+    "text.cache",
 )
 """What may change when a run continues: nothing that moves its numbers beyond rounding."""
 
@@ -64,7 +65,8 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         return
     if not has_progress(out):
         return  # ended before its first checkpoint: nothing to lose
-    lines = difference(read_recipe(out), recipe.to_dict())
+    # Read as a recipe, so that sections younger than the run count at their defaults.
+    lines = difference(recipe_from(read_recipe(out)).to_dict(), recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")

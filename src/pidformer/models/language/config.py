@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from transformers import PretrainedConfig
@@ -190,7 +191,7 @@ class PIDformerConfig(PretrainedConfig):
                 f"use 'ascending' with {self.position_type}"
             )
         edges = [0, *(self.cutoffs or []), self.vocab_size]
-        if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(edges)):
             raise InputError(
                 f"cutoffs must rise and stay below vocab_size {self.vocab_size}, got {self.cutoffs}"
             )

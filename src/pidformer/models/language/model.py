@@ -298,7 +298,7 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
     def create_masks_for_generate(
         attention_mask: Tensor | None = None, past_key_values: Any = None, **given: Any
     ) -> Tensor | None:
-        """The mask of a step with a cache of fixed size, of one shape, so that steps compile once."""
+        """The mask of a step with a cache of fixed size: always one shape, so it compiles once."""
         size = fixed_size(past_key_values)
         embeds = given.get("inputs_embeds", given.get("input_embeds"))
         if (

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +81,7 @@ class AdaptiveSoftmax(nn.Module):
         return nll
 
     def _tails(self) -> list[tuple[int, int]]:
-        return list(zip(self.edges, self.edges[1:], strict=False))
+        return list(pairwise(self.edges))
 
     def _head(self, hidden: Tensor, table: Tensor) -> Tensor:
         first = self.edges[0]
