@@ -43,7 +43,12 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "site")
         names = archive.namelist()
-    data = ("py.typed", "demo/report.html.j2", "robustness/corruptions/severities.json")
+    data = (
+        "py.typed",
+        "data/imagenet_classes.json",
+        "demo/report.html.j2",
+        "robustness/corruptions/severities.json",
+    )
     assert {f"pidformer/{name}" for name in data} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
     where = python(

@@ -27,6 +27,8 @@ class Record:
     metrics: Mapping[str, float]
     settings: Mapping[str, Any] = field(default_factory=dict)
     """Run, data, seed, threat, command: enough to rerun it."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """What was found for each image or layer, small: pairs are compared from records alone."""
     step: int | None = None
     time: float = field(default_factory=time.time)
 

@@ -332,7 +332,7 @@ def test_evaluation_is_the_same_both_ways():
         ({"augment": RAND, "resident": True}, "streamed images only"),
         ({"resident": "maybe"}, "resident must be"),
         ({"corrupt_limit": 2}, "corrupt_limit must be"),
-        ({"device": "gpu"}, "unknown device 'gpu'"),
+        ({"device": "gpu"}, "device must be auto, cpu or cuda"),
     ],
 )
 def test_bad_training_option_is_one_line(options, message):

@@ -1,46 +1,125 @@
-"""`pidformer evaluate`: scores of runs on their validation set."""
+"""`pidformer evaluate`: models under a suite of threats, side by side."""
 
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from pidformer.cli.options import Data, Device, Json
+from pidformer.cli.options import Data, Device, Json, Seed
 
 
 def evaluate(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.", metavar="RUN...")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), or module:function "
+            "that returns a model of images in [0, 1].",
+            metavar="MODEL...",
+        ),
+    ],
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="clean, quick, paper, corruptions, ood, autoattack, or a YAML file of your own."
+        ),
+    ] = "clean",
     data: Data = None,
-    gains: Annotated[
-        str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
+    domain: Annotated[
+        str,
+        typer.Option(
+            help="Where attacks act: pixel (clipped to [0, 1]) or normalized (the model's own "
+            "input, not clipped, as the paper's numbers imply)."
+        ),
+    ] = "pixel",
+    limit: Annotated[
+        int | None, typer.Option(help="A sample of so many images, the same for every model.")
     ] = None,
-    ema: Annotated[bool, typer.Option("--ema", help="Use the averaged weights.")] = False,
+    curve: Annotated[
+        str | None,
+        typer.Option(help="Instead of a suite: accuracy over the budget of these, as fgsm,pgd."),
+    ] = None,
+    eps: Annotated[
+        str, typer.Option(help="Budgets of --curve in 1/255: FIRST:LAST:STEP or a list.")
+    ] = "0:8:1",
+    gains: Annotated[
+        str | None, typer.Option(help="Other gains than a run was trained with: P,I,D[,BETA].")
+    ] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="Use the averaged weights of runs.")] = False,
+    batch_size: Annotated[
+        int, typer.Option(help="Images at a time: bounds memory, changes no number.")
+    ] = 128,
+    workers: Annotated[
+        int, typer.Option(help="Processes that decode sets too large for memory.")
+    ] = 0,
+    allow_missing: Annotated[
+        bool,
+        typer.Option("--allow-missing", help="Evaluate an incomplete corruption set all the same."),
+    ] = False,
+    out: Annotated[
+        Path,
+        typer.Option(help="For figures, and for records of models that are no run folder."),
+    ] = Path("evaluations"),
+    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Clean accuracy on the validation set, with 95 % intervals.
+    """Accuracy with 95 % intervals, clean or under a suite of threats, models side by side.
 
-    Example: pidformer evaluate runs/softmax runs/pid
+    Runs that differ only in their seed are one column; the others are compared with the first
+    column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
+    and not measured again.
+
+    Examples:
+
+    pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
+
+    pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data imagenet --limit 1000
+
+    pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
-    from pidformer.training.evaluation import evaluate_run
+    from pidformer.report.curve import curve_figure
+    from pidformer.report.table1 import as_data, rich_table, table1
+    from pidformer.robustness.compare import group_runs
+    from pidformer.robustness.run import evaluate_models
+    from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
-    found = [evaluate_run(run, data=data, device=device, gains=gains, ema=ema) for run in runs]
+    attacks = [] if curve is None else [name.strip().lower() for name in curve.split(",")]
+    found = evaluate_models(
+        models,
+        curve_suite(attacks, read_budgets(eps)) if attacks else load_suite(suite),
+        data=data,
+        out=out,
+        gains=gains,
+        ema=ema,
+        device=device,
+        domain=domain,
+        seed=seed,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        allow_missing=allow_missing,
+        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        is_shown=not as_json,
+    )
+    groups = group_runs([evaluated.records for evaluated in found])
+    lines = table1(groups)
+    figure = out / "curve.png"
+    if attacks:
+        out.mkdir(parents=True, exist_ok=True)
+        curve_figure(groups, attacks, figure)
     if as_json:
-        named = zip(runs, found, strict=True)
-        typer.echo(json.dumps([{"run": str(run)} | scores for run, scores in named]))
+        named = zip(models, found, strict=True)
+        by_model = [{"model": model} | evaluated.to_dict() for model, evaluated in named]
+        typer.echo(json.dumps({"models": by_model, "table": as_data(lines, groups)}))
         return
-    table = Table(caption="per cent, Wilson 95 % interval", caption_justify="left")
-    for heading in ("run", "top-1", "top-5", "images"):
-        table.add_column(heading, justify="left" if heading == "run" else "right")
-    for run, scores in zip(runs, found, strict=True):
-        cells = [
-            f"{scores[name]:.2f} [{scores[f'{name}_low']:.2f}, {scores[f'{name}_high']:.2f}]"
-            for name in ("top1", "top5")
-        ]
-        table.add_row(str(run), *cells, f"{scores['images']:.0f}")
-    Console().print(table)
+    Console().print(rich_table(lines, groups))
+    for line in dict.fromkeys(line for evaluated in found for line in evaluated.missing_lines()):
+        typer.echo(f"not evaluated: {line}")
+    if attacks:
+        typer.echo(f"figure {figure}, its points {figure.with_suffix('.csv')}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
-
 from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError
 
@@ -30,17 +28,6 @@ def check_rank(rank: int, world_size: int) -> None:
 def check_resident(resident: Resident) -> None:
     if resident != "auto" and not isinstance(resident, bool):
         raise InputError(f"resident must be 'auto', true or false, got {resident!r}")
-
-
-def as_device(device: str | torch.device) -> torch.device:
-    """The device, if this machine has it."""
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise InputError(f"unknown device {device!r}; use cpu, cuda, cuda:1 or mps") from None
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device {device!r} is not available: torch sees no GPU; use cpu")
-    return found
 
 
 def check_training_set(source: ImageSource) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,19 +18,23 @@ SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".
 
 
 class FolderImages:
-    """Files under one folder a class; the class index is the rank of the sorted folder name."""
+    """Files under one folder a class; the class index is the rank of the sorted folder name.
+
+    `title` stands for the root in messages.
+    """
 
     channels = 3
 
-    def __init__(self, root: Path, classes: tuple[str, ...]) -> None:
+    def __init__(self, root: Path, classes: tuple[str, ...], title: str | None = None) -> None:
         self.root = root
+        self.title = root.name if title is None else title
         self.classes = classes
         files = [_image_files(root / name) for name in classes]
         empty = [name for name, names in zip(classes, files, strict=True) if not names]
         if empty:
             raise InputError(
                 f"{len(empty)} of {len(classes)} class folders in {root} hold no image: "
-                f"{_some(empty)}; remove them or add files ({', '.join(SUFFIXES)})"
+                f"{some(empty)}; remove them or add files ({', '.join(SUFFIXES)})"
             )
         counts = torch.tensor([len(names) for names in files])
         self.labels = torch.repeat_interleave(torch.arange(len(classes)), counts)
@@ -41,7 +46,7 @@ class FolderImages:
         return len(self._files)
 
     def name(self, index: int) -> str:
-        return f"{self.root.name}/{os.fsdecode(self._files[index])}"
+        return f"{self.title}/{os.fsdecode(self._files[index])}"
 
     def decode(self, index: int) -> Image.Image:
         return read_picture(self.root / os.fsdecode(self._files[index]))
@@ -56,14 +61,14 @@ def open_folders(folder: Path, split: str) -> FolderImages:
     root = _split_folder(folder, split)
     if root is None:
         held = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        raise InputError(f"no split {split!r} in {folder}; it holds the folders {_some(held)}")
-    classes = _class_folders(root)
+        raise InputError(f"no split {split!r} in {folder}; it holds the folders {some(held)}")
+    classes = class_folders(root)
     if not classes:
         raise InputError(f"no class folder in {root}; expected {root}/<class>/<image>.JPEG")
     for other_split in (TRAIN, "val"):
         other = _split_folder(folder, other_split)
         if other is not None and other != root:
-            _check_same_classes(root, classes, other, _class_folders(other))
+            _check_same_classes(root, classes, other, class_folders(other))
     return FolderImages(root, classes)
 
 
@@ -72,7 +77,8 @@ def _split_folder(folder: Path, split: str) -> Path | None:
     return next((path for path in paths if path.is_dir()), None)
 
 
-def _class_folders(root: Path) -> tuple[str, ...]:
+def class_folders(root: Path) -> tuple[str, ...]:
+    """The names of the folders in `root`, sorted, without hidden ones."""
     with os.scandir(root) as entries:
         return tuple(sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".")))
 
@@ -83,7 +89,7 @@ def _check_same_classes(
     if classes == others:
         return
     only = [
-        f"only in {path.name}: {_some(sorted(names))}"
+        f"only in {path.name}: {some(sorted(names))}"
         for path, names in (
             (root, set(classes) - set(others)),
             (other, set(others) - set(classes)),
@@ -108,6 +114,7 @@ def _image_files(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def _some(names: list[str]) -> str:
+def some(names: Sequence[str]) -> str:
+    """Up to five names, and how many more there are."""
     more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     return ", ".join(names[:5]) + more if names else "none"

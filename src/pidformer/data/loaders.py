@@ -19,7 +19,6 @@ from pidformer.data.augment import Augment
 from pidformer.data.batchwise import erase, erase_boxes
 from pidformer.data.checks import (
     Resident,
-    as_device,
     check_colour,
     check_counts,
     check_rank,
@@ -40,6 +39,7 @@ from pidformer.data.streaming import (
     load_batches,
     train_transform,
 )
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 
 

@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     ERASE = 2
     MIX = 3
     SAMPLE = 4
+    LIMIT = 5
 
 
 def numbers(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:

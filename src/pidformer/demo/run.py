@@ -17,6 +17,7 @@ from pidformer.demo.page import write_report
 from pidformer.demo.summary import MODELS, SHOWN_BUDGET, ModelSummary, summarise
 from pidformer.demo.words import verdicts
 from pidformer.demo.workers import MOST, run_jobs, usable_cores
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.training import load_recipe
 
@@ -65,10 +66,7 @@ def demo(
     out = Path(out)
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
-    if device not in ("cpu", "cuda", "auto"):
-        raise InputError(f"device must be auto, cpu or cuda, got {device!r}")
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = str(as_device(device))
     jobs = _jobs(out, seeds, device, tuple(overrides))
     epochs = load_recipe(jobs[0].recipe, overrides).schedule.epochs
     if workers is None:

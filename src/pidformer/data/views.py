@@ -1,0 +1,103 @@
+"""Parts of an image set, and the same images under another model's class list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pidformer.data.checks import check_counts
+from pidformer.data.folders import some
+from pidformer.data.randomness import Purpose, numbers
+from pidformer.data.sources import ImageSource
+from pidformer.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """The images `indices` of `source`, in that order, with labels and classes of their own."""
+
+    source: ImageSource
+    indices: np.ndarray  # int64 (N,)
+    labels: Tensor  # int64 (N,)
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.indices) != len(self.labels):
+            raise InputError(
+                f"a view needs a label for each image, got {len(self.indices)} images "
+                f"and {len(self.labels)} labels"
+            )
+
+    @property
+    def channels(self) -> int:
+        return self.source.channels
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def name(self, index: int) -> str:
+        return self.source.name(int(self.indices[index]))
+
+    def decode(self, index: int) -> Image.Image:
+        return self.source.decode(int(self.indices[index]))
+
+
+def relabel(source: ImageSource, classes: Sequence[str]) -> View:
+    """The same images; a label becomes the place of its class's name in `classes`.
+
+    Classes without an image need no place; -1 ("none of the classes") stays -1.
+    """
+    places = _places(classes)
+    present = [source.classes[label] for label in source.labels.unique().tolist() if label >= 0]
+    foreign = [name for name in present if name not in places]
+    if foreign:
+        raise InputError(
+            f"{len(foreign)} of {len(present)} classes of the images are not among the "
+            f"{len(places)} to label them with: {some(foreign)}; both must use the same names"
+        )
+    table = torch.tensor([*(places.get(name, -1) for name in source.classes), -1])
+    labels = table[source.labels]  # -1 takes the last entry
+    return View(source, np.arange(len(source)), labels, tuple(classes))
+
+
+def restrict(source: ImageSource, classes: Sequence[str]) -> View:
+    """Only the images of these classes; labels and classes stay those of the source."""
+    places = _places(source.classes)
+    absent = [name for name in _places(classes) if name not in places]
+    if absent:
+        raise InputError(
+            f"{len(absent)} of {len(classes)} classes are not in the image set: {some(absent)}; "
+            f"it has {some(source.classes)}"
+        )
+    wanted = torch.tensor([places[name] for name in classes], dtype=torch.int64)
+    indices = torch.isin(source.labels, wanted).nonzero()[:, 0]
+    if not len(indices):
+        raise InputError(f"the image set has no image of {some(classes)}")
+    return View(source, indices.numpy(), source.labels[indices], source.classes)
+
+
+def first(source: ImageSource, count: int, seed: int = 0) -> View:
+    """`count` images drawn without replacement, in stored order; all when there are no more.
+
+    A function of (seed, number of images) alone: every model, and every corruption of a set, is
+    shown the same ones. A larger count contains a smaller one.
+    """
+    check_counts(count=count, seed=seed)
+    order = numbers(seed, Purpose.LIMIT).permutation(len(source))
+    indices = np.sort(order[:count])
+    return View(source, indices, source.labels[indices], source.classes)
+
+
+def _places(classes: Sequence[str]) -> dict[str, int]:
+    places = {name: place for place, name in enumerate(classes)}
+    if len(places) < len(classes):
+        twice = [name for place, name in enumerate(classes) if places[name] != place]
+        raise InputError(f"class names must differ; given more than once: {some(twice)}")
+    if not places:
+        raise InputError("there are no class names; give at least one")
+    return places

@@ -1,0 +1,145 @@
+"""What the rows of a benchmark share: the model, the clean images, and where the sets are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from pidformer.data import EvalImages, ImageSource, open_images
+from pidformer.data.imagenet import imagenet_classes
+from pidformer.data.published import find_set
+from pidformer.data.views import first, relabel
+from pidformer.errors import InputError
+from pidformer.subjects import Subject
+
+Domain = Literal["pixel", "normalized"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A model on a device, and images to show it. Nothing is read before it is asked for."""
+
+    subject: Subject
+    location: str | Path
+    device: torch.device
+    domain: Domain = "pixel"
+    seed: int = 0
+    limit: int | None = None
+    batch_size: int = 128
+    workers: int = 0
+    allow_missing: bool = False
+
+    def __post_init__(self) -> None:
+        if self.domain not in ("pixel", "normalized"):
+            raise InputError(f"domain must be pixel or normalized, got {self.domain!r}")
+        if self.limit is not None and self.limit < 1:
+            raise InputError(f"limit must be at least 1 image, got {self.limit}")
+        if self.batch_size < 1:
+            raise InputError(f"batch size must be at least 1, got {self.batch_size}")
+
+    @cached_property
+    def model(self) -> nn.Module:
+        return self.subject.model.to(self.device)
+
+    @cached_property
+    def source(self) -> ImageSource:
+        """The clean validation images, labelled by the model's outputs; `limit` of them."""
+        source = self.in_model_classes(open_images(self.location, "val"))
+        return source if self.limit is None else first(source, self.limit, self.seed)
+
+    @cached_property
+    def clean(self) -> EvalImages:
+        return self.batches(self.source)
+
+    @cached_property
+    def data_hash(self) -> str:
+        """16 hex digits of which images are looked at: their number, labels and names."""
+        digest = hashlib.sha256(self.source.labels.numpy().tobytes())
+        for index in range(0, len(self.source), max(1, len(self.source) // 64)):
+            digest.update(self.source.name(index).encode())
+        digest.update(f"{self.image_size} {self.subject.crop_ratio}".encode())
+        return digest.hexdigest()[:16]
+
+    @cached_property
+    def image_size(self) -> int:
+        if self.subject.image_size is not None:
+            return self.subject.image_size
+        return min(self.source.decode(0).size)
+
+    @property
+    def scale(self) -> tuple[Sequence[float], Sequence[float]]:
+        """The model's own mean and std, which attacks in its normalised domain need."""
+        if self.subject.scale is None:
+            raise InputError(
+                f"{self.subject.name} does not show its normalisation; return a "
+                "pidformer.PixelModel(model, mean, std), or stay in the domain pixel"
+            )
+        return self.subject.scale
+
+    def batches(self, source: ImageSource) -> EvalImages:
+        return EvalImages(
+            source,
+            image_size=self.image_size,
+            batch_size=self.batch_size,
+            crop_ratio=self.subject.crop_ratio,
+            device=self.device,
+            num_workers=self.workers,
+        )
+
+    def in_model_classes(self, source: ImageSource) -> ImageSource:
+        """The same images, labelled by the model's outputs where both have names."""
+        known = self._classes(len(source.classes))
+        numbers = tuple(str(number) for number in range(len(source.classes)))
+        if known is None or tuple(source.classes) in (known, numbers):
+            return source
+        return relabel(source, known)
+
+    def outputs(self, classes: Sequence[str]) -> list[int]:
+        """The outputs of the model that these classes have."""
+        known = self._classes(len(classes)) or imagenet_classes()
+        return [known.index(name) for name in classes]
+
+    def foreign(self, classes: Sequence[str]) -> str | None:
+        """Why the model cannot be asked about these classes, if it cannot."""
+        known = set(self._classes(1000) or imagenet_classes())
+        lacking = [name for name in classes if name not in known]
+        if not lacking:
+            return None
+        return f"the model does not know {len(lacking)} of its {len(classes)} classes"
+
+    def _classes(self, count: int) -> tuple[str, ...] | None:
+        """Names of the model's outputs; a thousand without names are ImageNet's."""
+        if self.subject.classes is not None:
+            return self.subject.classes
+        outputs = getattr(getattr(self.model, "model", self.model), "num_classes", None)
+        return imagenet_classes() if outputs == 1000 and count != 1000 else None
+
+    def place(self, name: str) -> Path:
+        """Where a published set is."""
+        found = self._find(name)
+        if found is None:
+            raise InputError(f"no {name} in {self.location}")
+        return found
+
+    def absent(self, name: str) -> str | None:
+        return None if self._find(name) is not None else f"no {name} in {self.location}"
+
+    def absent_split(self, split: str) -> str | None:
+        try:
+            open_images(self.location, split)
+        except InputError:
+            return f"no split {split!r} in {self.location}"
+        return None
+
+    def _find(self, name: str) -> Path | None:
+        folder = Path(self.location)
+        if not folder.is_dir():
+            return None
+        return find_set(folder, name) or find_set(folder.resolve().parent, name)

@@ -1,0 +1,235 @@
+"""Accuracy under threats: one record for each, resumable, with what each image did."""
+# B images, K classes
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pidformer import results
+from pidformer.errors import InputError
+from pidformer.nn import evaluating
+from pidformer.results import Record
+from pidformer.robustness.attack import logits_of
+from pidformer.robustness.corruptions import Corruption
+from pidformer.robustness.threat import Model, Threat
+from pidformer.statistics import Hits, pack, percentage
+from pidformer.subjects import fingerprint
+
+KIND = "robustness"
+IDENTITY = ("weights", "data_hash", "row", "threat", "domain", "seed", "limit")
+"""What makes a record the same measurement as another, however and wherever it was made."""
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+"""Images in [0, 1] and their labels; walked once for each threat."""
+Watch = Callable[[str, int], None]
+"""Told the row and the images done so far."""
+
+
+def evaluate(
+    model: Model,
+    data: Batches,
+    threats: Mapping[str, Threat | Corruption | None] | Sequence[Threat | Corruption | None],
+    *,
+    seed: int = 0,
+    classes: Sequence[int] | None = None,
+    folder: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
+    watch: Watch | None = None,
+) -> dict[str, Record]:
+    """Top-1 and top-5 accuracy with 95 % intervals under each threat; None is the clean set.
+
+    `threats` are named by a mapping, or by their `repr`. With a `folder`, each record is appended
+    to its results.jsonl as soon as it is there, and a threat that the folder already has, with
+    the same weights, seed and `settings` (say what the data is: `data_hash`), is not run again: a
+    killed evaluation goes on where it stopped. `classes` are the only outputs that count, when
+    the data has fewer than the model. `watch(row, images)` is called after every batch.
+    """
+    if not isinstance(threats, Mapping):
+        threats = {"clean" if t is None else repr(t): t for t in threats}
+    about = dict(settings or {}) | {"seed": seed}
+    if folder is not None and isinstance(model, nn.Module):
+        about.setdefault("weights", fingerprint(model))
+    ledger = Ledger(folder=folder, settings=about)
+    return {
+        row: ledger.measure(
+            row,
+            {"threat": repr(threat)},
+            lambda row=row, threat=threat: accuracy(
+                model, data, threat, seed=seed, classes=classes, watch=_named(watch, row)
+            ),
+        )
+        for row, threat in threats.items()
+    }
+
+
+@dataclass
+class Ledger:
+    """Records of one model: what is there already, and what gets added."""
+
+    folder: str | Path | None
+    settings: Mapping[str, Any]
+    found: list[Record] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if self.folder is not None:
+            Path(self.folder).mkdir(parents=True, exist_ok=True)
+            self.found = [r for r in results.read(self.folder) if r.kind == KIND]
+
+    def finished(self, row: str, more: Mapping[str, Any]) -> Record | None:
+        """The record of the same measurement, if there is one."""
+        wanted = _identity(dict(self.settings) | {"row": row} | more)
+        return next((r for r in self.found if _identity(r.settings) == wanted), None)
+
+    def measure(
+        self,
+        row: str,
+        more: Mapping[str, Any],
+        work: Callable[[], tuple[dict[str, float], dict[str, Any]]],
+    ) -> Record:
+        """The finished record of this row, or a new one made by `work() -> metrics, details`."""
+        if (record := self.finished(row, more)) is not None:
+            return record
+        begun = time.perf_counter()
+        metrics, details = work()
+        metrics["seconds"] = time.perf_counter() - begun
+        about = dict(self.settings) | {"row": row} | more | {"machine": results.machine()}
+        record = Record(kind=KIND, metrics=metrics, settings=about, details=details)
+        if self.folder is not None:
+            results.append(self.folder, record)
+        self.found.append(record)
+        return record
+
+
+def accuracy(
+    model: Model,
+    data: Batches,
+    threat: Threat | Corruption | None = None,
+    *,
+    seed: int = 0,
+    classes: Sequence[int] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Metrics and details of one row: what `evaluate` records."""
+    right, right5, outputs = hits_under(
+        model, data, threat, seed=seed, classes=classes, watch=watch
+    )
+    total = len(right)
+    if not total:
+        raise InputError("there are no images to evaluate; is the limit 0, or the folder empty?")
+    metrics = percentage("top1", int(right.sum()), total)
+    if outputs > 5:  # of five classes all are among the best five
+        metrics |= percentage("top5", int(right5.sum()), total)
+    metrics["images"] = float(total)
+    if threat is None:
+        _warn_of_chance(metrics, outputs)
+    return metrics, {"right": pack(right), "right5": pack(right5)}
+
+
+def hits_under(
+    model: Model,
+    data: Batches,
+    threat: Threat | Corruption | None = None,
+    *,
+    seed: int = 0,
+    classes: Sequence[int] | None = None,
+    watch: Callable[[int], None] | None = None,
+) -> tuple[Hits, Hits, int]:
+    """For each image, whether its label is the best output, and among the best five; and K."""
+    best, best5, done, outputs = [], [], 0, 0
+    device = _device(model)
+    kept = None if classes is None else torch.as_tensor(classes, device=device)
+    for images, labels in data:
+        if device is not None:
+            images, labels = images.to(device), labels.to(device)
+        shown = perturbed(model, images, labels, threat, seed=seed, offset=done)
+        with evaluating(model), torch.no_grad():
+            logits = logits_of(model, shown)
+        check_logits(logits, labels)
+        if kept is not None:
+            masked = torch.full_like(logits, -float("inf"))
+            logits = masked.index_copy(1, kept, logits[:, kept])
+        outputs = logits.shape[1] if kept is None else len(kept)
+        is_hit = logits.topk(min(5, outputs)).indices == labels[:, None]
+        best.append(is_hit[:, 0].cpu())
+        best5.append(is_hit.any(1).cpu())
+        done += len(labels)
+        if watch is not None:
+            watch(done)
+    if not done:
+        return np.zeros(0, bool), np.zeros(0, bool), outputs
+    return torch.cat(best).numpy(), torch.cat(best5).numpy(), outputs
+
+
+def perturbed(
+    model: Model,
+    images: Tensor,
+    labels: Tensor,
+    threat: Threat | Corruption | None,
+    *,
+    seed: int,
+    offset: int,
+) -> Tensor:
+    """The images that the model is shown, of which the first is image `offset` of the set."""
+    if threat is None:
+        return images
+    if not isinstance(threat, Corruption):
+        return threat(model, images, labels, seed=seed, offset=offset)
+    places = range(offset, offset + len(images))
+    if images.shape[1] == 1:  # corruptions are of colour photographs: grey goes in as R = G = B
+        colour = threat(images.expand(-1, 3, -1, -1), seed=seed, indices=places)
+        return colour.mean(1, keepdim=True)
+    return threat(images, seed=seed, indices=places)
+
+
+def check_logits(logits: Tensor, labels: Tensor) -> None:
+    """Refuse what no accuracy can be computed from."""
+    if logits.ndim != 2 or len(logits) != len(labels):
+        raise InputError(
+            f"the model must give logits (B, classes), got {tuple(logits.shape)} for "
+            f"{len(labels)} images"
+        )
+    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < logits.shape[1]):
+        raise InputError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
+            f"{logits.shape[1]} outputs; is it a model of other classes?"
+        )
+    is_finite = logits.isfinite().all(1)
+    if not bool(is_finite.all()):
+        raise InputError(
+            f"the model's logits are not finite for {int((~is_finite).sum())} of {len(labels)} "
+            "images; check its weights, or evaluate it in float32"
+        )
+
+
+def _warn_of_chance(metrics: Mapping[str, float], outputs: int) -> None:
+    if metrics["images"] >= 50 and metrics["top1_low"] <= 100 / outputs:
+        warnings.warn(
+            f"clean accuracy {metrics['top1']:.2f} % is that of chance ({outputs} classes); if "
+            "the model wants normalised images, wrap it: PixelModel(model, mean, std); if it "
+            "normalises by itself, do not wrap it",
+            stacklevel=4,
+        )
+
+
+def _identity(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(settings.get(name) for name in IDENTITY)
+
+
+def _named(watch: Watch | None, row: str) -> Callable[[int], None] | None:
+    return None if watch is None else lambda done: watch(row, done)
+
+
+def _device(model: Model) -> torch.device | None:
+    """Where the model is; None, and images stay where they are, for a plain callable."""
+    if not isinstance(model, nn.Module):
+        return None
+    return next((t.device for t in (*model.parameters(), *model.buffers())), None)

@@ -1,0 +1,125 @@
+"""A suite on a model: row by row, each recorded as soon as it is there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pidformer.devices import as_device
+from pidformer.errors import InputError
+from pidformer.results import Record
+from pidformer.robustness.bench import Bench
+from pidformer.robustness.evaluate import Ledger
+from pidformer.robustness.progress import Progress
+from pidformer.robustness.suite import Suite
+from pidformer.subjects import open_subject
+
+
+class Evaluated(NamedTuple):
+    """What a suite gave for one model."""
+
+    records: Mapping[str, Record]
+    """By row."""
+    missing: Mapping[str, str]
+    """Rows that could not be measured here, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = {
+            row: dict(r.metrics) | {"threat": r.settings["threat"]}
+            for row, r in self.records.items()
+        }
+        return {"rows": rows, "missing": dict(self.missing)}
+
+    def missing_lines(self) -> list[str]:
+        """What is missing, a line for each set rather than for each of its corruptions."""
+        sets: dict[tuple[str, str], int] = {}
+        for row, reason in self.missing.items():
+            key = (row.split("/")[0], reason)
+            sets[key] = sets.get(key, 0) + 1
+        return [f"{row} ({reason})" for row, reason in sets]
+
+
+def evaluate_models(
+    names: Sequence[str],
+    suite: Suite,
+    *,
+    data: str | Path | None = None,
+    out: str | Path = "evaluations",
+    gains: Any = None,
+    ema: bool = False,
+    device: str = "auto",
+    command: str | None = None,
+    is_shown: bool = True,
+    **settings: Any,
+) -> list[Evaluated]:
+    """The suite on each model that `open_subject` knows; `settings` are those of `Bench`.
+
+    Records of a run go to its folder, those of other models to a folder of their own in `out`.
+    """
+    found = []
+    for name in names:
+        subject = open_subject(name, gains=gains, ema=ema)
+        location = data or subject.data
+        if location is None or (data is None and location != "digits"):
+            trained = f", trained on {location}," if location else ""
+            raise InputError(f"{name}{trained} needs images: say where with --data DIR")
+        bench = Bench(
+            subject=subject, location=location, device=as_device(device), **settings
+        )
+        folder = subject.folder or Path(out) / re.sub(r"[^\w.-]+", "-", name)
+        shown = run_suite(bench, suite, folder=folder, command=command, is_shown=is_shown)
+        found.append(shown)
+    return found
+
+
+def run_suite(
+    bench: Bench,
+    suite: Suite,
+    *,
+    folder: str | Path | None = None,
+    command: str | None = None,
+    is_shown: bool = True,
+) -> Evaluated:
+    """Measure every row of the suite that this bench can show; finished ones are not run again.
+
+    Records go to `folder`, by default the run folder of the model.
+    """
+    subject = bench.subject
+    ledger = Ledger(
+        folder=subject.folder if folder is None else folder,
+        settings=dict(subject.facts)
+        | {
+            "model": subject.name,
+            "label": subject.label,
+            "data": str(bench.location),
+            "data_hash": bench.data_hash,
+            "suite": suite.name,
+            "seed": bench.seed,
+            "limit": bench.limit,
+            "batch_size": bench.batch_size,
+            "command": command,
+        },
+    )
+    missing = {row.name: reason for row in suite.rows if (reason := row.missing(bench))}
+    rows = [row for row in suite.rows if row.name not in missing]
+    records: dict[str, Record] = {}
+    with Progress(subject.label, len(rows), is_shown=is_shown) as progress:
+        for row in rows:
+            watch = progress.begin(row.name, len(bench.source))
+            about = row.about(bench)
+            is_old = ledger.finished(row.name, about) is not None
+            try:
+                record = ledger.measure(row.name, about, lambda r=row, w=watch: r.measure(bench, w))
+            except torch.OutOfMemoryError:
+                raise InputError(
+                    f"row {row.name} does not fit into memory with {bench.batch_size} images at a "
+                    f"time; use --batch-size {max(1, bench.batch_size // 4)} (finished rows are "
+                    "kept, and the numbers do not depend on it)"
+                ) from None
+            records[row.name] = record
+            progress.done(row.name, record, is_old)
+    return Evaluated(records, missing)

@@ -1,0 +1,152 @@
+"""Suites: which rows a benchmark has, as YAML.
+
+    description: what it is for
+    rows:
+      - clean                                  # the images as they are
+      - fgsm: {eps: 3/255}                     # an attack by name, with its settings
+      - pgd: {name: pgd-50, steps: 50}         # `name` renames a row
+      - corruptions: {names: [fog], severities: [3]}   # made here; without settings, all 15 x 5
+      - imagenet-a                             # a published set, if it is there
+      - ood                                    # the split of that name, out of distribution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pidformer.errors import InputError, unknown
+from pidformer.robustness.attacks import PGD
+from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
+from pidformer.robustness.registry import THREATS, threat_from
+from pidformer.robustness.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
+from pidformer.robustness.threat import pixel_text
+
+SHIPPED = Path(__file__).parent / "suites"
+_SHIFTED = ("imagenet-a", "imagenet-r")
+_CORRUPTED = ("imagenet-c", "tiny-imagenet-c", "cifar-10-c", "cifar-100-c")
+_OUTSIDE = ("ood", "imagenet-o")
+KINDS = ("clean", *THREATS, "corruptions", *_SHIFTED, *_CORRUPTED, *_OUTSIDE)
+"""What a row may be."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named list of rows."""
+
+    name: str
+    description: str
+    rows: tuple[Row, ...]
+
+
+def shipped_suites() -> list[str]:
+    """Names of the suites that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def load_suite(where: str | Path) -> Suite:
+    """A suite from a YAML file, or one of those shipped by name."""
+    path = Path(where) if Path(where).is_file() else SHIPPED / f"{where}.yaml"
+    if not path.is_file():
+        if Path(where).suffix in (".yaml", ".yml"):
+            raise InputError(f"no suite at {where}; shipped are {', '.join(shipped_suites())}")
+        raise unknown("suite", str(where), shipped_suites())
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {error}") from None
+    if not isinstance(fields, Mapping) or not isinstance(fields.get("rows"), list):
+        raise InputError(f"{path} must hold a list of `rows`; see docs/robustness.md")
+    if extra := set(fields) - {"description", "rows"}:
+        raise unknown(f"key of suite {path}", extra.pop(), ("description", "rows"))
+    rows = tuple(row for item in fields["rows"] for row in _rows(item, path))
+    names = [row.name for row in rows]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise InputError(
+            f"{path} has two rows {sorted(twice)[0]!r}; rename one: - pgd: {{name: pgd-50, ...}}"
+        )
+    return Suite(path.stem, str(fields.get("description", "")), rows)
+
+
+def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
+    """The clean set, and each attack at each budget: rows "fgsm@2/255".
+
+    PGD keeps the paper's proportion: its steps together are as long as the budget.
+    """
+    rows: list[Row] = [UnderThreat("clean", None)]
+    for attack in attacks:
+        for eps in budgets:
+            settings = {"eps": eps}
+            if attack == "pgd":
+                settings |= {"step_size": eps / PGD().steps}
+            rows.append(UnderThreat(f"{attack}@{pixel_text(eps)}", threat_from(attack, **settings)))
+    return Suite("curve", "accuracy over the budget", tuple(rows))
+
+
+def read_budgets(text: str) -> list[float]:
+    """Budgets in 1/255: "0:8:1" is 0, 1, ... 8; "1,2,4" a list.
+
+    >>> [round(255 * eps) for eps in read_budgets("0:4:2")]
+    [0, 2, 4]
+    """
+    try:
+        if ":" in text:
+            first, last, step = (float(part) for part in text.split(":"))
+            count = int((last - first) / step + 1e-9) + 1
+            levels = [first + step * place for place in range(count)]
+        else:
+            levels = [float(part) for part in text.split(",")]
+    except (ValueError, ZeroDivisionError):
+        levels = []
+    if not levels or not all(0 <= level <= 255 for level in levels):
+        raise InputError(
+            f"budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got {text!r}"
+        )
+    return [level / 255 for level in levels]
+
+
+def _rows(item: Any, path: Path) -> Iterator[Row]:
+    kind, settings = item, {}
+    if isinstance(item, Mapping) and len(item) == 1:
+        ((kind, settings),) = item.items()
+    if not isinstance(kind, str) or not isinstance(settings, Mapping | None):
+        raise InputError(f"a row of {path} must be NAME or NAME: {{settings}}, got {item!r}")
+    kind, settings = kind.lower(), dict(settings or {})
+    if kind not in KINDS:
+        raise unknown(f"row of suite {path}", kind, KINDS)
+    name = str(settings.pop("name", kind))
+    if kind == "corruptions":
+        yield from _corruptions(settings)
+    elif kind in THREATS:
+        yield UnderThreat(name, threat_from(kind, **settings))
+    elif settings:
+        raise InputError(f"row {kind} of {path} takes no settings, got {', '.join(settings)}")
+    elif kind == "clean":
+        yield UnderThreat(name, None)
+    elif kind in _SHIFTED:
+        yield ShiftedSet(name, kind)
+    elif kind in _CORRUPTED:
+        yield from (CorruptedSet(kind, c, s) for c in CORRUPTIONS for s in SEVERITIES)
+    else:
+        yield OutOfDistribution(name, kind)
+
+
+def _corruptions(settings: dict[str, Any]) -> Iterator[Row]:
+    names = settings.pop("names", CORRUPTIONS)
+    severities = settings.pop("severities", SEVERITIES)
+    if not isinstance(names, list | tuple) or not isinstance(severities, list | tuple):
+        raise InputError(f"names and severities are lists, got {names!r} and {severities!r}")
+    for name in names:
+        for severity in severities:
+            try:
+                corruption = Corruption(name=name, severity=severity, **settings)
+            except TypeError:
+                raise unknown("setting of corruptions", next(iter(settings)), _SETTINGS) from None
+            yield UnderThreat(f"corruption/{name}/{severity}", corruption)
+
+
+_SETTINGS = ("names", "severities", "constants", "jpeg_quality")

@@ -1,0 +1,140 @@
+"""Numbers with their uncertainty: shares, means over seeds, paired differences."""
+# S training seeds, N images
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from pidformer.errors import InputError
+
+Hits = NDArray[np.bool_]
+Scores = Hits | NDArray[np.float64]
+_MANY = 1000
+
+
+def percentage(name: str, hits: int, total: int) -> dict[str, float]:
+    """`name`, `name_low`, `name_high`: a share in per cent with Wilson's 95 % interval.
+
+    >>> percentage("top1", 1, 2)["top1"]
+    50.0
+    """
+    found = stats.binomtest(hits, total).proportion_ci(method="wilson")
+    bounds = {f"{name}_low": 100 * float(found.low), f"{name}_high": 100 * float(found.high)}
+    return {name: 100 * hits / total} | bounds
+
+
+class Mean(NamedTuple):
+    """A mean over training seeds; its 95 % interval (Student's t) needs two of them."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+
+
+def mean_over_seeds(values: Sequence[float]) -> Mean:
+    """Mean and t interval; of a single value the interval is not known (NaN)."""
+    mean, count = float(np.mean(values)), len(values)
+    if count < 2:
+        return Mean(mean, math.nan, math.nan, count)
+    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
+    return Mean(mean, mean - half, mean + half, count)
+
+
+class Difference(NamedTuple):
+    """second - first on the same images, in points of per cent."""
+
+    points: float
+    low: float
+    high: float
+    mcnemar: tuple[float, ...]
+    """McNemar's exact p-value of each pair of runs: may the two be equally good on such images?
+    Empty when the scores are not hits."""
+    seeds_p: float
+    """Paired t-test over training seeds; NaN with a single pair."""
+
+
+def mcnemar(first: Hits, second: Hits) -> float:
+    """Exact two-sided p-value from the images that only one of the two gets right."""
+    only_first = int((first & ~second).sum())
+    only_second = int((second & ~first).sum())
+    discordant = only_first + only_second
+    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+
+
+def paired_difference(
+    first: Scores, second: Scores, *, seed: int = 0, resamples: int = 10_000
+) -> Difference:
+    """Compare two models on the same images: `first` and `second` are (N,) or, over seeds, (S, N).
+
+    Entries are hits (booleans) or any score of an image. Row s of one is paired with row s of the
+    other. The 95 % interval is a percentile bootstrap that draws images and, when there are
+    several, training seeds anew (crossed, so that an image that is hard for all seeds is counted
+    once). With one seed it speaks of these two trained models, not of the method.
+    """
+    first, second = np.atleast_2d(first), np.atleast_2d(second)
+    if first.shape != second.shape or not first.size:
+        raise InputError(
+            "a paired comparison needs the same images and as many seeds on both sides, got "
+            f"{first.shape} and {second.shape}"
+        )
+    gain = second.astype(float) - first.astype(float)  # (S, N)
+    drawn = _resampled_means(gain, np.random.default_rng(seed), resamples)
+    low, high = np.percentile(drawn, [2.5, 97.5])
+    by_seed = gain.mean(axis=1)
+    are_hits = first.dtype == second.dtype == np.bool_
+    return Difference(
+        points=100 * float(by_seed.mean()),
+        low=100 * float(low),
+        high=100 * float(high),
+        mcnemar=tuple(mcnemar(a, b) for a, b in zip(first, second, strict=True) if are_hits),
+        seeds_p=_t_test(by_seed),
+    )
+
+
+def _resampled_means(
+    gain: NDArray[np.float64], rng: np.random.Generator, resamples: int
+) -> NDArray[np.float64]:
+    """Means of `gain` (S, N) over seeds and images drawn anew."""
+    seeds, images = gain.shape
+    seed_weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
+    # images with the same gains over seeds are interchangeable, so their counts are drawn; hits
+    # of five seeds have at most 3^5 = 243 patterns, whatever the number of images
+    patterns, counts = np.unique(gain, axis=1, return_counts=True)
+    if patterns.shape[1] <= _MANY:
+        weights = rng.multinomial(images, counts / images, size=resamples) / images
+        return np.einsum("rs,sp,rp->r", seed_weights, patterns, weights)
+    drawn = [gain[:, rng.integers(images, size=images)].mean(axis=1) for _ in range(resamples)]
+    return np.einsum("rs,rs->r", seed_weights, np.stack(drawn))
+
+
+def _t_test(differences: NDArray[np.float64]) -> float:
+    if len(differences) < 2:
+        return math.nan
+    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
+        return 1.0 if differences[0] == 0 else 0.0
+    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+
+
+def pack(hits: Hits) -> str:
+    """Booleans as text, eight to a byte: what a record keeps of each image."""
+    return base64.b64encode(np.packbits(hits).tobytes()).decode()
+
+
+def unpack(text: str, count: int) -> Hits:
+    """`pack` undone.
+
+    >>> unpack(pack(np.array([True, False, True])), 3).tolist()
+    [True, False, True]
+    """
+    data = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
+    if len(data) != -(-count // 8):
+        raise InputError(f"a record of {count} images holds {len(data)} bytes of them; is it whole?")
+    return np.unpackbits(data, count=count).astype(bool)

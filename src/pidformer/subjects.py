@@ -1,0 +1,167 @@
+"""What a command is told to look at: a run folder, a timm model, or a function of the user's."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import timm
+import torch
+from timm.data import resolve_model_data_config
+from torch import nn
+
+from pidformer.checkpoint import load, load_weights, read_recipe
+from pidformer.errors import InputError
+from pidformer.models import PixelModel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A classifier of pixels in [0, 1], and what a record says of it."""
+
+    name: str
+    """As it was asked for."""
+    label: str
+    """Short, for tables."""
+    model: nn.Module
+    image_size: int | None = None
+    """None: whatever the images have."""
+    crop_ratio: float = 1.0
+    classes: tuple[str, ...] | None = None
+    """Names of the outputs, when known."""
+    data: str | None = None
+    """The data set it was trained on, when known."""
+    folder: Path | None = None
+    """Its run folder, where its records go."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """For records: weights, gains, train_seed, recipe."""
+
+    @property
+    def scale(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """mean and std of the normalisation inside the model; None if it is not ours to see."""
+        if not isinstance(self.model, PixelModel):
+            return None
+        mean, std = self.model.mean.flatten().tolist(), self.model.std.flatten().tolist()
+        return tuple(mean), tuple(std)
+
+
+def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> Subject:
+    """The model that `text` names, in evaluation mode.
+
+    - a folder: a run of `pidformer train`; `gains` and `ema` as in `load`
+    - `timm:NAME`: a timm model with its published weights; `timm:NAME@FILE` takes them from a
+      safetensors file
+    - `module:function`: what the user's function returns when called without arguments, a module
+      from images in [0, 1] to logits (wrap it in `PixelModel` to normalise inside). Its
+      `image_size` is used if it has one. The current folder is searched first.
+    """
+    text = str(text)
+    if Path(text).exists() or ":" not in text:
+        return _run(Path(text), gains, ema)
+    if gains is not None or ema:
+        raise InputError(f"other gains and averaged weights are for run folders, not for {text}")
+    kind, _, name = text.partition(":")
+    return _timm(text, name) if kind == "timm" else _function(text, kind, name)
+
+
+def _run(run: Path, gains: Any, ema: bool) -> Subject:
+    recipe = read_recipe(run)
+    if recipe.get("task", "classification") != "classification":
+        raise InputError(f"run {run} is for {recipe['task']}, not for classification")
+    model = load(run, gains=gains, ema=ema)
+    info = json.loads((run / "model.json").read_text())
+    return Subject(
+        name=str(run),
+        label=run.resolve().name + (" (ema)" if ema else ""),
+        model=model,
+        image_size=info["build"]["image_size"],
+        crop_ratio=recipe["data"]["crop_ratio"],
+        classes=tuple(info["classes"]),
+        data=recipe["data"]["name"],
+        folder=run,
+        facts={
+            "weights": fingerprint(model),
+            "gains": None if model.model.gains is None else str(model.model.gains),
+            "train_seed": recipe["seed"],
+            "recipe": recipe_hash(recipe),
+            "ema": ema,
+        },
+    )
+
+
+def _timm(text: str, rest: str) -> Subject:
+    name, _, file = rest.partition("@")
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"timm has no model {name!r}{hint}")
+    try:
+        model = timm.create_model(name, pretrained=not file)
+    except Exception as error:  # the hub client raises many kinds when there is no network
+        raise InputError(
+            f"cannot get the weights of {name} ({type(error).__name__}); give a local file: "
+            f"timm:{name}@weights.safetensors"
+        ) from None
+    if file:
+        weights = load_weights(Path(file))
+        try:
+            model.load_state_dict(weights, strict=True)
+        except RuntimeError as error:
+            detail = str(error).splitlines()[1].strip()
+            raise InputError(f"{file} does not fit {name}: {detail}") from None
+    config = resolve_model_data_config(model)
+    pixels = PixelModel(model, config["mean"], config["std"]).eval()
+    return Subject(
+        name=text,
+        label=name,
+        model=pixels,
+        image_size=config["input_size"][-1],
+        crop_ratio=config["crop_pct"],
+        facts={"weights": fingerprint(pixels)},
+    )
+
+
+def _function(text: str, module: str, name: str) -> Subject:
+    sys.path.insert(0, "")
+    try:
+        function = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise InputError(
+            f"{text!r} is neither a run folder nor timm:NAME nor module:function ({error})"
+        ) from None
+    except AttributeError:
+        raise InputError(f"module {module} has no function {name!r}") from None
+    finally:
+        sys.path.remove("")
+    model = function()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{text} gave a {type(model).__name__}; it must return a torch module")
+    return Subject(
+        name=text,
+        label=name,
+        model=model.eval(),
+        image_size=getattr(model, "image_size", None),
+        facts={"weights": fingerprint(model)},
+    )
+
+
+def fingerprint(model: nn.Module) -> str:
+    """16 hex digits of the weights: equal for equal names, shapes and values."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
+
+
+def recipe_hash(recipe: Mapping[str, Any]) -> str:
+    """16 hex digits of all that twins share: the recipe without its gains and its seed."""
+    shared = {key: value for key, value in recipe.items() if key != "seed"}
+    shared["model"] = {key: v for key, v in recipe["model"].items() if key != "gains"}
+    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import pickle
+from importlib.resources import files
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pidformer.data import EvalImages
+from pidformer.data.imagenet import imagenet_classes, subset_classes, subset_indices
+from pidformer.data.views import View, first, relabel, restrict
+from pidformer.errors import InputError
+from tests.data.sets import memory_set
+
+
+def test_the_class_lists_are_those_that_timm_carries():
+    info = files("timm.data") / "_info"
+    assert list(imagenet_classes()) == (info / "imagenet_synsets.txt").read_text().split()
+    for letter in "ar":
+        name, start = f"imagenet-{letter}", f"imagenet_{letter}"
+        assert list(subset_classes(name)) == (info / f"{start}_synsets.txt").read_text().split()
+        written = (info / f"{start}_indices.txt").read_text().split()
+        assert list(subset_indices(name)) == [int(index) for index in written]
+
+
+def test_imagenet_o_has_200_classes_in_order():
+    indices = subset_indices("imagenet-o")
+    assert len(indices) == 200 and list(indices) == sorted(set(indices))
+    assert subset_classes("imagenet-o") == tuple(imagenet_classes()[k] for k in indices)
+    assert subset_classes("imagenet-o")[:3] == ("n01443537", "n01704323", "n01770081")
+    with pytest.raises(InputError, match="imagenet-a, imagenet-o, imagenet-r"):
+        subset_classes("imagenet-v")
+
+
+def test_relabel_finds_classes_by_name():
+    source = memory_set(count=7, num_classes=3)
+    source.labels[2] = -1
+    view = relabel(source, ["class-2", "other", "class-0", "class-1"])
+    assert view.labels.tolist() == [2, 3, -1, 2, 3, 0, 2]  # class 0 is at 2, 1 at 3, 2 at 0
+    assert view.classes == ("class-2", "other", "class-0", "class-1")
+    assert view.labels.dtype == torch.int64 and view.channels == 3
+    np.testing.assert_array_equal(np.asarray(view.decode(4)), source.images[4])
+
+
+@given(st.permutations(range(5)), st.lists(st.integers(-1, 4), min_size=1, max_size=20))
+def test_relabel_keeps_every_name(order, labels):
+    source = memory_set(count=len(labels), num_classes=5)
+    source.labels = torch.tensor(labels)
+    view = relabel(source, [source.classes[place] for place in order])
+    for old, new in zip(labels, view.labels.tolist(), strict=True):
+        assert (old < 0) == (new < 0)
+        assert old < 0 or view.classes[new] == source.classes[old]
+
+
+def test_relabel_names_up_to_five_foreign_classes():
+    source = memory_set(count=14, num_classes=7)
+    with pytest.raises(InputError) as caught:
+        relabel(source, ["class-0"])
+    assert "6 of 7" in str(caught.value) and "class-5 and 1 more" in str(caught.value)
+    source.labels[:] = 0  # a class without images needs no place
+    assert relabel(source, ["other", "class-0"]).labels.unique().tolist() == [1]
+
+
+def test_class_names_given_twice_are_refused():
+    source = memory_set()
+    for view in (relabel, restrict):
+        with pytest.raises(InputError, match="more than once: class-0"):
+            view(source, ["class-0", "class-1", "class-2", "class-0"])
+        with pytest.raises(InputError, match="no class names"):
+            view(source, [])
+
+
+def test_restrict_keeps_the_sources_own_labels():
+    source = memory_set(count=8, num_classes=4)
+    view = restrict(source, ["class-3", "class-1"])
+    assert view.labels.tolist() == [1, 3, 1, 3] and view.classes == source.classes
+    assert [view.name(k) for k in range(4)] == ["image-1", "image-3", "image-5", "image-7"]
+    again = relabel(view, ["class-1", "class-3"])  # a view of a view
+    assert again.labels.tolist() == [0, 1, 0, 1] and again.name(1) == "image-3"
+    np.testing.assert_array_equal(np.asarray(again.decode(1)), source.images[3])
+
+
+def test_restrict_to_what_is_not_there():
+    source = memory_set(count=8, num_classes=4)
+    with pytest.raises(InputError, match="1 of 2 classes are not in the image set: cat"):
+        restrict(source, ["class-1", "cat"])
+    source.labels[:] = 0
+    with pytest.raises(InputError, match="no image of class-1"):
+        restrict(source, ["class-1"])
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
+def test_first_draws_the_same_sample_in_stored_order(images, count, seed):
+    view = first(memory_set(count=images), count, seed)
+    taken = view.indices.tolist()
+    assert taken == sorted(set(taken)) and len(view) == min(count, images)
+    assert taken == first(memory_set(count=images), count, seed).indices.tolist()
+    assert set(taken) <= set(first(memory_set(count=images), count + 3, seed).indices.tolist())
+    assert view.labels.tolist() == [index % 3 for index in taken]
+
+
+def test_first_is_a_fair_draw_that_depends_on_the_seed():
+    source = memory_set(count=20)
+    hits = np.zeros(20)
+    for seed in range(400):
+        hits[first(source, 5, seed).indices] += 1
+    assert abs(hits - 100).max() < 45  # five standard deviations: 5 sqrt(400 / 4 * 3 / 4)
+    with pytest.raises(InputError, match="count must be"):
+        first(source, 0)
+
+
+def test_a_view_needs_a_label_for_each_image():
+    with pytest.raises(InputError, match="2 images and 3 labels"):
+        View(memory_set(), np.arange(2), torch.zeros(3, dtype=torch.int64), ("a",))
+
+
+def evaluated(view, **options) -> tuple[int, torch.Tensor, torch.Tensor]:
+    batches = EvalImages(view, **options)
+    images, labels = map(torch.cat, zip(*batches, strict=True))
+    return batches.skipped, images, labels
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_views_are_evaluated_like_any_set(resident):
+    source = memory_set(count=9, broken=(4,))
+    view = restrict(source, ["class-1"])  # images 1, 4, 7
+    options = {"image_size": 8, "batch_size": 2, "resident": resident, "corrupt_limit": 0.5}
+    with pytest.warns(UserWarning, match="image-4"):
+        skipped, images, labels = evaluated(view, **options)
+    assert skipped == 1 and labels.tolist() == [1, 1]
+    expected = torch.from_numpy(source.images[[1, 7]]).permute(0, 3, 1, 2) / 255
+    torch.testing.assert_close(images, expected)
+
+
+def test_a_view_can_be_sent_to_another_process():
+    view = restrict(memory_set(), ["class-2"])
+    copy = pickle.loads(pickle.dumps(view))
+    assert copy.labels.tolist() == view.labels.tolist() and copy.name(1) == view.name(1)
