@@ -10,6 +10,7 @@ import typer
 
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.generate import generate
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.errors import InputError
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, stability):
+for command in (demo, train, evaluate, generate, stability):
     app.command()(command)
 
 

@@ -14,7 +14,7 @@ from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokeni
 from pidformer.errors import InputError
 from pidformer.models.language.build import build_language_model
 from pidformer.training.perplexity import window_nll
-from pidformer.training.recipe import Recipe
+from pidformer.training.recipe import Recipe, TextRecipe
 from pidformer.training.tasks import Place
 
 EVAL_TOKENS = 16384
@@ -32,8 +32,8 @@ class Language:
             raise InputError(
                 f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
             )
-        text = recipe.text
-        self.recipe, self.location = recipe, data
+        text = recipe.text or TextRecipe()
+        self.recipe, self.text, self.location = recipe, text, data
         self.unit = ("tokens", text.length)
         self.tokenizer = text_tokenizer(
             data,
@@ -54,13 +54,13 @@ class Language:
     def model_info(self) -> dict[str, Any]:
         build = {
             "vocab_size": self.tokenizer.size,
-            "length": self.recipe.text.length,
+            "length": self.text.length,
             "eos_token_id": self.tokenizer.eos_id,
         }
         return {"build": build, "tokenizer": self.tokenizer.to_dict()}
 
     def train_data(self, place: Place) -> TextStreams:
-        text = self.recipe.text
+        text = self.text
         corpus = open_corpus(self.location, "train", self.tokenizer, cache=text.cache)
         return TextStreams(
             corpus.tokens,
@@ -85,7 +85,7 @@ class Language:
         if self._eval_tokens is None:
             tokens = torch.from_numpy(self.valid.tokens.astype(np.int64)).to(place.device)
             self._eval_tokens = tokens[:-1], tokens[1:]
-        length = self.recipe.text.length
+        length = self.text.length
         losses = window_nll(
             model,
             *self._eval_tokens,

@@ -125,10 +125,17 @@ class Recipe:
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
     augment: Augment = field(default_factory=Augment)
-    text: TextRecipe = field(default_factory=TextRecipe)
     optim: OptimRecipe = field(default_factory=OptimRecipe)
     schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
+    text: TextRecipe | None = None
+
+    def __post_init__(self) -> None:
+        if self.task == "language":
+            if self.text is None:
+                object.__setattr__(self, "text", TextRecipe())
+        elif self.text is not None:
+            raise InputError(f"the section text needs task: language, got {self.task}")
 
     @property
     def peak_lr(self) -> float:

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.checks import Resident, as_device, check_counts, check_rank, check_resident
+from pidformer.data.checks import Resident, check_counts, check_rank, check_resident
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.storage import fits_in_memory
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 
 
