@@ -27,7 +27,7 @@ class FullSoftmax(nn.Module):
 
     def nll(self, hidden: Tensor, targets: Tensor, table: Tensor) -> Tensor:
         """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
-        logits = self(hidden, table).float()
+        logits = _wide(self(hidden, table))
         return F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
 
 
@@ -87,7 +87,13 @@ class AdaptiveSoftmax(nn.Module):
         first = self.edges[0]
         weight = torch.cat([table[:first], self.cluster_weight])
         bias = torch.cat([self.bias[:first], self.cluster_bias])
-        return F.linear(hidden, weight, bias).float().log_softmax(-1)
+        return _wide(F.linear(hidden, weight, bias)).log_softmax(-1)
 
     def _tail(self, hidden: Tensor, table: Tensor, low: int, high: int) -> Tensor:
-        return F.linear(hidden, table[low:high], self.bias[low:high]).float().log_softmax(-1)
+        logits = F.linear(hidden, table[low:high], self.bias[low:high])
+        return _wide(logits).log_softmax(-1)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least float32: sums over a vocabulary lose too much in less."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
