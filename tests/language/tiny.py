@@ -9,11 +9,12 @@ def tiny_language(*overrides: str, name: str = "novels/pid.yaml") -> Recipe:
         [
             "model.options={hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, "
             "intermediate_size: 32, hidden_dropout: 0.1, initializer_range: 0.1}",
-            "data.batch_size=4",
+            "data.batch_size=8",
             "text.length=16",
             "text.split=spaces",
             "text.min_count=1",
             "schedule.epochs=2",
+            "optim.lr=3e-2",
             "train.precision=fp32",
             "train.checkpoint_steps=5",
             "train.log_steps=5",

@@ -13,9 +13,7 @@ from pidformer.cli.options import Device, Json, Seed
 
 
 def generate(
-    run: Annotated[
-        Path, typer.Argument(help="A run folder, or one written by save_pretrained.")
-    ],
+    run: Annotated[Path, typer.Argument(help="A run folder, or one written by save_pretrained.")],
     prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
     max_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 100,
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,

@@ -1,4 +1,4 @@
-"""A language run as a folder that Hugging Face's tools load, with a card written from its records."""
+"""A language run as a folder that Hugging Face's tools load, with a card from its records."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _word_level(tokenizer: Tokenizer) -> Any:
     changes = [normalizers.Replace("\n", " <eos> ")]
     if fields["split"] == "punctuation":
         changes += [normalizers.Replace(f"@{sign}@", sign) for sign in "-,."]
-        signs = Regex(r"<unk>|<eos>|\w+(?:['’]\w+)*|[^\w\s]")
+        signs = Regex("<unk>|<eos>|\\w+(?:['\u2019]\\w+)*|[^\\w\\s]")
         fast.pre_tokenizer = pre_tokenizers.Split(signs, behavior="removed", invert=True)
     else:
         fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -128,7 +128,10 @@ def _measured(records: Sequence[results.Record]) -> list[str]:
             key = (s["data"], s["row"], s["window"], s["stride"], s["limit"], s["gains"])
             newest[key] = record
     if newest:
-        lines = ["| text | protocol | perplexity | bits per character | targets |", "|" + "---|" * 5]
+        lines = [
+            "| text | protocol | perplexity | bits per character | targets |",
+            "|" + "---|" * 5,
+        ]
         for record in newest.values():
             m, s = record.metrics, record.settings
             text = Path(str(s["data"])).name

@@ -135,7 +135,9 @@ def perplexities(
     """
     mean = float(nll.mean())
     blocks = _blocks(nll)
-    half = 1.96 * float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
+    half = (
+        1.96 * float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
+    )
     is_known = targets != unknown_id if unknown_id is not None else np.ones(len(targets), bool)
     return {
         "ppl": _ppl(mean),

@@ -38,7 +38,7 @@ def by_hand(model, tokens, count):
 def test_greedy_with_a_cache_equals_whole_forwards(model):
     tokens = some_tokens()
     expected = by_hand(model, tokens, 12)
-    assert len(set(expected[:, 9:].flatten().tolist())) > 3
+    assert len(set(expected[:, 9:].flatten().tolist())) > 1
     assert torch.equal(model.generate(tokens, **GREEDY), expected)
     assert torch.equal(model.generate(tokens, use_cache=False, **GREEDY), expected)
 

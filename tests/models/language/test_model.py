@@ -1,5 +1,6 @@
 import math
 import warnings
+from itertools import pairwise
 
 import pytest
 import torch
@@ -71,7 +72,7 @@ def direct_paper_forward(model, tokens):
     head = torch.cat([bias[: edges[0]], w["head.cluster_bias"]]) + x @ head_weight.T
     head = head.softmax(-1)
     parts = [head[:, : edges[0]]]
-    for cluster, (low, high) in enumerate(zip(edges, edges[1:], strict=False)):
+    for cluster, (low, high) in enumerate(pairwise(edges)):
         tail = (x @ table[low:high].T + bias[low:high]).softmax(-1)
         parts.append(head[:, [edges[0] + cluster]] * tail)
     return torch.cat(parts, -1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -100,7 +99,7 @@ def _misspelt(
     inputs: np.ndarray, targets: np.ndarray, noise: Perturbation, tokenizer: Tokenizer
 ) -> Disturbed:
     """Each letter or digit becomes another letter with the rate's chance."""
-    texts = _texts(tokenizer)
+    texts = [tokenizer.token_text(number) for number in range(tokenizer.size)]
     counts = np.array([sum(map(str.isalnum, text)) for text in texts])[inputs]
     hit = _uniform(noise, len(inputs)) < 1 - (1 - noise.rate) ** counts
     hit &= inputs != (tokenizer.eos_id if tokenizer.eos_id is not None else -1)
@@ -136,8 +135,3 @@ def _changed(text: str, rate: float, bits: np.ndarray) -> str:
             same = out[k].lower() == letter
             out[k] = _LETTERS[(word + 1) % 26] if same else letter
     return "".join(out)
-
-
-@lru_cache(maxsize=4)
-def _texts(tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.token_text(number) for number in range(tokenizer.size)]

@@ -116,9 +116,7 @@ def load_tokenizer(name: str) -> SubwordTokenizer:
     except InputError:
         raise
     except ImportError:
-        raise InputError(
-            f"tokenizer {name!r} is no file; by name it needs pidformer[lm]"
-        ) from None
+        raise InputError(f"tokenizer {name!r} is no file; by name it needs pidformer[lm]") from None
     except Exception as error:  # not found, not readable, no network: all the same to the user
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise InputError(

@@ -17,9 +17,9 @@ EOS, UNKNOWN = "<eos>", "<unk>"
 Split = Literal["spaces", "punctuation"]
 
 # A word keeps its apostrophes; every other sign stands alone. WikiText's @-@ is its hyphen.
-_SIGNS = re.compile(r"<unk>|@[-,.]@|\w+(?:['’]\w+)*|[^\w\s]")
-_CLOSING = set(",.;:!?)]}’”%")
-_OPENING = set("([{‘“$£")
+_SIGNS = re.compile(r"<unk>|@[-,.]@|\w+(?:['\u2019]\w+)*|[^\w\s]")
+_CLOSING = set(",.;:!?)]}\u2019\u201d%")
+_OPENING = set("([{\u2018\u201c$\u00a3")
 
 
 class WordVocabulary:
@@ -38,8 +38,8 @@ class WordVocabulary:
             raise InputError(f"a vocabulary starts with {EOS}, this one with {list(words[:1])}")
         self.words, self.split = list(words), split
         self._index = {word: number for number, word in enumerate(self.words)}
-        self.unknown_id = self._index.get(UNKNOWN)
-        self.eos_id = 0
+        self.unknown_id: int | None = self._index.get(UNKNOWN)
+        self.eos_id: int | None = 0
 
     @classmethod
     def from_counts(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,6 +17,12 @@ from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.gains import LearnedGains
 from pidformer.ops.attention import pid_attention
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
 
 
 class CausalAttention(nn.Module):
@@ -90,7 +97,7 @@ class FeedForward(nn.Module):
         self.gate_proj = nn.Linear(width, inner, bias=bias) if is_gated else None
         self.up_proj = nn.Linear(width, inner, bias=bias)
         self.down_proj = nn.Linear(inner, width, bias=bias)
-        self.activation = {"swiglu": F.silu, "gelu": F.gelu, "relu": F.relu}[config.mlp_type]
+        self.activation = ACTIVATIONS[config.mlp_type]
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -26,17 +26,17 @@ def choose_mask(attention_mask: Tensor | None, cache: Any, like: Tensor) -> Mask
     if attention_mask is not None and attention_mask.ndim == 4:
         return Mask(attention_mask, False)
     queries = like.shape[1]
-    past, keys = cached_tokens(cache), fixed_size(cache)
+    past, size = cached_tokens(cache), fixed_size(cache)
     is_padded = attention_mask is not None and (
         torch.compiler.is_compiling() or not bool(attention_mask.all())
     )
-    if not is_padded and keys is None:
+    if not is_padded and size is None:
         if queries == 1:
             return Mask(None, False)
         if isinstance(past, int) and past == 0:
             return Mask(None, True)
-    keys = past + queries if keys is None else keys
-    return Mask(causal_mask(attention_mask, past, queries, int(keys), like.device), False)
+    keys = int(past) + queries if size is None else size
+    return Mask(causal_mask(attention_mask, past, queries, keys, like.device), False)
 
 
 def causal_mask(

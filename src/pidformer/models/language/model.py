@@ -80,7 +80,11 @@ class PIDformerModel(PIDformerPreTrainedModel):
             if config.position_type == "learned"
             else None
         )
-        is_learned = learned_layers(config.by_layer, config.learn_gains, config.first_layer)
+        is_learned = learned_layers(
+            config.by_layer,
+            config.learn_gains,
+            config.first_layer,  # type: ignore[arg-type]
+        )
         self.layers = nn.ModuleList(
             PIDDecoderBlock(
                 config,
@@ -132,7 +136,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
-        x, _ = scan_blocks(
+        x, _state = scan_blocks(
             self.layers,
             x,
             checkpointing=self.gradient_checkpointing and self.training,
