@@ -344,3 +344,23 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-30")
     for (name, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_table_3_has_a_column_for_each_controller(whole, texts, tmp_path):
+    from pidformer.report.table3 import language_table
+    from pidformer.training.evaluate_language import evaluate_language
+
+    twins = [tmp_path / "softmax", tmp_path / "softmax-1"]
+    for seed, run in enumerate(twins):
+        recipe = tiny_language(f"seed={seed}", name="novels/softmax.yaml")
+        train(recipe, run, data=texts, device="cpu", is_shown=False)
+    options = {"data": texts, "protocol": "segments", "split": "test", "device": "cpu"}
+    found = [evaluate_language(run, **options)["ppl"] for run in [*twins, whole[0]]]
+    rows = language_table([*twins, whole[0]]).splitlines()
+    assert "softmax (2)" in rows[0] and "PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3) (1)" in rows[0]
+    row = next(r for r in rows if "segments/test |" in r)
+    assert f"| {np.mean(found[:2]):.2f} [" in row and f"| {found[2]:.2f} " in row
+    change = math.log(found[2]) - np.mean(np.log(found[:2]))
+    assert f"| {change:+.4f}" in row
+    with pytest.raises(InputError, match="none of these runs"):
+        language_table([tmp_path])
