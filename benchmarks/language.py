@@ -37,7 +37,9 @@ def main() -> None:
     naive = _seconds(lambda: _naive(model, few), device) / options.naive
     print("| sliding evaluation | targets/s | ratio |\n|---|---|---|")
     print(f"| one window at a time | {1 / naive:,.0f} | 1 |")
-    print(f"| batches of {options.batch} | {1 / batched:,.0f} | {naive / batched:.0f} |\n", flush=True)
+    print(
+        f"| batches of {options.batch} | {1 / batched:,.0f} | {naive / batched:.0f} |\n", flush=True
+    )
     print("| decoding, cache | batch | tokens/s | PID / softmax |\n|---|---|---|---|")
     for cache in ("dynamic", "static") if options.static else ("dynamic",):
         _compare_decoding(device, options, cache)
@@ -107,7 +109,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=200 if has_gpu else 16)
     parser.add_argument("--rows", type=int, default=16 if has_gpu else 1)
     parser.add_argument("--rounds", type=int, default=7 if has_gpu else 3)
-    parser.add_argument("--static", action="store_true", help="also the compiled static cache")
+    parser.add_argument(
+        "--static",
+        action=argparse.BooleanOptionalAction,
+        default=has_gpu,
+        help="also the static cache, whose steps Hugging Face compiles on a GPU",
+    )
     return parser.parse_args()
 
 
