@@ -55,12 +55,7 @@ def test_records_do_not_depend_on_the_batch_size(model, held_out):
         "fog": Corruption(name="fog"),
         "gaussian_noise": Corruption(name="gaussian_noise"),
     }
-    found = [
-        evaluate(model, batches(held_out[0].float(), held_out[1], size), threats)
-        for size in (1, 7, 64)
-        for model in [model.float()]
-    ]
-    model.double()
+    found = [evaluate(model, batches(*held_out, size), threats) for size in (1, 7, 64)]
     for other in found[1:]:
         for row in threats:
             assert other[row].details == found[0][row].details
@@ -114,20 +109,19 @@ def test_other_weights_or_another_seed_are_measured_anew(model, held_out, tmp_pa
 
 def test_a_record_says_how_to_make_it_again(model, held_out, tmp_path):
     settings = {"data": "digits"}
-    evaluate(model, [held_out], [PGD(eps=0.1)], folder=tmp_path, settings=settings, seed=5)
+    evaluate(model, [held_out], [PGD()], folder=tmp_path, settings=settings, seed=5)
     (record,) = results.read(tmp_path)
     assert record.kind == "robustness" and record.settings["seed"] == 5
-    assert eval(record.settings["threat"]) == PGD(eps=0.1)
+    assert eval(record.settings["threat"]) == PGD()
     assert record.settings["data"] == "digits" and record.settings["machine"]["torch"]
     assert len(unpack(record.details["right"], 150)) == 150
 
 
 def test_grey_images_are_corrupted_as_grey(model, held_out):
-    images, labels = held_out[0].float(), held_out[1]
-    record = evaluate(model.float(), [(images, labels)], {"fog": Corruption(name="fog")})["fog"]
-    shown = Corruption(name="fog")(images.expand(-1, 3, -1, -1)).mean(1, keepdim=True)
+    images, labels = held_out
+    record = evaluate(model, [held_out], {"fog": Corruption(name="fog")})["fog"]
+    shown = Corruption(name="fog")(images.expand(-1, 3, -1, -1)).mean(1, keepdim=True).double()
     assert (hits(record) == (model(shown).argmax(1) == labels).numpy()).all()
-    model.double()
 
 
 def test_a_model_that_gets_the_wrong_scale_brings_a_warning(data):

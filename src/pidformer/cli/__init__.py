@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,7 +45,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one line on stderr and exit code 2."""
     try:
-        code = app(args=arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = app(args=arguments, standalone_mode=False)
     except _CommandLineError as error:
         _fail(error.format_message())
     except InputError as error:
@@ -58,6 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", code=130)
     sys.exit(code or 0)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
 
 
 def _fail(message: str, code: int = 2) -> None:

@@ -1,10 +1,10 @@
 """Robustness: threats as values, and accuracy under them."""
 
-from pidformer.robustness.accuracy import accuracy_under
 from pidformer.robustness.apgd import APGD
 from pidformer.robustness.attack import Attack
 from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.autoattack import AutoAttack
+from pidformer.robustness.evaluate import accuracy_under, evaluate
 from pidformer.robustness.fab import FAB
 from pidformer.robustness.noise import Noise
 from pidformer.robustness.normalized import Normalized
@@ -29,5 +29,6 @@ __all__ = [
     "Square",
     "Threat",
     "accuracy_under",
+    "evaluate",
     "threat_from",
 ]

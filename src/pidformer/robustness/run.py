@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,9 +68,7 @@ def evaluate_models(
         if location is None or (data is None and location != "digits"):
             trained = f", trained on {location}," if location else ""
             raise InputError(f"{name}{trained} needs images: say where with --data DIR")
-        bench = Bench(
-            subject=subject, location=location, device=as_device(device), **settings
-        )
+        bench = Bench(subject=subject, location=location, device=as_device(device), **settings)
         folder = subject.folder or Path(out) / re.sub(r"[^\w.-]+", "-", name)
         shown = run_suite(bench, suite, folder=folder, command=command, is_shown=is_shown)
         found.append(shown)
@@ -113,7 +112,7 @@ def run_suite(
             about = row.about(bench)
             is_old = ledger.finished(row.name, about) is not None
             try:
-                record = ledger.measure(row.name, about, lambda r=row, w=watch: r.measure(bench, w))
+                record = ledger.measure(row.name, about, partial(row.measure, bench, watch))
             except torch.OutOfMemoryError:
                 raise InputError(
                     f"row {row.name} does not fit into memory with {bench.batch_size} images at a "

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from pidformer.data import Batch, EvalImages, TrainImages, open_images
 from pidformer.errors import InputError
 from pidformer.models.build import build_classifier
+from pidformer.statistics import percentage
 from pidformer.training.recipe import Recipe
 
 
@@ -150,10 +150,7 @@ class Classification:
         top1, top5, loss, total = counts.tolist()
         found = {"loss": loss / total, "images": total}
         for name, hits in (("top1", top1), ("top5", top5)):
-            interval = binomtest(round(hits), round(total)).proportion_ci(method="wilson")
-            found[name] = 100 * hits / total
-            found[f"{name}_low"] = 100 * float(interval.low)
-            found[f"{name}_high"] = 100 * float(interval.high)
+            found |= percentage(name, round(hits), round(total))
         return found
 
     def _normalised(self, images: Tensor) -> Tensor:
