@@ -36,10 +36,9 @@ def main() -> None:
     few = tokens[: WINDOW + options.naive + 1]
     naive = _seconds(lambda: _naive(model, few), device) / options.naive
     print("| sliding evaluation | targets/s | ratio |\n|---|---|---|")
-    print(f"| one window at a time | {1 / naive:,.0f} | 1 |")
-    print(
-        f"| batches of {options.batch} | {1 / batched:,.0f} | {naive / batched:.0f} |\n", flush=True
-    )
+    print(f"| one window at a time | {1 / naive:,.1f} | 1 |")
+    ratio = naive / batched
+    print(f"| batches of {options.batch} | {1 / batched:,.1f} | {ratio:.0f} |\n", flush=True)
     print("| decoding, cache | batch | tokens/s | PID / softmax |\n|---|---|---|---|")
     for cache in ("dynamic", "static") if options.static else ("dynamic",):
         _compare_decoding(device, options, cache)

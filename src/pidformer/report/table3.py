@@ -54,7 +54,7 @@ def language_table(runs: Sequence[str | Path]) -> str:
     keys = list(dict.fromkeys(key for c in columns for run in c.runs for key in run))
     if not keys:
         raise InputError("none of these runs has been evaluated; use evaluate_language first")
-    others = [f"{c.label} − {columns[0].label}, nats" for c in columns[1:]]
+    others = [f"{c.label} less {columns[0].label}, nats" for c in columns[1:]]
     heads = ["text", "protocol", *(f"{c.label} ({len(c.runs)})" for c in columns), *others]
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
     for key in keys:
