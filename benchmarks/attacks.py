@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -130,7 +131,7 @@ def measure(
         except Exception as error:
             if name.startswith(OURS):
                 raise
-            print(f"{attack}, {name}: left out, {type(error).__name__}", flush=True)
+            print(f"{attack}, {name}: left out, {type(error).__name__}", file=sys.stderr)
             continue
         with torch.no_grad():
             right[name] = int((model(attacked.detach()).argmax(-1) == labels).sum())

@@ -36,7 +36,7 @@ class Quick(AutoAttack):
             dataclasses.replace(first, steps=4),
             dataclasses.replace(second, steps=3, targets=2),
             dataclasses.replace(third, steps=3, targets=2),
-            dataclasses.replace(fourth, queries=20),
+            dataclasses.replace(fourth, queries=10),
         )
 
 
@@ -56,8 +56,8 @@ ATTACKS = [
     APGD(eps=0.5, norm="L2", steps=10),
     FAB(eps=0.1, steps=5, targets=3),
     FAB(eps=0.5, norm="L2", steps=5, targets=3),
-    Square(eps=0.1, queries=60),
-    Square(eps=0.7, norm="L2", queries=30),
+    Square(eps=0.1, queries=30),
+    Square(eps=0.7, norm="L2", queries=15),
     Quick(eps=0.1),
     Quick(eps=0.5, norm="L2"),
 ]

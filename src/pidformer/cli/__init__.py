@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from pidformer.cli.analyze import analyze
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.generate import generate
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, generate, stability):
+for command in (demo, train, evaluate, analyze, generate, stability):
     app.command()(command)
 
 

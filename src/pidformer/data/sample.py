@@ -1,0 +1,42 @@
+"""A seeded sample of an image set as one batch."""
+
+from __future__ import annotations
+
+import torch
+
+from pidformer.data.loaders import Batch, EvalImages
+from pidformer.data.sources import ImageSource
+from pidformer.data.views import first
+from pidformer.errors import InputError
+
+
+def sample_images(
+    source: ImageSource,
+    count: int = 1000,
+    seed: int = 0,
+    *,
+    image_size: int,
+    crop_ratio: float = 0.875,
+    device: str | torch.device = "cpu",
+) -> Batch:
+    """`count` images drawn with `seed`, all if there are fewer: (count, C, S, S) in [0, 1].
+
+    Prepared as for evaluation. The same images whatever the model, and those of a smaller count
+    are among those of a larger one (`data.views.first`).
+    """
+    if count < 1:
+        raise InputError(f"the number of images must be at least 1, got {count}")
+    batches = list(
+        EvalImages(
+            first(source, count, seed),
+            image_size=image_size,
+            batch_size=256,
+            crop_ratio=crop_ratio,
+            device=device,
+            resident=False,
+        )
+    )
+    if not batches:
+        raise InputError("the image set has no readable image; there is nothing to measure")
+    images, labels = zip(*batches, strict=True)
+    return Batch(torch.cat(images), torch.cat(labels))

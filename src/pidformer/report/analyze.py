@@ -1,0 +1,343 @@
+"""Everything `pidformer analyze` does: measure runs, record, draw them side by side."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
+from torch import Tensor
+
+from pidformer import results
+from pidformer.analysis import (
+    Certificate,
+    RankMeasures,
+    certify,
+    token_similarity,
+    token_spectrum,
+)
+from pidformer.data import ImageSource, open_images, sample_images
+from pidformer.data.views import first
+from pidformer.devices import as_device
+from pidformer.errors import InputError
+from pidformer.report.similarity import Collapse, similarity_figure
+from pidformer.report.spectrum import spectrum_figure
+from pidformer.report.trajectory import trajectory_plot
+from pidformer.subjects import Subject, open_subject
+
+TENSORS: dict[str, dict[str, Any]] = {
+    "blocks": {},
+    "patch": {"tokens": "patch"},
+    "norm": {"of": "norm"},
+    "values": {"of": "values"},
+}
+"""What the similarity is taken of, by the name in records."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What was found in one model."""
+
+    label: str
+    name: str
+    images: int
+    similarity: dict[str, list[float]]
+    """By layer, for each entry of `TENSORS` that the model offers."""
+    ranks: RankMeasures
+    certificate: Certificate | str
+    """Or why there is none."""
+
+    @property
+    def is_controlled(self) -> bool:
+        return isinstance(self.certificate, Certificate) and self.certificate.is_controlled
+
+    def in_words(self) -> str:
+        found = self.certificate
+        return found if isinstance(found, str) else found.describe()
+
+    def to_dict(self) -> dict[str, Any]:
+        ranks = {name: values.tolist() for name, values in self.ranks._asdict().items()}
+        found = self.certificate
+        return {
+            "label": self.label,
+            "model": self.name,
+            "images": self.images,
+            "similarity": self.similarity,
+            "ranks": ranks,
+            "certificate": found if isinstance(found, str) else found.to_dict(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyses:
+    """All models, and the figures that show them together."""
+
+    models: list[Analysis]
+    figures: list[Path] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "models": [model.to_dict() for model in self.models],
+            "figures": [str(path) for path in self.figures],
+        }
+
+
+def analyze(
+    runs: Sequence[str | Path],
+    *,
+    data: str | Path | None = None,
+    out: str | Path = "analysis",
+    limit: int = 1000,
+    spectrum_limit: int = 64,
+    seed: int = 0,
+    device: str = "auto",
+    command: str | None = None,
+    is_shown: bool = True,
+) -> Analyses:
+    """Token similarity and ranks on `limit` images, spectra and certificate on `spectrum_limit`.
+
+    The images are drawn with `seed`, the same for every model. Adds "analysis" records to each run
+    folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`.
+    """
+    if not runs:
+        raise InputError("give at least one model")
+    for name, count in (("limit", limit), ("spectrum limit", spectrum_limit)):
+        if count < 1:
+            raise InputError(f"{name} must be at least 1 image, got {count}")
+    out, place = _folder(Path(out)), as_device(device)
+    subjects = _labelled([open_subject(run) for run in runs])
+    samples = {
+        label: _Sample.of(subject, data, limit, min(limit, spectrum_limit), seed)
+        for label, subject in subjects.items()
+    }
+    console = Console(stderr=True, quiet=not is_shown)
+    found: list[Analysis] = []
+    pictures: dict[str, Tensor] = {}
+    for label, subject in subjects.items():
+        subject.model.to(place)
+        images, small = (batch.to(place) for batch in samples[label].images())
+        found.append(_measure(subject, label, images, small, seed, console))
+        pictures[label] = small[0]
+        settings = dict(subject.facts) | {
+            "model": subject.name,
+            "label": label,
+            "data": str(data or subject.data),
+            "seed": seed,
+            "limit": limit,
+            "device": str(place),
+            "machine": results.machine(),
+            "command": command,
+        }
+        folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
+        _record(folder, found[-1], settings, samples[label].hashes())
+    with _bar(console, "figures", None):
+        figures = _draw(found, subjects, pictures, out)
+    return Analyses(models=found, figures=figures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """The images of one model: many for the tokens, few for the spectra, which cost more."""
+
+    source: ImageSource
+    image_size: int
+    crop_ratio: float
+    counts: tuple[int, int]
+    seed: int
+
+    @classmethod
+    def of(
+        cls, subject: Subject, data: str | Path | None, many: int, few: int, seed: int
+    ) -> _Sample:
+        location = data or subject.data
+        if location is None or (data is None and location != "digits"):
+            trained = f", trained on {location}," if location else ""
+            raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
+        source = open_images(location, "val")
+        return cls(
+            source=source,
+            image_size=subject.image_size or min(source.decode(0).size),
+            crop_ratio=subject.crop_ratio,
+            counts=(many, few),
+            seed=seed,
+        )
+
+    def images(self) -> list[Tensor]:
+        prepared = partial(
+            sample_images,
+            self.source,
+            seed=self.seed,
+            image_size=self.image_size,
+            crop_ratio=self.crop_ratio,
+        )
+        return [prepared(count).images for count in self.counts]
+
+    def hashes(self) -> list[str]:
+        """16 hex digits of which images are looked at: their number, labels and names."""
+        found = []
+        for count in self.counts:
+            view = first(self.source, count, self.seed)
+            digest = hashlib.sha256(view.labels.numpy().tobytes())
+            for index in range(0, len(view), max(1, len(view) // 64)):
+                digest.update(view.name(index).encode())
+            digest.update(f"{self.image_size} {self.crop_ratio}".encode())
+            found.append(digest.hexdigest()[:16])
+        return found
+
+
+def _measure(
+    subject: Subject, label: str, images: Tensor, small: Tensor, seed: int, console: Console
+) -> Analysis:
+    model = subject.model
+    similarity: dict[str, list[float]] = {}
+    with _bar(console, f"{label}: token similarity", len(images) * (1 + len(TENSORS))) as advance:
+        for name, which in TENSORS.items():
+            try:
+                layers = token_similarity(model, images, on_progress=advance, **which)
+            except InputError:
+                if name == "blocks":
+                    raise
+                continue
+            similarity[name] = layers.tolist()
+        ranks = token_spectrum(model, images, on_progress=advance)
+    certificate: Certificate | str
+    with _bar(console, f"{label}: certificate", len(small)) as advance:
+        try:
+            certificate = certify(model, small, seed=seed, on_progress=advance)
+        except InputError as error:
+            certificate = f"no certificate: {error}"
+    return Analysis(
+        label=label,
+        name=subject.name,
+        images=len(images),
+        similarity=similarity,
+        ranks=RankMeasures(*(values.cpu() for values in ranks)),
+        certificate=certificate,
+    )
+
+
+def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequence[str]) -> None:
+    """One "analysis" record for each thing that was measured."""
+
+    def add(what: str, data_hash: str, metrics: dict[str, Any], details: dict[str, Any]) -> None:
+        numbers = {name: float(value) for name, value in metrics.items() if value is not None}
+        about = settings | {"what": what, "data_hash": data_hash}
+        record = results.Record(kind="analysis", metrics=numbers, settings=about, details=details)
+        results.append(folder, record)
+
+    layers = made.similarity["blocks"]
+    ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
+    add(
+        "token_similarity",
+        hashes[0],
+        {f"similarity_layer_{depth}": value for depth, value in enumerate(layers, 1)}
+        | {f"{name}_last": values[-1] for name, values in ranks.items()}
+        | {"images": made.images},
+        {"similarity": made.similarity} | ranks,
+    )
+    found = made.certificate
+    if isinstance(found, str):
+        return
+    whole = found.spectrum.summary().to_dict()
+    quantiles = whole.pop("quantiles")
+    by_layer = [found.spectrum.summary(k).to_dict() for k in range(len(found.spectrum.kappas))]
+    add(
+        "spectrum",
+        hashes[1],
+        whole | {"images": found.spectrum.images},
+        {"quantiles": quantiles, "layers": by_layer},
+    )
+    fields = found.to_dict()
+    names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
+    add(
+        "certificate",
+        hashes[1],
+        {name: fields[name] for name in names}
+        | {"peak_growth": found.peak_growth, "final_growth": found.final_growth}
+        | fields.get("response", {}),
+        fields,
+    )
+
+
+def _draw(
+    found: Sequence[Analysis],
+    subjects: Mapping[str, Subject],
+    pictures: Mapping[str, Tensor],
+    out: Path,
+) -> list[Path]:
+    figures = [out / "similarity.png"]
+    curves = {
+        made.label: Collapse(
+            similarity=made.similarity["blocks"],
+            effective_rank=made.ranks.effective_rank.tolist(),
+            mean_token_residual=made.ranks.mean_token_residual.tolist(),
+            is_controlled=made.is_controlled,
+        )
+        for made in found
+    }
+    similarity_figure(curves, figures[0])
+    certificates = {
+        made.label: made.certificate for made in found if isinstance(made.certificate, Certificate)
+    }
+    if certificates:
+        figures.append(out / "spectrum.png")
+        spectrum_figure(certificates, figures[-1])
+    image = next(iter(pictures.values()))  # a model of another size cannot show the same one
+    models = {
+        label: subjects[label].model for label, own in pictures.items() if own.shape == image.shape
+    }
+    flags = {made.label: made.is_controlled for made in found}
+    figures += trajectory_plot(models, image, out / "trajectory.png", is_controlled=flags)
+    return figures
+
+
+def _labelled(subjects: Sequence[Subject]) -> dict[str, Subject]:
+    """By their own labels, or by their whole names where these are not unique."""
+    labels = [subject.label for subject in subjects]
+    named = {
+        subject.label if labels.count(subject.label) == 1 else subject.name: subject
+        for subject in subjects
+    }
+    if len(named) < len(subjects):
+        raise InputError("each model may be given once")
+    return named
+
+
+def _folder(path: Path) -> Path:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; --out names a folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {path} ({error.strerror}); choose another --out"
+        ) from None
+    return path
+
+
+@contextmanager
+def _bar(console: Console, what: str, total: int | None) -> Iterator[Any]:
+    """A bar on a terminal, a line elsewhere; yields what to call with the images just done."""
+    begun = time.perf_counter()
+    if console.is_terminal and not console.quiet:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Bars(*columns, console=console, transient=True) as bars:
+            task = bars.add_task(what, total=total)
+            yield lambda images: bars.advance(task, images)
+    else:
+        yield lambda images: None
+    console.print(f"{what}: {time.perf_counter() - begun:.1f} s", highlight=False, soft_wrap=True)
