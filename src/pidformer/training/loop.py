@@ -143,11 +143,12 @@ class Trainer:
                 self.watch.check_now()
                 self._write_log(log, rate, progress)
                 log = _Log(self.engine.place.device)
-            if at_end:
-                return
-            if self._is_due(at_end=False):
-                self._score(progress)
-            self._save_or_stop()
+            if self.step == self.last_step:
+                return  # a run counted in steps may end inside an epoch
+            if not at_end:
+                if self._is_due(at_end=False):
+                    self._score(progress)
+                self._save_or_stop()
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
         """One update: loss and gradient norm; None for a step that was skipped."""

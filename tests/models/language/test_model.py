@@ -259,3 +259,27 @@ def test_half_precision_stays_near(gains):
         exact = model(tokens).logits
         rounded = model.bfloat16()(tokens).logits.float()
     assert (rounded - exact).abs().max() < 0.15 * exact.abs().max()
+
+
+def test_rotary_positions_see_distances_alone(gains):
+    """Queries and keys moved together by any number of places give the same attention."""
+    model, tokens = tiny_model(gains), some_tokens(1, 8)
+    with torch.no_grad():
+        here = model(tokens).logits
+        there = model(tokens, position_ids=torch.arange(8)[None] + 37).logits
+        stretched = model(tokens, position_ids=torch.arange(8)[None] * 3).logits
+    torch.testing.assert_close(here, there, rtol=1e-4, atol=1e-4)
+    assert not torch.allclose(here, stretched, atol=1e-2)
+
+
+def test_rotary_positions_equal_llamas():
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from pidformer.models.language.positions import rotated, rotation
+
+    x, positions = torch.randn(2, 3, 5, 8), torch.arange(5)[None]
+    turn = rotation(positions, 8, 10000.0)
+    powers = 10000.0 ** -(torch.arange(0, 8, 2) / 8)
+    angles = positions[..., None] * torch.cat([powers, powers])
+    expected, _ = apply_rotary_pos_emb(x, x, angles.cos(), angles.sin())
+    torch.testing.assert_close(rotated(x, turn), expected)

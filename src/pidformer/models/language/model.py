@@ -160,7 +160,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         if config.scale_embedding:
             x = x * math.sqrt(config.hidden_size)
         if config.position_type == "rope":
-            turned = rotation(position_ids, config.head_dim, config.rope_theta, x.dtype)
+            turned = rotation(position_ids, config.head_dim, config.rope_theta)
         elif config.position_type == "sinusoidal":
             if config.position_order == "descending":
                 position_ids = counted_down(position_ids)

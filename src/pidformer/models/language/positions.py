@@ -34,18 +34,18 @@ def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-def rotation(positions: Tensor, head_dim: int, base: float, dtype: torch.dtype) -> Rotation:
-    """Rotary positions: the pair (x_k, x_{k+D/2}) turns by the angle t base^(-2k/D)."""
+def rotation(positions: Tensor, head_dim: int, base: float) -> Rotation:
+    """Rotary positions: the pair (x_k, x_{k+D/2}) turns by the angle t base^(-2k/D), float32."""
     angles = _angles(positions, head_dim, base)[:, None]
     angles = torch.cat([angles, angles], dim=-1)  # (B, 1, N, D)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    return angles.cos(), angles.sin()
 
 
 def rotated(x: Tensor, by: Rotation) -> Tensor:
-    """Queries or keys (B, H, N, D), turned."""
+    """Queries or keys (B, H, N, D), turned in float32 and rounded once."""
     cos, sin = by
     first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat([-second, first], dim=-1) * sin
+    return (x * cos + torch.cat([-second, first], dim=-1) * sin).to(x.dtype)
 
 
 def _angles(positions: Tensor, width: int, base: float) -> Tensor:
