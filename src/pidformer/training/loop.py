@@ -147,7 +147,9 @@ class Trainer:
                 return  # a run counted in steps may end inside an epoch
             if not at_end:
                 if self._is_due(at_end=False):
+                    begun = time.perf_counter()
                     self._score(progress)
+                    log.begun += time.perf_counter() - begun  # not the training's time
                 self._save_or_stop()
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
