@@ -112,14 +112,21 @@ def has_progress(run: Path) -> bool:
     return bool(_steps(run)) or (run / "model.safetensors").exists()
 
 
-def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> PixelModel:
-    """The model of a run folder, ready to use: takes images in [0, 1], in evaluation mode.
+def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> Any:
+    """The model of a run folder, ready to use, in evaluation mode.
+
+    Of images, a `PixelModel`: it takes them in [0, 1]. Of language, a `PIDformerForCausalLM`
+    (`pidformer.language.load_language` gives its tokenizer too).
 
     `gains` replaces the controller the run was trained with (a warning names both). `ema` takes
     the averaged weights. Of an unfinished run the newest checkpoint is taken.
     """
     run = Path(run)
     recipe = read_recipe(run)
+    if recipe.get("task") == "language":
+        from pidformer.language import load_language  # needs the extra `lm`
+
+        return load_language(run, gains=gains, weights="ema" if ema else "auto").model
     info = read_model_info(run)
     trained = _build(recipe, info["build"])
     model = trained

@@ -12,6 +12,7 @@ import typer
 from pidformer.cli.analyze import analyze
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.generate import generate
 from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, analyze, stability, segment):
+for command in (demo, train, evaluate, analyze, segment, generate, stability):
     app.command()(command)
 
 

@@ -60,6 +60,8 @@ def _line(scores: Mapping[str, float]) -> str:
             f"mIoU {scores['miou']:.2f} %, pixel accuracy {scores['pixel_accuracy']:.2f} %, "
             f"mean accuracy {scores['mean_accuracy']:.2f} %"
         )
+    if "ppl" in scores:
+        return f"perplexity {scores['ppl']:.2f}, {scores['bits_per_character']:.3f} bits/character"
     return (
         f"top-1 {scores['top1']:.2f} % [{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], "
         f"top-5 {scores['top5']:.2f} %"

@@ -57,7 +57,7 @@ class PIDVisionTransformer(VisionTransformer):
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
         resolved = resolve_gains(gains, depth)
         per_layer = layer_gains(resolved, depth)
-        is_learned = _learned_layers(per_layer, learn_gains, first_layer)
+        is_learned = learned_layers(per_layer, learn_gains, first_layer)
 
         def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
             options = _block_options(options)
@@ -194,7 +194,7 @@ class PIDVisionTransformer(VisionTransformer):
         return tokens
 
 
-def _learned_layers(
+def learned_layers(
     gains: Sequence[PIDGains | None], learn_gains: bool, first_layer: FirstLayer
 ) -> list[bool]:
     """Which layers learn their gains: those whose control acts.

@@ -52,6 +52,24 @@ class DataRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextRecipe:
+    """What `task: language` needs to know of its text."""
+
+    length: int = 256
+    """Tokens in a row of a batch; data.batch_size counts rows."""
+    tokenizer: str = "words"
+    """"words" of the training text, or a Hugging Face tokenizer: folder, tokenizer.json or name."""
+    split: Literal["spaces", "punctuation"] = "spaces"
+    """Where words end: at spaces (text tokenised already), or at signs too."""
+    min_count: int = 1
+    max_words: int | None = None
+    shift: bool = False
+    """Start each epoch at another offset, so that rows are cut elsewhere."""
+    cache: str | None = None
+    """Folder for token files; $PIDFORMER_CACHE or the user's cache folder by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
     name: Literal["adamw", "sgd"] = "adamw"
     lr: float = 1e-3
@@ -75,6 +93,9 @@ class ScheduleRecipe:
     min_lr: float = 1e-5
     per: Literal["epoch", "step"] = "step"
     """Where the learning rate moves; DeiT moves it once an epoch."""
+    steps: int | None = None
+    """If set, the length of the run, instead of epochs; warm-up is then `warmup_steps`."""
+    warmup_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +111,10 @@ class TrainRecipe:
     """Decay of the averaged weights, if any."""
     evaluate_every: int = 1
     """Epochs between evaluations."""
+    evaluate_steps: int | None = None
+    """If set, steps between evaluations, instead of epochs."""
+    keep_best: bool = False
+    """Also keep the weights with the best validation score, as best.safetensors."""
     checkpoint_seconds: float = 60
     checkpoint_steps: int | None = None
     """If set, a checkpoint every so many steps, instead of by time."""
@@ -123,7 +148,7 @@ class SegmentationRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    task: Literal["classification", "segmentation"] = "classification"
+    task: Literal["classification", "segmentation", "language"] = "classification"
     seed: int = 0
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -132,6 +157,7 @@ class Recipe:
     schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
     segmentation: SegmentationRecipe | None = None
+    text: TextRecipe | None = None
 
     def __post_init__(self) -> None:
         if self.task == "segmentation":
@@ -144,6 +170,11 @@ class Recipe:
                 )
         elif self.segmentation is not None:
             raise InputError(f"the section segmentation needs task: segmentation, got {self.task}")
+        if self.task == "language":
+            if self.text is None:
+                object.__setattr__(self, "text", TextRecipe())
+        elif self.text is not None:
+            raise InputError(f"the section text needs task: language, got {self.task}")
 
     @property
     def peak_lr(self) -> float:

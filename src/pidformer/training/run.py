@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -22,6 +23,7 @@ MAY_DIFFER = (
     "train.checkpoint_seconds",
     "train.checkpoint_steps",
     "train.compile",
+    "text.cache",
 )
 """What may change when a run continues: nothing that moves its numbers beyond rounding."""
 
@@ -44,6 +46,7 @@ def train(
     engine = Engine(recipe.train, device)
     if engine.is_main:  # the others would see a folder that is just being made
         _check_folder(out, recipe)
+        _check_data(out, task)
     trainer = Trainer(recipe, task, engine, out)
     try:
         with _prepared(out, recipe, task) if engine.is_main else nullcontext():
@@ -72,6 +75,22 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         raise InputError(
             f"{out} holds a run of another recipe ({shown}); choose another --out, or delete that "
             "folder to start anew"
+        )
+
+
+def _check_data(out: Path, task: Task) -> None:
+    """Refuse to go on with data that need another model: other classes, another vocabulary."""
+    if not has_progress(out) or not (out / "model.json").exists():
+        return
+    held = json.loads((out / "model.json").read_text())
+    given = json.loads(json.dumps(dict(task.model_info())))
+    lines = difference(held["build"], given["build"])
+    if not lines and held.get("tokenizer") != given.get("tokenizer"):
+        lines = ["the words of the vocabulary"]
+    if lines:
+        raise InputError(
+            f"{out} holds a run on other data ({'; '.join(lines)}); give the data it was begun "
+            "with, or choose another --out"
         )
 
 

@@ -39,7 +39,8 @@ class Task(Protocol):
     """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
 
     headline: str
-    """The score to show."""
+    """The score to show. A task for which less is better says `is_lower_better = True`, and one
+    that counts something else than images says `unit = (name, how many in a row of a batch)`."""
 
     def build(self) -> nn.Module: ...
 
@@ -173,4 +174,8 @@ def build_task(recipe: Recipe, data: str | Path | None) -> Task:
     """The task that a recipe names."""
     if recipe.task == "segmentation":
         return Segmentation(recipe, data)
+    if recipe.task == "language":
+        from pidformer.training.language import Language  # needs the extra `lm`
+
+        return Language(recipe, data)
     return Classification(recipe, data)
