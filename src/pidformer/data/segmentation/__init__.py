@@ -4,8 +4,10 @@ from pidformer.data.segmentation.augment import SegmentAugment
 from pidformer.data.segmentation.confusion import (
     class_table,
     confusion,
+    miou_difference,
     miou_interval,
     segmentation_scores,
+    unpack_areas,
 )
 from pidformer.data.segmentation.loaders import EvalSegments, SegmentBatch, TrainSegments
 from pidformer.data.segmentation.masks import IGNORED
@@ -22,7 +24,9 @@ __all__ = [
     "TrainSegments",
     "class_table",
     "confusion",
+    "miou_difference",
     "miou_interval",
     "open_segmentation",
     "segmentation_scores",
+    "unpack_areas",
 ]
