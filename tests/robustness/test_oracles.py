@@ -151,7 +151,7 @@ def test_square_is_as_strong_as_torchattacks(network, images, labels, eps, monke
     ours = Square(eps=eps, queries=400)
     full = right(network, ours(network, images, labels), labels)
     # Its squares never reach the last row and column, which costs it strength on small images.
-    reached = square._square
+    reached = square.window
 
     def short(uniform, side, height, width):
         inside = reached(uniform, side, max(height - 1, side), max(width - 1, side))

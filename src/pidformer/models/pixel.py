@@ -10,11 +10,14 @@ from torch import Tensor, nn
 
 from pidformer.errors import InputError
 
+_HALVES = (torch.bfloat16, torch.float16)
+
 
 class PixelModel(nn.Module):
     """images in [0, 1] -> model((images - mean) / std).
 
-    The wrapped model is `.model`; mean and std, one number a channel, are not in the state dict.
+    The wrapped model is `.model`; mean and std, one number a channel, are not in the state dict. A
+    model with half-precision weights takes float32 images and casts them.
     """
 
     mean: Tensor
@@ -49,4 +52,6 @@ class PixelModel(nn.Module):
             raise InputError(
                 f"images must be (B, {len(self.mean)}, height, width), got {tuple(images.shape)}"
             )
-        return (images - self.mean) / self.std
+        normal = (images - self.mean) / self.std
+        weight = next(self.model.parameters(), normal)
+        return normal.to(weight.dtype) if weight.dtype in _HALVES else normal

@@ -8,6 +8,7 @@ from pidformer.robustness.autoattack import AutoAttack
 from pidformer.robustness.fab import FAB
 from pidformer.robustness.noise import Noise
 from pidformer.robustness.normalized import Normalized
+from pidformer.robustness.registry import threat_from
 from pidformer.robustness.sld import SLD
 from pidformer.robustness.spsa import SPSA
 from pidformer.robustness.square import Square
@@ -28,4 +29,5 @@ __all__ = [
     "Square",
     "Threat",
     "accuracy_under",
+    "threat_from",
 ]

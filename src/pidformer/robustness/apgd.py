@@ -19,6 +19,7 @@ from pidformer.robustness.attack import (
     ascent,
     check_finite,
     check_steps,
+    confirm,
     on_survivors,
 )
 from pidformer.robustness.draws import Draws
@@ -55,6 +56,7 @@ class APGD(Attack):
     rho: float = 0.75
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, restarts=self.restarts)
         if self.loss not in ("ce", "dlr"):
@@ -96,7 +98,7 @@ class APGD(Attack):
         for k in range(self.steps + 1):
             logits, losses, gradient = ascent(model, path.x, self._loss_of(path))
             check_finite(gradient.isfinite())
-            alive = logits.argmax(-1) == path.labels
+            alive = confirm(model, path.x, path.labels, logits.argmax(-1) == path.labels)
             if not bool(alive.all()):
                 result[path.rows[~alive]] = path.x[~alive]
                 path, losses, gradient = path.keep(alive), losses[alive], gradient[alive]

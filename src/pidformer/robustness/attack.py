@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from pidformer.errors import InputError
 from pidformer.nn import evaluating
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import Loss
-from pidformer.robustness.threat import Model, check_images, pixel_text
+from pidformer.robustness.precision import Precision, check_precision, judge, lowered, searching
+from pidformer.robustness.threat import Model, as_budget, check_images, pixel_text
 
 
 class Bounds(NamedTuple):
@@ -31,9 +33,22 @@ UNBOUNDED = Bounds(-float("inf"), float("inf"))
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack(ABC):
-    """A threat with a budget `eps`. A new one says in `perturb` how it spends it."""
+    """A threat with a budget `eps`. A new one says in `perturb` how it spends it.
+
+    Budgets may be given as text, "3/255". `precision` is that of the search, not of the verdict:
+    see `Precision`.
+    """
 
     eps: float
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        self._read_budgets("eps")
+        check_precision(self.precision)
+
+    def _read_budgets(self, *names: str) -> None:
+        for name in names:
+            object.__setattr__(self, name, as_budget(getattr(self, name)))
 
     def __call__(
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
@@ -47,11 +62,11 @@ class Attack(ABC):
     ) -> Tensor:
         """The attacked images inside any `bounds`, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
-        with evaluating(model), torch.inference_mode(False), torch.no_grad():
+        with under_attack(model), torch.inference_mode(False), torch.no_grad():
             images, labels = images.detach().clone(), labels.clone()
             if not self.eps or not len(images):
                 return images
-            return self.perturb(model, images, labels, draws, bounds)
+            return self.perturb(searching(model, self.precision), images, labels, draws, bounds)
 
     @abstractmethod
     def perturb(
@@ -61,11 +76,32 @@ class Attack(ABC):
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.precision == "float32":
+            del values["precision"]
         texts = (
             f"{name}={pixel_text(value) if isinstance(value, float) else repr(value)}"
             for name, value in values.items()
         )
         return f"{type(self).__name__}({', '.join(texts)})"
+
+
+@contextmanager
+def under_attack(model: object) -> Iterator[None]:
+    """The model in evaluation mode and its weights without gradients, both given back at the end.
+
+    Attacks differentiate by the images alone. With weights that ask for gradients, the forward
+    would keep what only those need, and the backward of a compiled model would compute them.
+    """
+    weights = model.parameters() if isinstance(model, nn.Module) else ()
+    learning = [weight for weight in weights if weight.requires_grad]
+    try:
+        for weight in learning:
+            weight.requires_grad_(False)
+        with evaluating(model):
+            yield
+    finally:
+        for weight in learning:
+            weight.requires_grad_(True)
 
 
 def logits_of(model: Model, images: Tensor) -> Tensor:
@@ -75,13 +111,21 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
 
 
 def is_right(model: Model, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images are classified right, (B,)."""
-    return model(images).argmax(-1) == labels
+    """Which images are classified right, (B,), whatever the precision of the search."""
+    return judge(model)(images).argmax(-1) == labels
+
+
+def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tensor:
+    """`alive` (B,), after a second look at what a search in less than float32 took for broken."""
+    if judge(model) is model or bool(alive.all()):
+        return alive
+    fallen = (~alive).nonzero()[:, 0]
+    return alive.index_put((fallen,), is_right(model, images[fallen], labels[fallen]))
 
 
 def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
-    with torch.enable_grad():
+    with torch.enable_grad(), lowered(model, images.device.type):
         images = images.detach().requires_grad_()
         logits = logits_of(model, images)
         losses = loss(logits)

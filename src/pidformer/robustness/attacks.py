@@ -16,9 +16,18 @@ import torch
 from torch import Tensor
 
 from pidformer.errors import InputError
-from pidformer.robustness.attack import Attack, Bounds, ascent, check_finite, check_steps, logits_of
+from pidformer.robustness.attack import (
+    Attack,
+    Bounds,
+    ascent,
+    check_finite,
+    check_steps,
+    confirm,
+    logits_of,
+)
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import cross_entropy
+from pidformer.robustness.precision import judge
 from pidformer.robustness.threat import Model, check_budget
 
 
@@ -32,6 +41,7 @@ class FGSM(Attack):
     eps: float = 3 / 255
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_budget("eps", self.eps)
 
     def perturb(
@@ -61,6 +71,8 @@ class PGD(Attack):
     early_stop: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._read_budgets("step_size")
         check_budget("eps", self.eps)
         check_budget("step_size", self.step_size)
         check_steps(steps=self.steps, restarts=self.restarts)
@@ -125,12 +137,14 @@ def _climb(
     for _ in range(steps):
         logits, _, gradient = ascent(model, attacked, cross_entropy(labels))
         is_finite &= gradient.isfinite().all()  # looked at once, at the end: a device need not wait
-        if early_stop and not bool((alive := logits.argmax(-1) == labels).all()):
-            result[rows[~alive]] = attacked[~alive]
-            rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
-            low, high, gradient = low[alive], high[alive], gradient[alive]
-            if not len(rows):
-                break
+        if early_stop:
+            alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
+            if not bool(alive.all()):
+                result[rows[~alive]] = attacked[~alive]
+                rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
+                low, high, gradient = low[alive], high[alive], gradient[alive]
+                if not len(rows):
+                    break
         attacked = torch.clamp(attacked + step_size * gradient.sign(), low, high)
     check_finite(is_finite)
     result[rows] = attacked
@@ -139,6 +153,6 @@ def _climb(
 
 def _score(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     """How well an attack did, (B,): 1 if misclassified, less the probability of the true class."""
-    logits = logits_of(model, images)
+    logits = logits_of(judge(model), images)
     probability = logits.double().softmax(-1).gather(-1, labels[:, None])[:, 0]
     return (logits.argmax(-1) != labels).double() - probability

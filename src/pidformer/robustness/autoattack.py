@@ -13,8 +13,9 @@ from pidformer.robustness.apgd import APGD
 from pidformer.robustness.attack import Attack, Bounds, Run, on_survivors
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.fab import FAB
+from pidformer.robustness.geometry import Norm, check_ball
 from pidformer.robustness.square import Square
-from pidformer.robustness.threat import Model, check_budget
+from pidformer.robustness.threat import Model
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -23,29 +24,27 @@ class AutoAttack(Attack):
 
     Each attacks the images that are still classified right, so the accuracy left is that under the
     worst of the four for every image. The version "standard" has 100 steps, 9 targets and 5000
-    queries, in the L-infinity ball. Images that nothing breaks come back unchanged.
+    queries, in either norm. Images that nothing breaks come back unchanged.
     """
 
     eps: float = 3 / 255
-    norm: Literal["Linf"] = "Linf"
+    norm: Norm = "Linf"
     version: Literal["standard"] = "standard"
 
     def __post_init__(self) -> None:
-        check_budget("eps", self.eps)
-        if self.norm != "Linf" or self.version != "standard":
-            raise InputError(
-                "AutoAttack has norm='Linf' and version='standard', got "
-                f"{self.norm!r} and {self.version!r}"
-            )
+        super().__post_init__()
+        check_ball(self.eps, self.norm)
+        if self.version != "standard":
+            raise InputError(f"AutoAttack has the version 'standard' only, got {self.version!r}")
 
     @property
     def stages(self) -> tuple[Attack, ...]:
         """The attacks, in their order."""
         return (
-            APGD(eps=self.eps, loss="ce"),
-            APGD(eps=self.eps, loss="dlr", targets=9),
-            FAB(eps=self.eps, targets=9),
-            Square(eps=self.eps),
+            APGD(eps=self.eps, norm=self.norm, loss="ce"),
+            APGD(eps=self.eps, norm=self.norm, loss="dlr", targets=9),
+            FAB(eps=self.eps, norm=self.norm, targets=9),
+            Square(eps=self.eps, norm=self.norm),
         )
 
     def perturb(

@@ -47,6 +47,7 @@ class FAB(Attack):
     beta: float = 0.9
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, targets=self.targets)
         if not (self.eta >= 1 and 0 < self.beta < 1):

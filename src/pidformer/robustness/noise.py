@@ -27,6 +27,7 @@ class Noise(Attack):
     kind: Kind = "uniform"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_budget("eps", self.eps)
         if self.kind not in get_args(Kind):
             raise InputError(f"kind must be uniform or gaussian, got {self.kind!r}")

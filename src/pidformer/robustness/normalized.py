@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from pidformer.errors import InputError
-from pidformer.nn import evaluating
-from pidformer.robustness.attack import UNBOUNDED, Attack
+from pidformer.robustness.attack import UNBOUNDED, Attack, under_attack
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model, check_images
 
@@ -48,7 +47,7 @@ class Normalized:
             raise InputError(f"images must have {len(self.mean)} channels, got {images.shape[1]}")
         if not self.threat.eps:
             return images.clone()
-        with evaluating(model), torch.inference_mode(False):
+        with under_attack(model), torch.inference_mode(False):
             mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
             std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
 

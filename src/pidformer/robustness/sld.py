@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from pidformer.errors import InputError
@@ -32,6 +33,8 @@ class SLD(Attack):
     sparsity: float = 0.99
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._read_budgets("step_size")
         check_distance("eps", self.eps)
         check_distance("step_size", self.step_size)
         check_steps(steps=self.steps)
@@ -43,14 +46,16 @@ class SLD(Attack):
     ) -> Tensor:
         """The last step's images."""
         attacked = images
+        is_finite = torch.ones((), dtype=torch.bool, device=images.device)
         for _ in range(self.steps):
             _, _, gradient = ascent(model, attacked, cross_entropy(labels))
-            check_finite(gradient.isfinite())
+            is_finite &= gradient.isfinite().all()
             moved = attacked + self.step_size * _largest(gradient, self.sparsity)
             change = moved.clamp(*bounds) - images
             length = change.abs().sum((1, 2, 3), keepdim=True)
             change = change * (self.eps / length.clamp(min=self.eps))
             attacked = (images + change).clamp(*bounds)
+        check_finite(is_finite)
         return attacked
 
 

@@ -51,6 +51,8 @@ class SPSA(Attack):
     compat: Literal["cleverhans"] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        self._read_budgets("delta", "lr")
         check_budget("eps", self.eps)
         check_budget("delta", self.delta)
         check_steps(steps=self.steps, samples=self.samples)

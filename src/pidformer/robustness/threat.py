@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Protocol
 
 import torch
@@ -33,6 +34,11 @@ def check_images(images: Tensor, labels: Tensor) -> None:
         raise InputError(
             f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
         )
+    if images.dtype not in (torch.float32, torch.float64):
+        raise InputError(
+            f"images must be float32 or float64, got {images.dtype}, which has no room for small "
+            "steps; the model may cast them: lambda x: model(x.bfloat16())"
+        )
     if images.ndim != 4 or labels.shape != images.shape[:1] or labels.dtype != torch.long:
         raise InputError(
             "a threat needs images (B, C, H, W) and int64 labels (B,), got "
@@ -46,6 +52,23 @@ def check_images(images: Tensor, labels: Tensor) -> None:
             f"images must be in [0, 1], got values from {low:.3g} to {high:.3g}; leave them as "
             "pixels and normalise inside the model: pidformer.PixelModel(model, mean, std)"
         )
+
+
+def as_budget(value: float | str) -> float:
+    """A budget as a number: given as one, or as text, a number or a fraction.
+
+    >>> as_budget(0.1), as_budget("0.1"), as_budget("3/255") == 3 / 255
+    (0.1, 0.1, True)
+    """
+    try:
+        if isinstance(value, str):
+            above, slash, below = value.partition("/")
+            return float(above) / float(below if slash else 1)
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return float(value)
+    except (ValueError, ZeroDivisionError):
+        pass
+    raise InputError(f"a budget is a number, or text such as '0.1' or '3/255'; got {value!r}")
 
 
 def check_budget(name: str, value: float) -> None:

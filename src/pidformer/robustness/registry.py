@@ -1,0 +1,49 @@
+"""Threats by name, as a file of settings gives them."""
+
+from __future__ import annotations
+
+from dataclasses import Field, fields
+from typing import Any
+
+from pidformer.errors import InputError, unknown
+from pidformer.robustness.apgd import APGD
+from pidformer.robustness.attack import Attack
+from pidformer.robustness.attacks import FGSM, PGD
+from pidformer.robustness.autoattack import AutoAttack
+from pidformer.robustness.fab import FAB
+from pidformer.robustness.noise import Noise
+from pidformer.robustness.sld import SLD
+from pidformer.robustness.spsa import SPSA
+from pidformer.robustness.square import Square
+from pidformer.robustness.threat import Threat, as_budget
+
+_KINDS: tuple[type[Attack], ...] = (FGSM, PGD, SPSA, SLD, Noise, APGD, FAB, Square, AutoAttack)
+THREATS = {kind.__name__.lower(): kind for kind in _KINDS}
+
+
+def threat_from(name: str, **settings: Any) -> Threat:
+    """The threat of this name, in any case, with these of its settings.
+
+    >>> threat_from("pgd", eps="8/255", step_size="2/255", steps=10)
+    PGD(eps=8/255, steps=10, step_size=2/255, random_start=True, restarts=1, early_stop=False)
+    """
+    kind = THREATS.get(str(name).lower())
+    if kind is None:
+        raise unknown("threat", name, THREATS)
+    known = {field.name: field for field in fields(kind)}
+    for setting in settings:
+        if setting not in known:
+            allowed = ", ".join(known)
+            raise InputError(f"{kind.__name__} has no setting {setting!r}; it has {allowed}")
+    return kind(**{key: _fitting(kind, known[key], value) for key, value in settings.items()})
+
+
+def _fitting(kind: type[Attack], field: Field[Any], value: Any) -> Any:
+    """The value, if it is of the kind of the default: what a file gives may be of any."""
+    wanted = type(field.default)
+    if wanted is float:
+        return as_budget(value)
+    if wanted in (int, bool) and type(value) is not wanted:
+        article = "a whole number" if wanted is int else "true or false"
+        raise InputError(f"{kind.__name__}: {field.name} must be {article}, got {value!r}")
+    return value
