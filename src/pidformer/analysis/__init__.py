@@ -1,6 +1,40 @@
 """What happens to the tokens inside a trained model."""
 
-from pidformer.analysis.similarity import token_similarity
-from pidformer.analysis.trajectory import Trajectory, token_trajectory
+from pidformer.analysis.certificate import Certificate, certify, suggest_gains
+from pidformer.analysis.growth import Growth, transient_growth
+from pidformer.analysis.measures import RankMeasures, mean_cosine, rank_measures
+from pidformer.analysis.response import Response, input_response
+from pidformer.analysis.similarity import token_similarity, token_spectrum
+from pidformer.analysis.spectrum import (
+    AttentionSpectrum,
+    SpectrumSummary,
+    attention_matrices,
+    attention_spectrum,
+    eigenvalues,
+)
+from pidformer.analysis.trajectory import Trajectory, joint_trajectories, token_trajectory
+from pidformer.data.sample import sample_images
 
-__all__ = ["Trajectory", "token_similarity", "token_trajectory"]
+__all__ = [
+    "AttentionSpectrum",
+    "Certificate",
+    "Growth",
+    "RankMeasures",
+    "Response",
+    "SpectrumSummary",
+    "Trajectory",
+    "attention_matrices",
+    "attention_spectrum",
+    "certify",
+    "eigenvalues",
+    "input_response",
+    "joint_trajectories",
+    "mean_cosine",
+    "rank_measures",
+    "sample_images",
+    "suggest_gains",
+    "token_similarity",
+    "token_spectrum",
+    "token_trajectory",
+    "transient_growth",
+]

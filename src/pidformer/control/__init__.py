@@ -17,6 +17,7 @@ from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
 from pidformer.control.stability import (
     StabilityReport,
     characteristic_polynomial,
+    closed_loop,
     continuous_poles,
     gain_margin,
     is_stable,
@@ -50,6 +51,7 @@ __all__ = [
     "as_kernel",
     "bregman",
     "characteristic_polynomial",
+    "closed_loop",
     "continuous_poles",
     "design_gains",
     "dirichlet_energy",

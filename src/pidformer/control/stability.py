@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import PIDGains
+from pidformer.control.gains import Gains, PIDGains
 from pidformer.errors import InputError
 
 SETTLED = 0.01
@@ -63,6 +63,32 @@ def poles(kappa: Any, gains: PIDGains) -> Tensor:
 def spectral_radius(kappa: Any, gains: PIDGains) -> Tensor:
     """Largest |pole|, (...): the factor by which the slowest mode shrinks (or grows) a layer."""
     return poles(kappa, gains).abs().amax(-1)
+
+
+def closed_loop(
+    kernel: Tensor, gains: Gains, *, has_integral: bool = True, has_previous: bool = True
+) -> Tensor:
+    """One layer of the recursion as a matrix on the state (w_l, S_{l-1}, w_{l-1}), (..., 3N, 3N).
+
+    With w = v - beta v_0, e = -w and S the sum of the errors, the homogeneous part is
+
+        w_{l+1} = (K - P - I - D) w_l + I S_{l-1} + D w_{l-1},    S_l = S_{l-1} - w_l
+
+    Its eigenvalues are the `poles` of the kernel's eigenvalues. A part of the state that no gain
+    reads can be left out. `kernel` is (..., N, N); gains may be tensors that broadcast with it.
+    """
+    eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
+    eye = eye.expand(kernel.shape)
+    zero = torch.zeros_like(kernel)
+    rows = [[kernel - (gains.p + gains.i + gains.d) * eye]]
+    if has_integral:
+        rows[0].append(gains.i * eye)
+        rows.append([-eye, eye])
+    if has_previous:
+        rows[0].append(gains.d * eye)
+        rows.append([eye])
+    wide = [torch.cat(row + [zero] * (len(rows) - len(row)), dim=-1) for row in rows]
+    return torch.cat(wide, dim=-2)
 
 
 def continuous_poles(kappa: Any, gains: PIDGains) -> Tensor:

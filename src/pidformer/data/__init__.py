@@ -2,6 +2,16 @@
 
 from pidformer.data.augment import Augment
 from pidformer.data.loaders import Batch, EvalImages, TrainImages
+from pidformer.data.sample import draw_sample, sample_images
 from pidformer.data.sources import ImageSource, open_images
 
-__all__ = ["Augment", "Batch", "EvalImages", "ImageSource", "TrainImages", "open_images"]
+__all__ = [
+    "Augment",
+    "Batch",
+    "EvalImages",
+    "ImageSource",
+    "TrainImages",
+    "draw_sample",
+    "open_images",
+    "sample_images",
+]

@@ -16,8 +16,8 @@ from matplotlib.ticker import MaxNLocator
 from pidformer.analysis import Trajectory
 from pidformer.demo.summary import CHANCE, MODELS, ModelSummary, Spread
 from pidformer.files import atomic_path
+from pidformer.report.style import FAINT, INK, PID, SOFTMAX, style
 
-SOFTMAX, PID, INK, FAINT = "#d9622b", "#2f81c7", "#24292f", "#cfd6dd"
 DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
 """What ink and grid become on a dark page; the colours of the models stand on both."""
 _WIDTH, _HEIGHT = 5.2, 3.6
@@ -56,7 +56,7 @@ def token_panels(paths: Mapping[str, Trajectory]) -> list[Panel]:
 
 def svg(panel: Panel) -> str:
     """A panel as SVG with a transparent ground."""
-    with matplotlib.rc_context(_style() | {"svg.hashsalt": "pidformer"}):
+    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
         figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
         panel.draw(figure)
         text = io.StringIO()
@@ -76,7 +76,7 @@ def save_png(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
     """All panels of a figure in one picture."""
     rows = -(-len(panels) // columns)
     size = columns * panels[0].width, rows * panels[0].height
-    with matplotlib.rc_context(_style()):
+    with matplotlib.rc_context(style()):
         figure = Figure(figsize=size, layout="constrained")
         places = figure.subfigures(rows, columns, squeeze=False).flat
         for panel, place in zip(panels, places, strict=True):
@@ -87,22 +87,6 @@ def save_png(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
 
 def _pairs() -> list[tuple[str, str]]:
     return [("softmax", "pid"), ("softmax_no_residual", "pid_no_residual")]
-
-
-def _style() -> Any:
-    names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor")
-    return dict.fromkeys(names, INK) | {
-        "axes.edgecolor": FAINT,
-        "grid.color": FAINT,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "font.size": 11.5,
-        "axes.titlesize": 12.5,
-        "legend.frameon": False,
-        "legend.labelcolor": INK,
-    }
 
 
 def _look(name: str) -> dict[str, Any]:

@@ -20,10 +20,9 @@ from pidformer.control import (
     spectral_radius,
     stable_interval,
 )
-from pidformer.errors import InputError
 from pidformer.files import atomic_path
+from pidformer.report.style import BAD, GOOD, GREY, check_format
 
-GOOD, BAD, GREY = "#1b7f5c", "#c0392b", "#8a8f98"
 _DEPTH = 12
 
 
@@ -40,10 +39,7 @@ def stability_figure(
     With a `kernel`, poles are those of its eigenvalues and the tokens move under it; otherwise
     kappa runs over [kappa_min, 1] and the tokens move under a random kernel with kappa in [0, 1].
     """
-    suffix = Path(path).suffix.lower()
-    known = (".png", ".svg", ".pdf")
-    if suffix not in known:
-        raise InputError(f"cannot plot to {path}: the name must end in {', '.join(known)}")
+    check_format(path)
     matplotlib.use("Agg", force=False)
     figure = Figure(figsize=(11, 9), layout="constrained")
     circle, radius, region, tokens = figure.subplots(2, 2).flat

@@ -1,0 +1,350 @@
+"""Stability certificates of trained models: their gains against the spectra they really have."""
+# B images, H heads, N tokens, L layers
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pidformer.analysis.controllers import Controllers, read_controllers
+from pidformer.analysis.growth import Growth, transient_growth
+from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.response import Response, input_response
+from pidformer.analysis.similarity import Progress
+from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues
+from pidformer.control.design import DESIGNS, design_gains
+from pidformer.control.gains import PIDGains
+from pidformer.control.stability import (
+    schur_cohn,
+    settling_depth,
+    spectral_radius,
+    stability_report,
+)
+from pidformer.errors import InputError
+
+LEAVES_OUT = (
+    "The recursion behind it is v_{l+1} = A_l v_l + control. It leaves out LayerNorm, the value "
+    "and output projections, the residual and the MLP. Radii take each layer's A as if it were "
+    "repeated for ever; growth takes the layers' own matrices in turn. A network can stay bounded "
+    "where the recursion is not, and the other way round."
+)
+SMALLEST_KAPPA = -0.95
+"""Where the design of gains stops: nearer to -1 no useful gains are left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certificate:
+    """What the gains of a model do under the attention it really has. `print` it."""
+
+    controllers: Controllers
+    spectrum: AttentionSpectrum
+    radius: Tensor
+    """Largest |pole| over the sample, (L, H); NaN where no control acts."""
+    share_outside: Tensor
+    """Share of the measured kappa with a pole outside the unit circle, (L, H); NaN as above."""
+    worst: tuple[int, int, complex] | None
+    """Layer and head (from 0) and kappa of the largest radius."""
+    gain_margin: float | None
+    """Factor on p, i and d at which the first measured mode turns unstable; None if they vary."""
+    growth: Growth
+    response: Response | str
+    """Or why it cannot be measured."""
+    suggested: PIDGains | None
+    """Gains that hold every measured mode inside the unit circle."""
+    suggested_radius: float | None
+    """The largest |pole| they leave."""
+
+    @property
+    def is_controlled(self) -> bool:
+        return bool(self.controllers.acting)
+
+    @property
+    def worst_radius(self) -> float | None:
+        return float(self.radius.nan_to_num(nan=-1).max()) if self.is_controlled else None
+
+    @property
+    def stable(self) -> bool | None:
+        """Whether every measured mode lies inside the unit circle; None without control."""
+        return bool(self.share_outside.nansum() == 0) if self.is_controlled else None
+
+    @property
+    def outside(self) -> float | None:
+        """Share of measured modes outside, over all controlled layers."""
+        return float(self.share_outside.nanmean()) if self.is_controlled else None
+
+    @property
+    def settling_depth(self) -> int | None:
+        """Layers until the slowest mode has decayed to 1 %."""
+        radius = self.worst_radius
+        return settling_depth(radius) if radius is not None and self.stable else None
+
+    @property
+    def peak_growth(self) -> float:
+        """Largest |T_l| over depth, images and heads: what v_0's perturbation grows to at most."""
+        return float(self.growth.values.max())
+
+    @property
+    def final_growth(self) -> float:
+        """Largest |T_l| up to the values of the last layer."""
+        values = self.growth.values
+        return float(values[..., -2].max()) if values.shape[-1] > 1 else 1.0
+
+    @property
+    def verdict(self) -> str:
+        """One or two sentences."""
+        depth = len(self.spectrum.kappas)
+        if not self.is_controlled:
+            second = self.spectrum.summary().second
+            return (
+                "no control: nothing holds the tokens apart; every mode but the constant one "
+                f"decays, by {second:.3f} a layer or faster"
+            )
+        assert self.worst is not None and self.worst_radius is not None
+        layer, head, kappa = self.worst
+        where = f"layer {layer + 1}, head {head + 1}, kappa = {_show(kappa)}"
+        if self.stable:
+            return (
+                f"stable: every measured mode lies inside the unit circle, the slowest shrinks by "
+                f"{self.worst_radius:.3f} a layer ({where}), 1 % after {self.settling_depth} "
+                f"layers; over {depth} layers a perturbation of v_0 grows at most to "
+                f"{self.peak_growth:.2f}"
+            )
+        return (
+            f"unstable in the idealised recursion: {100 * (self.outside or 0):.1f} % of the "
+            f"measured modes lie outside the unit circle, the worst grows by "
+            f"{self.worst_radius:.3f} a layer ({where}); over {depth} layers a perturbation of "
+            f"v_0 grows at most to {self.peak_growth:.2f}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: numbers, and lists by layer."""
+        shared = self.controllers.shared
+        found: dict[str, Any] = {
+            "verdict": self.verdict,
+            "gains": shared.to_dict() if shared else [g.to_dict() for g in self.controllers.acting],
+            "images": self.spectrum.images,
+            "stable": self.stable,
+            "worst_radius": self.worst_radius,
+            "share_outside": self.outside,
+            "gain_margin": _finite(self.gain_margin),
+            "settling_depth": self.settling_depth,
+            "kappa": self.spectrum.summary().to_dict(),
+            "radius": _rows(self.radius),
+            "share_outside_by_layer": _rows(self.share_outside),
+            "growth_values": _over_sample(self.growth.values),
+            "growth_state": _over_sample(self.growth.state),
+            "growth_bound": _over_sample(self.growth.bound),
+            "suggested": self.suggested.to_dict() if self.suggested else None,
+        }
+        if self.worst is not None:
+            layer, head, kappa = self.worst
+            found["worst"] = {"layer": layer, "head": head, "kappa": [kappa.real, kappa.imag]}
+        if isinstance(self.response, Response):
+            found["response"] = {
+                f"{name}_{word}": float(number)
+                for name, values in self.response._asdict().items()
+                for word, number in (("mean", values.mean()), ("max", values.max()))
+            }
+        return found
+
+    def __str__(self) -> str:
+        kappa = self.spectrum.summary()
+        lines = {
+            "verdict": self.verdict,
+            "gains": self._gains_in_words(),
+            "kappa": f"Re from {kappa.min_real:+.4f} to 1, |Im| up to {kappa.max_imag:.4f}, "
+            f"{100 * kappa.share_negative:.1f} % below 0, second largest |kappa| "
+            f"{kappa.second:.4f} ({self.spectrum.images} images)",
+        }
+        if self.is_controlled:
+            margin = self.gain_margin
+            lines["gain margin"] = "gains differ by layer" if margin is None else f"{margin:.4f}"
+            settling = self.settling_depth
+            lines["settling depth"] = f"{settling} layers" if settling else "never"
+            lines["growth"] = (
+                f"of v_0 {self.peak_growth:.3g} (median of the last layer "
+                f"{float(self.growth.values[..., -1].median()):.3g}), of the state "
+                f"{float(self.growth.state.max()):.3g}, layers' norms allow "
+                f"{float(self.growth.bound.max()):.3g}"
+            )
+        if isinstance(self.response, str):
+            lines["sensitivity"] = f"not measured: {self.response}"
+        else:
+            gain = self.response.value_gain
+            lines["sensitivity"] = (
+                f"measured, first to last values: {float(gain.mean()):.3g} on average, "
+                f"{float(gain.max()):.3g} at most; the recursion allows {self.final_growth:.3g}"
+                + (f", its limit {self._limit:.3g}" if self._limit is not None else "")
+            )
+        lines["stable gains"] = self._suggestion_in_words()
+        lines["leaves out"] = LEAVES_OUT
+        return "\n".join(f"{name:<15} {text}" for name, text in lines.items())
+
+    @property
+    def _limit(self) -> float | None:
+        """How much of v_0's perturbation the recursion's limit keeps: beta, where it has one."""
+        shared = self.controllers.shared
+        return shared.beta if shared and self.stable and shared.p > 0 else None
+
+    def _gains_in_words(self) -> str:
+        shared = self.controllers.shared
+        if not self.is_controlled:
+            return "none (softmax attention)"
+        if shared is not None:
+            return f"{shared!r} ({shared.kind})"
+        ranges = (
+            f"{name} {min(values):.3g} to {max(values):.3g}"
+            for name in ("p", "i", "d")
+            for values in [[getattr(gains, name) for gains in self.controllers.acting]]
+        )
+        return "by layer and head: " + ", ".join(ranges)
+
+    def _suggestion_in_words(self) -> str:
+        if self.suggested is None:
+            return "none found: kappa reaches too close to the unit circle"
+        g = self.suggested
+        return (
+            f"p={g.p:.3g}, i={g.i:.3g}, d={g.d:.3g}, beta={g.beta:g} holds every measured mode "
+            f"(radius {self.suggested_radius:.3f})"
+        )
+
+
+def certify(
+    model: Model,
+    images: Tensor,
+    gains: Any = None,
+    *,
+    batch_size: int = 8,
+    growth_images: int = 32,
+    directions: int = 4,
+    seed: int = 0,
+    on_progress: Progress | None = None,
+) -> Certificate:
+    """Join a model's gains with the attention spectra it has on `images`.
+
+    Every eigenvalue kappa of every attention matrix is put into the closed loop of its layer and
+    head (`control.poles`). `gains` asks what other gains would do under the same attention; by
+    default they are the model's own, and a softmax model gets its spectra and the gains that would
+    be stable for it. Growth and response are measured on the first `growth_images` images, the
+    response (central differences in float64) along `directions` random directions an image.
+    """
+    check_inputs(model, images, batch_size)
+    if growth_images < 1:
+        raise InputError(f"growth_images must be at least 1, got {growth_images}")
+    spectra: list[list[Tensor]] = []
+    growths: list[Growth] = []
+    controllers = Controllers(())
+    for start in range(0, len(images), batch_size):
+        part = images[start : start + batch_size]
+        spectra.append([])
+        wanted = max(0, min(len(part), growth_images - start))
+        kept: list[Tensor] = []
+        for matrix in attention_matrices(model, part, dtype=torch.float64):
+            spectra[-1].append(eigenvalues(matrix).cpu())
+            if wanted:
+                kept.append(matrix[:wanted])
+        if start == 0:
+            heads = [layer.shape[1] for layer in spectra[0]]
+            controllers = read_controllers(model, gains, heads)
+        if wanted:
+            growths.append(transient_growth(kept, controllers))
+        if on_progress is not None:
+            on_progress(len(part))
+    spectrum = AttentionSpectrum(kappas=tuple(torch.cat(p) for p in zip(*spectra, strict=True)))
+    growth = Growth(*(torch.cat(parts).cpu() for parts in zip(*growths, strict=True)))
+    radius, outside, worst = _closed_loop_radii(spectrum, controllers)
+    shared = controllers.shared
+    kappas = _in_the_loop(spectrum, controllers)
+    suggested = suggest_gains(kappas, controllers)
+    return Certificate(
+        controllers=controllers,
+        spectrum=spectrum,
+        radius=radius,
+        share_outside=outside,
+        worst=worst,
+        gain_margin=_margin(shared, kappas) if shared else None,
+        growth=growth,
+        response=_response(model, images[:growth_images], directions, seed),
+        suggested=suggested,
+        suggested_radius=float(spectral_radius(kappas, suggested).max()) if suggested else None,
+    )
+
+
+def _closed_loop_radii(
+    spectrum: AttentionSpectrum, controllers: Controllers
+) -> tuple[Tensor, Tensor, tuple[int, int, complex] | None]:
+    """Worst radius and share of modes outside, (L, H) each, and where the worst is."""
+    heads = max(layer.shape[1] for layer in spectrum.kappas)
+    radius = torch.full((len(spectrum.kappas), heads), torch.nan, dtype=torch.float64)
+    outside = radius.clone()
+    worst: tuple[int, int, complex] | None = None
+    highest = -math.inf
+    for depth, kappas in enumerate(spectrum.kappas):
+        if not controllers.acts(depth):
+            continue
+        for head, gains in enumerate(controllers.layers[depth]):
+            points = kappas[:, head].flatten()
+            radii = spectral_radius(points, gains)
+            top = int(radii.argmax())
+            radius[depth, head] = radii[top]
+            outside[depth, head] = (~schur_cohn(points, gains)).double().mean()
+            if float(radii[top]) > highest:
+                highest, worst = float(radii[top]), (depth, head, complex(points[top]))
+    return radius, outside, worst
+
+
+def _in_the_loop(spectrum: AttentionSpectrum, controllers: Controllers) -> Tensor:
+    """Eigenvalues of the layers that are controlled, or would be: all but a free first one."""
+    is_free = controllers.first_layer == "free" and len(spectrum.kappas) > 1
+    return torch.cat([layer.flatten() for layer in spectrum.kappas[is_free:]])
+
+
+def suggest_gains(kappas: Tensor, controllers: Controllers | None = None) -> PIDGains | None:
+    """Gains that hold every given eigenvalue; None if none are found.
+
+    The fastest design for real kappa down to the smallest measured real part, of the kind the model
+    has (PI for a softmax model), scaled back as far as complex kappa ask for.
+    """
+    acting = controllers.acting if controllers else []
+    kind = acting[0].kind if acting and acting[0].kind in DESIGNS else "PI"
+    beta = acting[0].beta if acting else 1.0
+    lowest = max(SMALLEST_KAPPA, min(1.0, float(kappas.real.min())))
+    gains = design_gains(kind, lowest, beta=beta)
+    for share in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
+        scaled = gains.scaled(share)
+        if bool(schur_cohn(kappas, scaled).all()):
+            return scaled
+    return None
+
+
+def _margin(gains: PIDGains, kappas: Tensor) -> float:
+    return stability_report(gains, kappas=kappas).gain_margin
+
+
+def _response(model: Model, images: Tensor, directions: int, seed: int) -> Response | str:
+    try:
+        return input_response(model, images, directions=directions, seed=seed)
+    except InputError as error:
+        return str(error)
+
+
+def _show(kappa: complex) -> str:
+    imaginary = f"{kappa.imag:+.3f}i" if abs(kappa.imag) > 5e-4 else ""
+    return f"{kappa.real:.3f}{imaginary}"
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is not None and math.isfinite(number) else None
+
+
+def _rows(matrix: Tensor) -> list[list[float | None]]:
+    return [[_finite(value) for value in row] for row in matrix.tolist()]
+
+
+def _over_sample(norms: Tensor) -> dict[str, list[float]]:
+    flat = norms.flatten(0, 1)
+    return {"max": flat.amax(0).tolist(), "median": flat.median(0).values.tolist()}

@@ -1,0 +1,87 @@
+"""The controllers that act in a model, layer by layer and head by head."""
+# L layers, H heads
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from pidformer.analysis.looking import Model, inner_model
+from pidformer.control.gains import GainTensors, PIDGains
+from pidformer.control.pid import FirstLayer
+from pidformer.errors import InputError
+from pidformer.models import as_gains
+from pidformer.nn import LearnedGains, PIDAttention
+
+HeadGains = tuple[PIDGains, ...]
+"""One controller a head."""
+
+
+@dataclass(frozen=True)
+class Controllers:
+    """Gains of every layer and head."""
+
+    layers: tuple[HeadGains, ...]
+    """Empty: attention is plain everywhere."""
+    first_layer: FirstLayer = "free"
+
+    def acts(self, depth: int) -> bool:
+        """Whether layer `depth` (from 0) is controlled; a free first layer sets the reference."""
+        if not self.layers or (depth == 0 and self.first_layer == "free"):
+            return False
+        return any(gains.kind != "softmax" for gains in self.layers[depth])
+
+    @property
+    def acting(self) -> list[PIDGains]:
+        """The gains of every head of every controlled layer."""
+        return [g for depth, layer in enumerate(self.layers) if self.acts(depth) for g in layer]
+
+    @property
+    def shared(self) -> PIDGains | None:
+        """The gains, if all controlled layers and heads have the same."""
+        different = set(self.acting)
+        return different.pop() if len(different) == 1 else None
+
+    def tensors(self, depth: int, device: torch.device) -> GainTensors:
+        """The gains of a layer as tensors (H, 1, 1), float64."""
+        layer = self.layers[depth]
+        p, i, d = (
+            torch.tensor([getattr(gains, name) for gains in layer], dtype=torch.float64)
+            .view(-1, 1, 1)
+            .to(device)
+            for name in ("p", "i", "d")
+        )
+        return GainTensors(p, i, d, layer[0].beta)
+
+
+def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
+    """The controllers of a model with so many `heads` in each layer.
+
+    `gains` (one controller for all layers, or a sequence with one a layer) takes the place of the
+    model's own.
+    """
+    inner = inner_model(model)
+    modules = inner.modules() if isinstance(inner, nn.Module) else ()
+    attention = [module for module in modules if isinstance(module, PIDAttention)]
+    first_layer: FirstLayer = attention[0].first_layer if attention else "free"
+    if gains is not None:
+        is_one = isinstance(gains, str) or not isinstance(gains, Sequence)
+        given: list[Any] = [gains] * len(heads) if is_one else list(gains)
+        given = [as_gains(layer) for layer in given]
+    else:
+        given = [module.gains for module in attention]
+    if not any(given) or all(isinstance(g, PIDGains) and g.kind == "softmax" for g in given):
+        return Controllers((), first_layer)
+    if len(given) != len(heads):
+        raise InputError(f"gains for {len(given)} layers do not fit a model of {len(heads)} layers")
+    layers = [_of_heads(layer, count) for layer, count in zip(given, heads, strict=True)]
+    return Controllers(tuple(layers), first_layer)
+
+
+def _of_heads(gains: PIDGains | LearnedGains | None, heads: int) -> HeadGains:
+    values = gains.values() if isinstance(gains, LearnedGains) else [gains or PIDGains()]
+    return tuple(each for each in values for _ in range(heads // len(values)))

@@ -1,0 +1,80 @@
+"""Transient growth: the idealised recursion under the attention matrices a model really has.
+
+A radius below one says what a layer repeated for ever would do. A network has a few layers, each
+with its own matrix, and those matrices are far from normal: what a perturbation of v_0 becomes in
+between is the norm of a product.
+"""
+# B images, H heads, N tokens, L layers
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from pidformer.analysis.controllers import Controllers
+from pidformer.control.pid import PIDState, pid_step
+from pidformer.control.stability import closed_loop
+
+
+class Growth(NamedTuple):
+    """Infinity norms by depth: the largest change of any token for a change of size one."""
+
+    values: Tensor
+    """|T_l| with v_l = T_l v_0 in the recursion, l = 1 .. L: (B, H, L)."""
+    state: Tensor
+    """|M_l ... M_1|, closed-loop matrices from the first controlled layer on: (B, H, layers)."""
+    bound: Tensor
+    """|M_l| ... |M_1|, what the layers' own norms allow: (B, H, layers)."""
+
+
+def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Growth:
+    """Growth under `matrices`, one (B, H, N, N) a layer. Without control every norm is 1."""
+    values: list[Tensor] = []
+    states: list[Tensor] = []
+    bounds: list[Tensor] = []
+    value: Tensor | None = None
+    state: PIDState | None = None
+    product: Tensor | None = None
+    for depth, matrix in enumerate(matrices):
+        matrix = matrix.double()
+        if value is None:
+            eye = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
+            value = eye.expand_as(matrix)
+        mixed = matrix @ value
+        if controllers.layers:
+            gains = controllers.tensors(depth, matrix.device)
+            control, state = pid_step(value, state, gains, controllers.first_layer)
+            mixed = mixed + control
+        value = mixed
+        values.append(_norm(value))
+        if controllers.layers and depth == 0 and not controllers.acts(0):
+            continue  # it sets the reference; the loop closes with the next layer
+        step = _step(matrix, controllers, depth)
+        product = step if product is None else step @ product
+        states.append(_norm(product))
+        bounds.append(_norm(step) * (bounds[-1] if bounds else 1))
+    shape = (*values[0].shape, 0)
+    return Growth(
+        torch.stack(values, -1),
+        torch.stack(states, -1) if states else values[0].new_empty(shape),
+        torch.stack(bounds, -1) if bounds else values[0].new_empty(shape),
+    )
+
+
+def _step(matrix: Tensor, controllers: Controllers, depth: int) -> Tensor:
+    """The layer on the part of the state that some gain reads."""
+    if not controllers.layers:
+        return matrix
+    return closed_loop(
+        matrix,
+        controllers.tensors(depth, matrix.device),
+        has_integral=any(gains.i > 0 for gains in controllers.acting),
+        has_previous=any(gains.d > 0 for gains in controllers.acting),
+    )
+
+
+def _norm(matrix: Tensor) -> Tensor:
+    return torch.linalg.matrix_norm(matrix, ord=torch.inf)

@@ -1,0 +1,90 @@
+"""Attention eigenvalues in the complex plane, with the region where the gains are stable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from pidformer.analysis import Certificate
+from pidformer.control import PIDGains, schur_cohn
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+from pidformer.report.style import BAD, GOOD, GREY, INK, PID, check_format, style
+
+COLUMNS = 6
+_MOST_DOTS = 4000
+
+
+def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None:
+    """A row of layers for each model, to `path`.
+
+    Every dot is an eigenvalue of one head's attention on one image (a fixed share of them when
+    there are many). The circle has radius one; green is where the head's gains are stable; dots
+    outside are red. Gains that differ between heads are drawn for the first.
+    """
+    check_format(path)
+    if not models:
+        raise InputError("give at least one model to draw")
+    depths = [len(certificate.spectrum.kappas) for certificate in models.values()]
+    columns = min(COLUMNS, max(depths))
+    with matplotlib.rc_context(style()):
+        figure = Figure(figsize=(2.5 * columns + 0.4, 2.9 * len(models)), layout="constrained")
+        rows = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
+        for row, (label, certificate), depth in zip(rows, models.items(), depths, strict=True):
+            row.suptitle(_title(label, certificate), fontsize=12, color=INK)
+            places = row.subplots(1, columns, squeeze=False)[0]
+            shown = np.unique(np.linspace(0, depth - 1, columns).round().astype(int))
+            for axes, layer in zip(places, shown, strict=False):
+                _draw_layer(axes, certificate, int(layer))
+            for axes in places[len(shown) :]:
+                axes.set_visible(False)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=130)
+
+
+def _title(label: str, certificate: Certificate) -> str:
+    share = certificate.outside
+    if share is None:
+        return f"{label}: no control"
+    return f"{label}: {100 * share:.1f} % of the modes outside"
+
+
+def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
+    controllers, kappas = certificate.controllers, certificate.spectrum.kappas[layer]
+    acts = controllers.acts(layer)
+    if acts:
+        _shade_stable(axes, controllers.layers[layer][0])
+    angle = np.linspace(0, 2 * np.pi, 300)
+    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
+    heads = [_thin(kappas[:, head].flatten(), kappas.shape[1]) for head in range(kappas.shape[1])]
+    for head, points in enumerate(heads):
+        inside = schur_cohn(points, controllers.layers[layer][head]) if acts else None
+        good = points if inside is None else points[inside]
+        bad = points[:0] if inside is None else points[~inside]
+        axes.scatter(good.real, good.imag, s=2.5, color=PID, alpha=0.35, linewidths=0)
+        axes.scatter(bad.real, bad.imag, s=2.5, color=BAD, alpha=0.45, linewidths=0)
+    note = "" if acts or not controllers.layers else " (free)"
+    axes.set_title(f"layer {layer + 1}{note}", fontsize=10.5)
+    axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12), aspect="equal")
+    axes.set_xticks([-1, 0, 1])
+    axes.set_yticks([-1, 0, 1])
+    axes.tick_params(labelsize=9)
+
+
+def _shade_stable(axes: Axes, gains: PIDGains) -> None:
+    line = np.linspace(-1.12, 1.12, 225)
+    real, imaginary = np.meshgrid(line, line)
+    stable = schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
+    axes.contourf(real, imaginary, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
+    axes.contour(real, imaginary, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+
+
+def _thin(points: Tensor, heads: int) -> Tensor:
+    return points[:: max(1, len(points) * heads // _MOST_DOTS)]
