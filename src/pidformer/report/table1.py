@@ -91,9 +91,7 @@ def _plain_lines(groups: Sequence[Group], row: str) -> Iterable[Line]:
             compare(groups[0], group, row) if metric == "top1" and place else None
             for place, group in enumerate(groups)
         )
-        yield Line(
-            _title(row), title, lower, _threat_of(groups, row), cells, differences
-        )
+        yield Line(_title(row), title, lower, _threat_of(groups, row), cells, differences)
 
 
 def _corruption_line(groups: Sequence[Group], stem: str, rows: Sequence[str]) -> Line:
@@ -208,9 +206,9 @@ def difference_texts(difference: Difference | None) -> tuple[str, str]:
 def _caption(groups: Sequence[Group]) -> str:
     first = next(iter(groups[0].runs[0].values()))
     images = f"{first.metrics['images']:.0f} images"
-    domains = {
-        r.settings.get("domain") for g in groups for run in g.runs for r in run.values()
-    } - {None}
+    domains = {r.settings.get("domain") for g in groups for run in g.runs for r in run.values()} - {
+        None
+    }
     notes = [f"per cent; {images}; domain {', '.join(sorted(map(str, domains))) or 'pixel'}"]
     if any(len(group.runs) > 1 for group in groups):
         notes.append("95 % intervals over seeds (t); differences: bootstrap over images and seeds")
