@@ -57,9 +57,7 @@ class AttentionCall(NamedTuple):
         return scores.softmax(-1)
 
 
-def visit_attention(
-    model: Model, inputs: Tensor, visit: Callable[[AttentionCall], None]
-) -> None:
+def visit_attention(model: Model, inputs: Tensor, visit: Callable[[AttentionCall], None]) -> None:
     """Run the model and call `visit` with each self-attention, in the order they happen."""
     check_inputs(model, inputs)
     count = 0

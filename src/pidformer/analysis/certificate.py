@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -32,8 +33,10 @@ LEAVES_OUT = (
     "repeated for ever; growth takes the layers' own matrices in turn. A network can stay bounded "
     "where the recursion is not, and the other way round."
 )
-SMALLEST_KAPPA = -0.95
-"""Where the design of gains stops: nearer to -1 no useful gains are left."""
+SMALLEST_KAPPA = -0.999
+"""Where the design of gains stops: at -1 none are stable."""
+MOST = 0.99
+"""Share of the measured modes that the gentler of the two suggestions holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,8 @@ class Certificate:
     """Gains that hold every measured mode inside the unit circle."""
     suggested_radius: float | None
     """The largest |pole| they leave."""
+    suggested_for_most: PIDGains | None
+    """Gains that hold 99 % of the measured modes: a few extreme ones ask for very small gains."""
 
     @property
     def is_controlled(self) -> bool:
@@ -139,6 +144,10 @@ class Certificate:
             "growth_state": _over_sample(self.growth.state),
             "growth_bound": _over_sample(self.growth.bound),
             "suggested": self.suggested.to_dict() if self.suggested else None,
+            "suggested_radius": self.suggested_radius,
+            "suggested_for_most": (
+                self.suggested_for_most.to_dict() if self.suggested_for_most else None
+            ),
         }
         if self.worst is not None:
             layer, head, kappa = self.worst
@@ -152,15 +161,23 @@ class Certificate:
         return found
 
     def __str__(self) -> str:
+        return f"{self.describe()}\n{'leaves out':<15} {LEAVES_OUT}"
+
+    def describe(self) -> str:
+        """All but what the recursion leaves out, a line each."""
         kappa = self.spectrum.summary()
+        layers = [self.spectrum.summary(depth) for depth in range(len(self.spectrum.kappas))]
         lines = {
             "verdict": self.verdict,
             "gains": self._gains_in_words(),
             "kappa": f"Re from {kappa.min_real:+.4f} to 1, |Im| up to {kappa.max_imag:.4f}, "
             f"{100 * kappa.share_negative:.1f} % below 0, second largest |kappa| "
             f"{kappa.second:.4f} ({self.spectrum.images} images)",
+            "min Re kappa": "by layer " + " ".join(f"{layer.min_real:+.2f}" for layer in layers),
         }
         if self.is_controlled:
+            radii = self.radius.nan_to_num(nan=-1).amax(-1).tolist()
+            lines["radius"] = "by layer " + " ".join(f"{r:.2f}" if r >= 0 else "-" for r in radii)
             margin = self.gain_margin
             lines["gain margin"] = "gains differ by layer" if margin is None else f"{margin:.4f}"
             settling = self.settling_depth
@@ -168,21 +185,22 @@ class Certificate:
             lines["growth"] = (
                 f"of v_0 {self.peak_growth:.3g} (median of the last layer "
                 f"{float(self.growth.values[..., -1].median()):.3g}), of the state "
-                f"{float(self.growth.state.max()):.3g}, layers' norms allow "
-                f"{float(self.growth.bound.max()):.3g}"
+                f"{_largest(self.growth.state):.3g}, layers' norms allow "
+                f"{_largest(self.growth.bound):.3g}"
             )
-        if isinstance(self.response, str):
-            lines["sensitivity"] = f"not measured: {self.response}"
-        else:
-            gain = self.response.value_gain
-            lines["sensitivity"] = (
-                f"measured, first to last values: {float(gain.mean()):.3g} on average, "
-                f"{float(gain.max()):.3g} at most; the recursion allows {self.final_growth:.3g}"
-                + (f", its limit {self._limit:.3g}" if self._limit is not None else "")
-            )
+        lines["sensitivity"] = self._response_in_words()
         lines["stable gains"] = self._suggestion_in_words()
-        lines["leaves out"] = LEAVES_OUT
         return "\n".join(f"{name:<15} {text}" for name, text in lines.items())
+
+    def _response_in_words(self) -> str:
+        if isinstance(self.response, str):
+            return f"not measured: {self.response}"
+        gain, limit = self.response.value_gain, self._limit
+        return (
+            f"measured, first to last values: {float(gain.mean()):.3g} on average, "
+            f"{float(gain.max()):.3g} at most; the recursion allows {self.final_growth:.3g}"
+            + (f", its limit {limit:.3g}" if limit is not None else "")
+        )
 
     @property
     def _limit(self) -> float | None:
@@ -204,12 +222,14 @@ class Certificate:
         return "by layer and head: " + ", ".join(ranges)
 
     def _suggestion_in_words(self) -> str:
-        if self.suggested is None:
+        most, every = self.suggested_for_most, self.suggested
+        if most is None:
             return "none found: kappa reaches too close to the unit circle"
-        g = self.suggested
+        if every is None:
+            return f"{_short(most)} for {MOST:.0%} of the measured modes; none found for all"
         return (
-            f"p={g.p:.3g}, i={g.i:.3g}, d={g.d:.3g}, beta={g.beta:g} holds every measured mode "
-            f"(radius {self.suggested_radius:.3f})"
+            f"{_short(every)} for all measured modes (radius {self.suggested_radius:.3f}); "
+            f"{_short(most)} for {MOST:.0%} of them"
         )
 
 
@@ -229,7 +249,7 @@ def certify(
     Every eigenvalue kappa of every attention matrix is put into the closed loop of its layer and
     head (`control.poles`). `gains` asks what other gains would do under the same attention; by
     default they are the model's own, and a softmax model gets its spectra and the gains that would
-    be stable for it. Growth and response are measured on the first `growth_images` images, the
+    be stable for it. Growth and response are measured on `growth_images` of the images, the
     response (central differences in float64) along `directions` random directions an image.
     """
     check_inputs(model, images, batch_size)
@@ -238,19 +258,20 @@ def certify(
     spectra: list[list[Tensor]] = []
     growths: list[Growth] = []
     controllers = Controllers(())
+    few = torch.linspace(0, len(images) - 1, min(growth_images, len(images))).long()
     for start in range(0, len(images), batch_size):
         part = images[start : start + batch_size]
         spectra.append([])
-        wanted = max(0, min(len(part), growth_images - start))
+        wanted = few[(few >= start) & (few < start + batch_size)] - start
         kept: list[Tensor] = []
         for matrix in attention_matrices(model, part, dtype=torch.float64):
             spectra[-1].append(eigenvalues(matrix).cpu())
-            if wanted:
-                kept.append(matrix[:wanted])
+            if len(wanted):
+                kept.append(matrix[wanted])
         if start == 0:
             heads = [layer.shape[1] for layer in spectra[0]]
             controllers = read_controllers(model, gains, heads)
-        if wanted:
+        if kept:
             growths.append(transient_growth(kept, controllers))
         if on_progress is not None:
             on_progress(len(part))
@@ -268,9 +289,10 @@ def certify(
         worst=worst,
         gain_margin=_margin(shared, kappas) if shared else None,
         growth=growth,
-        response=_response(model, images[:growth_images], directions, seed),
+        response=_response(model, images[few], directions, seed),
         suggested=suggested,
         suggested_radius=float(spectral_radius(kappas, suggested).max()) if suggested else None,
+        suggested_for_most=suggest_gains(kappas, controllers, share=MOST),
     )
 
 
@@ -303,20 +325,23 @@ def _in_the_loop(spectrum: AttentionSpectrum, controllers: Controllers) -> Tenso
     return torch.cat([layer.flatten() for layer in spectrum.kappas[is_free:]])
 
 
-def suggest_gains(kappas: Tensor, controllers: Controllers | None = None) -> PIDGains | None:
-    """Gains that hold every given eigenvalue; None if none are found.
+def suggest_gains(
+    kappas: Tensor, controllers: Controllers | None = None, *, share: float = 1.0
+) -> PIDGains | None:
+    """Gains that hold a `share` of the given eigenvalues; None if none are found.
 
-    The fastest design for real kappa down to the smallest measured real part, of the kind the model
-    has (PI for a softmax model), scaled back as far as complex kappa ask for.
+    The fastest design for real kappa down to the smallest measured real part (its quantile for a
+    share below one), of the kind the model has (PI for a softmax model), scaled back as far as
+    complex kappa ask for.
     """
     acting = controllers.acting if controllers else []
     kind = acting[0].kind if acting and acting[0].kind in DESIGNS else "PI"
     beta = acting[0].beta if acting else 1.0
-    lowest = max(SMALLEST_KAPPA, min(1.0, float(kappas.real.min())))
-    gains = design_gains(kind, lowest, beta=beta)
-    for share in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
-        scaled = gains.scaled(share)
-        if bool(schur_cohn(kappas, scaled).all()):
+    lowest = float(np.quantile(kappas.real.numpy(), 1 - share))
+    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta)
+    for factor in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
+        scaled = gains.scaled(factor)
+        if float(schur_cohn(kappas, scaled).double().mean()) >= share:
             return scaled
     return None
 
@@ -330,6 +355,14 @@ def _response(model: Model, images: Tensor, directions: int, seed: int) -> Respo
         return input_response(model, images, directions=directions, seed=seed)
     except InputError as error:
         return str(error)
+
+
+def _short(gains: PIDGains) -> str:
+    return f"p={gains.p:.3g}, i={gains.i:.3g}, d={gains.d:.3g}, beta={gains.beta:g}"
+
+
+def _largest(norms: Tensor) -> float:
+    return float(norms.max()) if norms.numel() else 1.0
 
 
 def _show(kappa: complex) -> str:
@@ -347,4 +380,6 @@ def _rows(matrix: Tensor) -> list[list[float | None]]:
 
 def _over_sample(norms: Tensor) -> dict[str, list[float]]:
     flat = norms.flatten(0, 1)
+    if not flat.numel():
+        return {"max": [], "median": []}
     return {"max": flat.amax(0).tolist(), "median": flat.median(0).values.tolist()}

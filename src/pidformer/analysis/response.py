@@ -25,9 +25,7 @@ class Response(NamedTuple):
     """max |dv_last| / max |dv_first|: comparable with `Growth.values` of the recursion."""
 
 
-def input_response(
-    model: Model, images: Tensor, *, directions: int = 4, seed: int = 0
-) -> Response:
+def input_response(model: Model, images: Tensor, *, directions: int = 4, seed: int = 0) -> Response:
     """Central differences of step 1e-4 in float64, on a copy of the model.
 
     Random directions are typical ones; an adversary finds larger gains.

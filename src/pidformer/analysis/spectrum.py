@@ -61,7 +61,7 @@ class SpectrumSummary:
     share_negative: float
     """Share with Re kappa < 0."""
     unit_error: float
-    """Distance of the eigenvalue nearest to 1 from 1, the worst matrix: rounding, if it is sound."""
+    """Distance from 1 of the eigenvalue that should be 1, in the worst matrix: rounding."""
     second: float
     """Largest |kappa| after the eigenvalue 1: how slowly attention alone mixes the tokens."""
 

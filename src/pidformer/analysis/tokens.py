@@ -20,7 +20,7 @@ from pidformer.analysis.looking import (
     looking,
 )
 from pidformer.errors import InputError, unknown
-from pidformer.nn import PIDBlock
+from pidformer.nn import PIDBlock, evaluating
 
 Visit = Callable[[int, Tensor], None]
 TokensOf = Literal["blocks", "norm", "values"]
@@ -53,7 +53,8 @@ def visit_tokens(
 
     Read from timm's vision transformers and ours (`model.blocks`), from Hugging Face's models
     (`output_hidden_states`; some apply the last normalisation to the last of these), and from any
-    other callable by the outputs of the modules in `layers`.
+    other callable by the outputs of the modules in `layers` (a plain function cannot be put into
+    evaluation mode, only these modules can).
     """
     for name, value, known in (("of", of, TokensOf), ("tokens", tokens, Which)):
         if value not in get_args(known):
@@ -102,6 +103,8 @@ def _visit_outputs(
         show(depth, output)
 
     with ExitStack() as hooks, looking(model, images):
+        for layer in layers:  # a function hides the modules it calls
+            hooks.enter_context(evaluating(layer))
         if first is not None:
             handle = first.register_forward_pre_hook(
                 lambda _, inputs: None if depth else show(0, inputs[0])
@@ -162,7 +165,7 @@ def _norms(model: Model) -> list[nn.Module]:
             f"of='norm' needs pre-norm blocks of timm or ours; for {type(inner).__name__} give "
             "the norms themselves: layers=[...]"
         )
-    return [*(block.norm1 for block in blocks[1:]), inner.norm]  # type: ignore[union-attr]
+    return [*(block.norm1 for block in blocks[1:]), inner.norm]
 
 
 def _prefix(model: Model, prefix: int | None) -> int:

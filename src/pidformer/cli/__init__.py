@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from pidformer.cli.analyze import analyze
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.stability import stability
@@ -23,7 +24,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, stability):
+for command in (demo, train, evaluate, analyze, stability):
     app.command()(command)
 
 

@@ -2,7 +2,7 @@
 
 from pidformer.data.augment import Augment
 from pidformer.data.loaders import Batch, EvalImages, TrainImages
-from pidformer.data.sample import draw_sample, sample_images
+from pidformer.data.sample import sample_images
 from pidformer.data.sources import ImageSource, open_images
 
 __all__ = [
@@ -11,7 +11,6 @@ __all__ = [
     "EvalImages",
     "ImageSource",
     "TrainImages",
-    "draw_sample",
     "open_images",
     "sample_images",
 ]

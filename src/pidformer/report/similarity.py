@@ -51,7 +51,7 @@ def similarity_figure(models: Mapping[str, Collapse], path: str | Path) -> None:
         for axes, title in zip(panels, titles, strict=True):
             axes.set(title=title, xlabel="layer")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-            axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
+            axes.set_ylim(bottom=min(0.0, axes.dataLim.ymin))
         panels[0].set_ylim(top=1.05)
         panels[0].axhline(1, color=INK, linewidth=0.8, linestyle=":")
         panels[2].set_ylim(top=1.05)

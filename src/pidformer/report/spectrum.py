@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 
 import matplotlib
@@ -20,6 +21,7 @@ from pidformer.report.style import BAD, GOOD, GREY, INK, PID, check_format, styl
 
 COLUMNS = 6
 _MOST_DOTS = 4000
+_LINE = np.linspace(-1.12, 1.12, 225)
 
 
 def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None:
@@ -35,8 +37,8 @@ def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None
     depths = [len(certificate.spectrum.kappas) for certificate in models.values()]
     columns = min(COLUMNS, max(depths))
     with matplotlib.rc_context(style()):
-        figure = Figure(figsize=(2.5 * columns + 0.4, 2.9 * len(models)), layout="constrained")
-        rows = figure.subfigures(len(models), 1, squeeze=False)[:, 0]
+        figure = Figure(figsize=(2.5 * columns + 0.4, 3.0 * len(models)), layout="constrained")
+        rows = figure.subfigures(len(models), 1, squeeze=False, hspace=0.04)[:, 0]
         for row, (label, certificate), depth in zip(rows, models.items(), depths, strict=True):
             row.suptitle(_title(label, certificate), fontsize=12, color=INK)
             places = row.subplots(1, columns, squeeze=False)[0]
@@ -79,11 +81,16 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
 
 
 def _shade_stable(axes: Axes, gains: PIDGains) -> None:
-    line = np.linspace(-1.12, 1.12, 225)
-    real, imaginary = np.meshgrid(line, line)
-    stable = schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
-    axes.contourf(real, imaginary, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
-    axes.contour(real, imaginary, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+    stable = _stable_grid(gains)
+    axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
+    axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+
+
+@lru_cache(maxsize=64)
+def _stable_grid(gains: PIDGains) -> np.ndarray:
+    """1 where kappa is stable, 0 elsewhere, over the square that is drawn."""
+    real, imaginary = np.meshgrid(_LINE, _LINE)
+    return schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
 
 
 def _thin(points: Tensor, heads: int) -> Tensor:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
-from matplotlib.animation import FuncAnimation, PillowWriter
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 
 from pidformer.analysis import Trajectory, joint_trajectories
@@ -20,8 +21,10 @@ from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.style import INK, check_format, run_colors, style
 
-FRAMES = 6
-"""Frames between two layers."""
+FRAMES = 4
+"""Frames from one layer to the next."""
+REST = 350
+"""Milliseconds at each layer."""
 
 
 class Drawn(NamedTuple):
@@ -73,9 +76,7 @@ def _panels(paths: Mapping[str, Trajectory], dpi: int) -> tuple[Figure, list[Axe
     return figure, places[: len(paths)]
 
 
-def _save_picture(
-    paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path
-) -> None:
+def _save_picture(paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path) -> None:
     figure, places = _panels(paths, dpi=130)
     for axes, (label, path) in zip(places, paths.items(), strict=True):
         points = path.points.numpy()  # (L + 1, N, 2)
@@ -85,8 +86,9 @@ def _save_picture(
             axes.add_collection(
                 LineCollection(list(steps), colors=colors[label], alpha=fade, linewidths=0.9)
             )
-        axes.scatter(*points[0].T, s=16, facecolors="white", edgecolors=INK, linewidths=0.8)
-        axes.scatter(*points[-1].T, s=26, color=colors[label], zorder=3, linewidths=0)
+        (x, y), (last_x, last_y) = points[0].T, points[-1].T
+        axes.scatter(x, y, s=16, facecolors="white", edgecolors=INK, linewidths=0.8)
+        axes.scatter(last_x, last_y, s=26, color=colors[label], zorder=3, linewidths=0)
     figure.supxlabel("white: embedding; full: last layer", fontsize=10)
     with atomic_path(target) as temporary:
         figure.savefig(temporary)
@@ -94,23 +96,30 @@ def _save_picture(
 
 def _save_film(paths: Mapping[str, Trajectory], colors: Mapping[str, str], target: Path) -> None:
     figure, places = _panels(paths, dpi=72)
+    canvas = FigureCanvasAgg(figure)
     dots = [
-        axes.scatter(*path.points[0].numpy().T, s=26, color=colors[label], linewidths=0)
+        axes.scatter(
+            path.points[0, :, 0], path.points[0, :, 1], s=26, color=colors[label], linewidths=0
+        )
         for axes, (label, path) in zip(places, paths.items(), strict=True)
     ]
     caption = figure.supxlabel("embedding", fontsize=11)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once, not for every frame
     depth = max(len(path.points) for path in paths.values()) - 1
-    times = np.concatenate([np.linspace(0, depth, FRAMES * depth + 1), np.full(2 * FRAMES, depth)])
-
-    def draw(time: float) -> list[Any]:
+    frames, shown = [], []  # type: list[Image.Image], list[int]
+    for step in range(FRAMES * depth + 1):
         for spots, path in zip(dots, paths.values(), strict=True):
-            spots.set_offsets(_at(path.points.numpy(), time))
-        caption.set_text("embedding" if time < 0.5 else f"layer {round(time)}")
-        return [*dots, caption]
-
-    film = FuncAnimation(figure, draw, frames=times, blit=False)
+            spots.set_offsets(_at(path.points.numpy(), step / FRAMES))
+        layer = round(step / FRAMES)
+        caption.set_text(f"layer {layer}" if layer else "embedding")
+        canvas.draw()
+        frame = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
+        frames.append(frame.quantize(64, dither=Image.Dither.NONE))
+        shown.append(REST if step % FRAMES == 0 else 60)
+    shown[-1] = 5 * REST
     with atomic_path(target) as temporary:
-        film.save(str(temporary), writer=PillowWriter(fps=12))
+        frames[0].save(temporary, save_all=True, append_images=frames[1:], duration=shown, loop=0)
 
 
 def _at(points: np.ndarray, time: float) -> np.ndarray:

@@ -1,0 +1,68 @@
+"""`pidformer analyze`: rank collapse, attention spectra and certificates of trained models."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pidformer.cli.options import Data, Device, Json
+
+
+def analyze(
+    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    data: Data = None,
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("analysis"),
+    limit: Annotated[int, typer.Option(help="Images for token similarity and ranks.")] = 1000,
+    spectrum_limit: Annotated[
+        int, typer.Option(help="Images for spectra and certificate, which cost more.")
+    ] = 64,
+    seed: Annotated[int, typer.Option(help="Seed of the sample of images.")] = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """What happens to the tokens: similarity by layer, spectra of attention, a certificate.
+
+    Also written to each run's results.jsonl; figures of all runs side by side go to --out.
+
+    Example: pidformer analyze runs/softmax runs/pid
+
+    Example: pidformer analyze runs/pid --data /data/imagenet --limit 1000 --json
+    """
+    from pidformer.report.analyze import analyze as run_analysis
+
+    found = run_analysis(
+        runs,
+        data=data,
+        out=out,
+        limit=limit,
+        spectrum_limit=spectrum_limit,
+        seed=seed,
+        device=device,
+        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        is_shown=not as_json,
+    )
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        _print(found)
+
+
+def _print(found: Any) -> None:
+    from rich.console import Console
+
+    from pidformer.analysis.certificate import LEAVES_OUT
+    from pidformer.report.analysis_table import analysis_table
+
+    console = Console()
+    console.print()
+    console.print(analysis_table(found.models))
+    for model in found.models:
+        console.print(f"\n{model.label}", style="bold", highlight=False)
+        console.print(model.in_words(), highlight=False, soft_wrap=True)
+    console.print(f"\n{LEAVES_OUT}", highlight=False)
+    console.print("\nfigures: " + ", ".join(map(str, found.figures)), soft_wrap=True)

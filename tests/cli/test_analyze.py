@@ -1,0 +1,110 @@
+import json
+
+import pytest
+from safetensors.torch import load_file
+
+from pidformer import load, results
+from pidformer.analysis import certify, token_similarity
+from pidformer.data import open_images, sample_images
+from tests.report.runs import make_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    return [make_run(folder / "softmax", None), make_run(folder / "pid", "deit")]
+
+
+@pytest.fixture
+def some(runs, tmp_path):
+    return ("analyze", *runs, "--out", tmp_path / "out", "--limit", 20, "--spectrum-limit", 6)
+
+
+def test_numbers_figures_and_records(run, some, runs, tmp_path):
+    before = load_file(runs[1] / "model.safetensors")
+    code, out, _ = run(*some, "--json", "--seed", 3)
+    assert code == 0
+    found = json.loads(out)
+    assert [model["label"] for model in found["models"]] == ["softmax", "pid"]
+    _check_numbers(found["models"], runs)
+    _check_records(runs)
+    figures = ["similarity.png", "spectrum.png", "trajectory.gif", "trajectory.png"]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == figures
+    after = load_file(runs[1] / "model.safetensors")
+    assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+def _check_numbers(models, runs):
+    """The same as from the functions."""
+    images = sample_images(open_images("digits", "val"), 20, 3, image_size=8).images
+    small = sample_images(open_images("digits", "val"), 6, 3, image_size=8).images
+    for folder, shown in zip(runs, models, strict=True):
+        model = load(folder)
+        which = {"blocks": {}, "patch": {"tokens": "patch"}, "values": {"of": "values"}}
+        for name, options in which.items():
+            expected = token_similarity(model, images, **options).tolist()
+            assert shown["similarity"][name] == pytest.approx(expected, abs=1e-6)
+        certificate = certify(model, small, seed=3)
+        assert shown["certificate"]["verdict"] == certificate.verdict
+        assert shown["images"] == 20 and shown["certificate"]["images"] == 6
+
+
+def _check_records(runs):
+    """One for each thing measured, with all that is needed to measure it again."""
+    for folder in runs:
+        records = [r for r in results.read(folder) if r.kind == "analysis"][-3:]
+        whats = [record.settings["what"] for record in records]
+        assert whats == ["token_similarity", "spectrum", "certificate"]
+        for record in records:
+            names = ("model", "weights", "label", "gains", "train_seed", "recipe", "data")
+            names += ("data_hash", "machine", "command", "seed", "limit")
+            assert set(names) <= set(record.settings)
+        assert set(records[0].metrics) >= {"similarity_layer_1", "similarity_layer_3"}
+        assert len(records[0].details["similarity"]["blocks"]) == 3
+        assert len(records[1].details["layers"]) == 3
+        assert records[0].settings["data_hash"] != records[1].settings["data_hash"]
+    softmax, pid = (results.read(folder)[-1] for folder in runs)
+    assert softmax.settings["recipe"] == pid.settings["recipe"]  # twins
+    assert softmax.settings["gains"] is None and "p=0.8" in pid.settings["gains"]
+    assert "worst_radius" in pid.metrics and "worst_radius" not in softmax.metrics
+
+
+@pytest.mark.slow
+def test_words_a_table_and_a_line_for_each_step(run, some):
+    code, out, err = run(*some)
+    assert code == 0
+    for word in ("min Re kappa", "no control", "unstable in the idealised", "stable gains"):
+        assert word in out
+    assert out.count("LayerNorm") == 1 and "trajectory.gif" in out
+    assert "pid: certificate" in err and "\x1b" not in err
+
+
+def test_other_images_are_taken_from_data(run, runs, tmp_path):
+    code, _, err = run("analyze", runs[0], "--data", tmp_path / "none", "--out", tmp_path / "o")
+    assert code == 2 and "no image set" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["missing"], "not a run folder"),
+        (["--limit", "0"], "limit must be at least 1"),
+        (["--spectrum-limit", "0"], "limit must be at least 1"),
+        (["--device", "tpu"], "device must be"),
+        (["--out", __file__], "is a file"),
+        (["--colour"], "--colour"),
+    ],
+)
+def test_bad_input_gets_one_line_and_exit_code_2(
+    run, runs, tmp_path, monkeypatch, arguments, words
+):
+    monkeypatch.chdir(tmp_path)
+    given = [] if arguments == ["missing"] else [runs[0]]
+    code, out, err = run("analyze", *given, *arguments)
+    assert code == 2 and out == ""
+    assert err.startswith("pidformer: ") and err.count("\n") == 1 and words in err
+
+
+def test_a_run_given_twice_is_refused(run, runs):
+    code, _, err = run("analyze", runs[0], runs[0])
+    assert code == 2 and "once" in err
