@@ -11,6 +11,7 @@ import typer
 from pidformer.cli.analyze import analyze
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.report import report
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.errors import InputError
@@ -24,7 +25,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, analyze, stability):
+for command in (demo, train, evaluate, analyze, report, stability):
     app.command()(command)
 
 

@@ -19,6 +19,10 @@ class CellView:
     """A difference whose 95 % interval leaves out zero."""
 
 
+NOTHING = CellView("\u2013")
+NOT_MEASURED = CellView("\u2013", "not measured")
+
+
 @dataclass(frozen=True)
 class Note:
     """What is missing, and the command that would make it."""
