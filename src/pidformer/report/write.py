@@ -159,8 +159,8 @@ def _views(
     views = [robustness_view(table, runs, sources) for table in tables if table.groups]
     views += [
         view
-        for kind, number in (("segmentation", 2), ("language", 3))
-        if (view := other_table(runs, sources, kind=kind, number=number)) is not None
+        for kind in ("segmentation", "language")
+        if (view := other_table(runs, sources, kind=kind)) is not None
     ]
     for made in (looks.certificate_view(groups, sources), looks.cost_view(runs, sources)):
         if made is not None:
@@ -190,9 +190,7 @@ def _figures(
 ) -> list[FigureView]:
     folders = " ".join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
     curves = next((table.curves for table in tables if table.curves), [])
-    analyze = Note(
-        "Not drawn: no analysis record. This makes them:", f"pidformer analyze {folders}"
-    )
+    analyze = f"pidformer analyze {folders}"
     evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd"
     found = [
         FigureView(
@@ -201,7 +199,9 @@ def _figures(
             "Mean cosine between the tokens of an image after each layer, 1 when all are alike. "
             "Thick: mean over seeds; thin: each seed.",
             [figures.similarity_panel(similarity)] if similarity else [],
-            None if similarity else analyze,
+            None
+            if similarity
+            else Note("Not drawn: no analysis record. This makes them:", analyze),
         ),
         FigureView(
             "attacks",
