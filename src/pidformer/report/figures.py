@@ -64,8 +64,8 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
         for group in groups:
             points = curve_points([group], attack)
             runs = []
-            for name in dict.fromkeys(str(p["run"]) for p in points):
-                own = sorted((p["eps255"], p["top1"]) for p in points if p["run"] == name)
+            for run in dict.fromkeys(str(p["run"]) for p in points):
+                own = sorted((p["eps255"], p["top1"]) for p in points if p["run"] == run)
                 runs.append((tuple(x for x, _ in own), tuple(y for _, y in own)))
             if runs:
                 curves.append(Curves(group.label, is_controlled(group), tuple(runs)))  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def _draw_map(
         )
     markers = "osD^vP*X"
     for (label, found), marker in zip(marked.items(), markers * len(marked), strict=False):
-        for place, one in enumerate(found):
+        for number, one in enumerate(found):
             color = GOOD if is_stable(one, kappa_min) else BAD
             axes.plot(
                 one.p,
@@ -147,7 +147,7 @@ def _draw_map(
                 markeredgecolor="white",
                 markersize=11,
                 linestyle="none",
-                label=label if place == 0 else None,
+                label=label if number == 0 else None,
                 clip_on=False,
                 zorder=5,
             )

@@ -54,7 +54,7 @@ def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
 
 def layers(record: Record) -> tuple[float, ...]:
     """similarity_layer_1, similarity_layer_2, ... of a record."""
-    values = []
+    values: list[float] = []
     while (name := f"similarity_layer_{len(values) + 1}") in record.metrics:
         values.append(record.metrics[name])
     return tuple(values)

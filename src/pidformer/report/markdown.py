@@ -27,8 +27,8 @@ def as_markdown(
             body += _note(figure.missing)
         parts.append(body)
     if content["verdicts"]:
-        lines = (f"- {run}: {verdict}" for run, verdict in content["verdicts"])
-        parts.append("## Certificates\n\n" + "\n".join(lines))
+        said = "\n".join(f"- {run}: {verdict}" for run, verdict in content["verdicts"])
+        parts.append(f"## Certificates\n\n{said}")
     sources = content["sources"]
     commands = (
         f"{place}. `{command}` ({machine})"
@@ -38,10 +38,10 @@ def as_markdown(
     for section, entries in sources.sections.items():
         lines = ["| row | value | run | threat | seconds | command |", "|---|---|---|---|---|---|"]
         for entry in entries:
-            said = {key: _escaped(value) for key, value in entry_text(entry).items()}
+            texts = {key: _escaped(value) for key, value in entry_text(entry).items()}
             lines.append(
-                f"| {_escaped(entry.row)} | {said['value']} | {said['run']} | {said['threat']} | "
-                f"{said['seconds']} | {entry.command} |"
+                f"| {_escaped(entry.row)} | {texts['value']} | {texts['run']} | {texts['threat']} | "
+                f"{texts['seconds']} | {entry.command} |"
             )
         parts.append(f"### Records: {section}\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
