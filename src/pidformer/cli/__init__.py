@@ -12,6 +12,7 @@ from pidformer.cli.analyze import analyze
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.report import report
+from pidformer.cli.reproduce import reproduce
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.errors import InputError
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, analyze, report, stability):
+for command in (demo, train, evaluate, analyze, report, reproduce, stability):
     app.command()(command)
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 from pidformer.report.views import CellView, Note, TableView
 
+_ENTRY = ("value", "run", "threat", "seconds")
+
 
 def as_markdown(
     content: Mapping[str, Any], *, missing: Sequence[Note], entry_text: Callable[..., Any]
@@ -40,8 +42,7 @@ def as_markdown(
         for entry in entries:
             texts = {key: _escaped(value) for key, value in entry_text(entry).items()}
             lines.append(
-                f"| {_escaped(entry.row)} | {texts['value']} | {texts['run']} | {texts['threat']} | "
-                f"{texts['seconds']} | {entry.command} |"
+                _row([_escaped(entry.row), *(texts[name] for name in _ENTRY), str(entry.command)])
             )
         parts.append(f"### Records: {section}\n\n" + "\n".join(lines))
     return "\n\n".join(parts) + "\n"
