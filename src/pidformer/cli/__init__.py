@@ -9,6 +9,7 @@ from typing import Any
 import typer
 
 from pidformer.cli.analyze import analyze
+from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.report import report
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for command in (demo, train, evaluate, analyze, report, reproduce, stability):
     app.command()(command)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

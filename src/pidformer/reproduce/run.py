@@ -129,7 +129,7 @@ def run_plan(
             if not ready:
                 break
             attempts = (
-                _attempt(job, setting, claims, times, done, failed, display) for job in ready
+                _attempt(plan, job, setting, claims, times, done, failed, display) for job in ready
             )
             if not any(attempts):  # the first success ends the round
                 time.sleep(poll)
@@ -148,6 +148,7 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
 
 
 def _attempt(
+    plan: Plan,
     job: Job,
     setting: Setting,
     claims: Claims,
@@ -176,6 +177,7 @@ def _attempt(
             done.add(job.id)
         except InputError as error:
             failed[job.id] = str(error)
+            failed.update(_that_need(plan, job.id))
         except (KeyboardInterrupt, Interrupted):
             if not claim.is_lost:
                 raise
@@ -184,6 +186,16 @@ def _attempt(
             times.write(job, spent())
         display.end(job, time.perf_counter() - begun, failed.get(job.id))
     return True
+
+
+def _that_need(plan: Plan, failed: str) -> dict[str, str]:
+    """The jobs that cannot be done without a failed one; a report is made all the same."""
+    found = {failed: ""}
+    for job in plan.jobs:  # in order: what is needed comes first
+        if job.kind != "report" and any(need in found for need in job.needs):
+            found[job.id] = f"needs {failed}"
+    del found[failed]
+    return found
 
 
 def look(plan: Plan) -> Outcome:
@@ -219,8 +231,6 @@ def _state(job: Job, done: set[str], failed: dict[str, str], claims: Claims | No
     if job.id in done:
         return "done"
     if job.id in failed:
-        return "failed"
-    if any(need in failed for need in job.needs) and job.kind != "report":
         return "failed"
     holder = claims.holder(job.id) if claims is not None else None
     return f"running ({holder.get('host')}, {holder.get('pid')})" if holder else "waiting"
