@@ -10,7 +10,6 @@ from pidformer.report.collect import Run
 from pidformer.report.tables import (
     about_text,
     is_controlled,
-    mean_cell,
     minus,
     named_apart,
 )
@@ -86,7 +85,7 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
         caption="Token similarity in the last layer (1: all tokens alike); the smallest real part "
         "and largest imaginary part of the attention matrices' eigenvalues kappa; the largest "
         "radius of the closed loop with the run's gains, and the share of modes outside the unit "
-        "circle, per cent. Small: 95 % intervals over training seeds.",
+        "circle, per cent. Small: the range over training seeds.",
         columns=(
             Column("Model"),
             Column("Similarity", "last layer"),
@@ -121,8 +120,9 @@ def _cell(
     values = [scale * value for record in records if (value := read(record)) is not None]
     if not values:
         return NOTHING
-    cell = mean_cell(values, source, digits)
-    return CellView(minus(cell.text), minus(cell.small), cell.source)
+    mean = f"{sum(values) / len(values):.{digits}f}"
+    spread = f"{min(values):.{digits}f} to {max(values):.{digits}f}" if len(values) > 1 else ""
+    return CellView(minus(mean), minus(spread), source)
 
 
 def training_groups(runs: Sequence[Run], task: str) -> list[Group]:

@@ -19,7 +19,6 @@ def as_markdown(
         parts.append("\n".join(f"- {line}" for line in content["findings"]))
     for table in content["tables"]:
         parts.append(_table(table))
-    parts += [_note(note) for note in missing]
     for figure in content["figures"]:
         body = f"## {figure.title}\n\n"
         if figure.panels:
@@ -28,9 +27,13 @@ def as_markdown(
         if figure.missing is not None:
             body += _note(figure.missing)
         parts.append(body)
+    parts += [_table(table) for table in content["details"]]
     if content["verdicts"]:
         said = "\n".join(f"- {run}: {verdict}" for run, verdict in content["verdicts"])
         parts.append(f"## Certificates\n\n{said}")
+    if missing:
+        parts.append("## Not measured")
+        parts += [_note(note) for note in missing]
     sources = content["sources"]
     commands = (
         f"{place}. `{command}` ({machine})"

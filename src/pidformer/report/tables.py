@@ -119,13 +119,14 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
             if place:
                 cells.append(_difference(line.differences[place]))
         cells.append(_paper(TABLE1.get((row, line.metric))))
-        metric = line.metric + (", lower is better" if line.lower_is_better else "")
+        metric = line.metric + _budget(groups, row)
+        metric += ", lower is better" if line.lower_is_better else ""
         lines.append(LineView(line.title, metric, tuple(cells), line.threat))
     missing = [key for key in TABLE1 if key[0] not in {row for row, _ in shown}]
     for row, metric in missing:
         if metric == "top-5":
             continue
-        blank = [NOT_MEASURED] * (2 * len(groups) - 1)
+        blank = [NOT_MEASURED, *[cell for _ in groups[1:] for cell in (NOT_MEASURED, CellView(""))]]
         title = TITLES.get(row, row)
         lines.append(LineView(title, metric, (*blank, _paper(TABLE1[row, metric]))))
     first = next(iter(groups[0].runs[0].values()))
@@ -136,6 +137,17 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         lines=tuple(lines),
         notes=tuple(_missing_notes({row for row, _ in missing}, runs, first)),
     )
+
+
+def _budget(groups: Sequence[Group], row: str) -> str:
+    """The budget of a row's attack, as ", eps 0.05"."""
+    found = (run[row].settings.get("eps") for group in groups for run in group.runs if row in run)
+    eps = next((value for value in found if value is not None), None)
+    if eps is None:
+        return ""
+    levels = 255 * eps
+    is_level = abs(levels - round(levels, 3)) < 1e-9 and eps < 0.2
+    return f", eps {levels:g}/255" if is_level else f", eps {eps:g}"
 
 
 def row_of(line: Line) -> str:
@@ -225,7 +237,7 @@ def minus(text: str) -> str:
 
 
 def _paper(pair: Pair | None) -> CellView:
-    return CellView("") if pair is None else CellView(f"{pair[0]:.2f} / {pair[1]:.2f}")
+    return CellView("" if pair is None else f"{pair[0]:.2f} / {pair[1]:.2f}", is_paper=True)
 
 
 def group_about(group: Group) -> Mapping[str, Any]:
@@ -240,7 +252,7 @@ def is_controlled(group: Group) -> bool:
 def about_text(group: Group) -> str:
     """What a model is, for the head of its column."""
     gains = group_about(group).get("gains")
-    kind = short_gains(str(gains)) if gains else "softmax"
+    kind = short_gains(str(gains)) if gains else "no controller"
     seeds = len(group.runs)
     return f"{kind}; {seeds} seed{'s' if seeds > 1 else ''}"
 
@@ -274,7 +286,7 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
             cells.append(mean_cell([r.metrics[metric] for r in records], source))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
     for which, label in enumerate(("softmax", "PID")):
-        cells = [CellView(f"{paper[place][which]:.2f}") for place in places]
+        cells = [CellView(f"{paper[place][which]:.2f}", is_paper=True) for place in places]
         lines.append(LineView(f"the paper, {label}", "the paper's own, not measured", tuple(cells)))
     first = next(iter(groups[0].runs[0].values()))
     return TableView(

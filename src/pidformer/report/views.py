@@ -17,6 +17,8 @@ class CellView:
     source: str | None = None
     is_clear: bool = False
     """A difference whose 95 % interval leaves out zero."""
+    is_paper: bool = False
+    """The paper's number, not ours."""
 
 
 NOTHING = CellView("\u2013")

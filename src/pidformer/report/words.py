@@ -60,7 +60,7 @@ def _against(lines: Sequence[Line], names: Sequence[str], place: int) -> list[st
         level = len(threats) - ahead - behind
         said.append(
             f"Under {len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is "
-            f"clearly ahead of {names[0]} in {ahead}, clearly behind in {behind}, and level in "
-            f"{level}."
+            f"ahead of {names[0]} in {ahead}, behind in {behind}, and level in {level} (by 95 % "
+            "intervals of the difference)."
         )
     return said

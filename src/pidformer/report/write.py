@@ -82,7 +82,12 @@ def write_report(
     groups = looks.analysed(runs)
     similarity = looks.similarity_curves(groups)
     drawn = _figures(runs, tables, groups, similarity)
-    views = _views(runs, tables, groups, sources)
+    views = _views(runs, tables, sources)
+    details = [
+        view
+        for view in (looks.certificate_view(groups, sources), looks.cost_view(runs, sources))
+        if view is not None
+    ]
     for table in tables:
         for group in table.curves:
             for row in dict.fromkeys(row for run in group.runs for row in run):
@@ -94,6 +99,7 @@ def write_report(
     content = {
         "findings": said,
         "tables": views,
+        "details": details,
         "figures": drawn,
         "verdicts": looks.certificate_verdicts(groups),
         "sources": sources,
@@ -153,18 +159,13 @@ def _folder(path: Path) -> Path:
     return path
 
 
-def _views(
-    runs: Sequence[Run], tables: Sequence[Robustness], groups: Sequence[Group], sources: Sources
-) -> list[TableView]:
+def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) -> list[TableView]:
     views = [robustness_view(table, runs, sources) for table in tables if table.groups]
     views += [
         view
         for kind in ("segmentation", "language")
         if (view := other_table(runs, sources, kind=kind)) is not None
     ]
-    for made in (looks.certificate_view(groups, sources), looks.cost_view(runs, sources)):
-        if made is not None:
-            views.append(made)
     return views
 
 

@@ -94,10 +94,10 @@ class Scenes:
         return self.names[index]
 
     def caption(self, index: int) -> str:
-        return Path(self.names[index]).stem
+        return self.names[index].rpartition("/")[2].rpartition(".parquet ")[2]
 
     def open(self, index: int) -> Opened:
-        """The image beside its mask in colours."""
+        """The image above its mask in colours."""
         image, mask = read_picture(self.images[index]), self.masks[index]
         if mask is None:
             raise UnreadableImage("it has no mask")
@@ -106,11 +106,11 @@ class Scenes:
             raise UnreadableImage(
                 f"image is {image.width}x{image.height}, mask {levels.shape[1]}x{levels.shape[0]}"
             )
-        pair = Image.new("RGB", (2 * image.width, image.height))
+        pair = Image.new("RGB", (image.width, 2 * image.height))
         pair.paste(image, (0, 0))
         colours = _PALETTE[levels]
         colours[levels == IGNORED] = 0
-        pair.paste(Image.fromarray(colours), (image.width, 0))
+        pair.paste(Image.fromarray(colours), (0, image.height))
         return Opened(pair, image.size)
 
 
