@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from pidformer.control import PIDGains, is_stable, spectral_radius
 from pidformer.report.curve import curve_points
 from pidformer.report.looks import HEADLINES, Curves
 from pidformer.report.panels import Panel
-from pidformer.report.style import BAD, GOOD, INK, run_colors
+from pidformer.report.style import BAD, GOOD, run_colors
 from pidformer.report.table1 import TITLES
 from pidformer.report.tables import is_controlled, short_gains
 from pidformer.robustness.compare import Group
@@ -88,79 +88,90 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
 
 
 def stability_panel(
-    marked: Mapping[str, Sequence[PIDGains]], kappa_min: float, is_measured: bool
+    marked: Mapping[str, Sequence[PIDGains]], measured: float | None = None
 ) -> Drawn:
-    """The (p, i) plane for the gains' d, with every run's gains in it."""
-    gains = [g for found in marked.values() for g in found]
-    verdicts = []
+    """The (p, i) plane, shaded for kappa in [0, 1], with every run's gains in it.
+
+    `measured` is the smallest real part of kappa that was found, drawn as a second limit.
+    """
+    said = []
     for label, found in marked.items():
-        stable = [is_stable(g, kappa_min) for g in found]
-        word = "inside" if all(stable) else "outside" if not any(stable) else "partly outside"
-        verdicts.append(f"{label} {word} ({short_gains(str(found[0]))})")
-    source = "measured" if is_measured else "assumed"
-    words = f"Stable gains for kappa from {kappa_min:.3g} ({source}) to 1: {'; '.join(verdicts)}."
-    draw = partial(_draw_map, marked=marked, gains=gains, kappa_min=kappa_min)
-    return Panel(draw, width=6.4, height=4.4), words
+        word = {GOOD: "stable", PARTLY: "stable for kappa in [0, 1] only", BAD: "outside"}[
+            _judged(found, measured)
+        ]
+        said.append(f"{label} {word} ({short_gains(str(found[0]))})")
+    words = f"Stable gains in the plane of p and i, kappa in [0, 1]: {'; '.join(said)}."
+    if measured is not None:
+        words += f" Smallest measured real part of kappa: {measured:.3f}."
+    return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
+
+
+PARTLY = "#b58900"
+
+
+def _judged(gains: Sequence[PIDGains], measured: float | None) -> str:
+    """The colour of a mark: the verdict on all layers' gains."""
+    if not all(is_stable(one, 0.0) for one in gains):
+        return BAD
+    if measured is None or all(is_stable(one, measured) for one in gains):
+        return GOOD
+    return PARTLY
 
 
 def _draw_map(
     figure: Figure | SubFigure,
     marked: Mapping[str, Sequence[PIDGains]],
-    gains: Sequence[PIDGains],
-    kappa_min: float,
+    measured: float | None,
 ) -> None:
     axes: Axes = figure.subplots()
+    gains = [one for found in marked.values() for one in found]
     d = gains[0].d
-    top_p = max(1.25, 1.2 * max(g.p for g in gains))
-    top_i = max(2.2, 1.2 * max(g.i for g in gains))
-    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 41), np.linspace(0, top_i, 41))
-    kappas = torch.linspace(kappa_min, 1, 9, dtype=torch.float64)
-    radii = np.empty_like(grid_p)
-    for place in np.ndindex(grid_p.shape):
-        point = PIDGains(p=float(grid_p[place]), i=float(grid_i[place]), d=d)
-        radii[place] = float(spectral_radius(kappas, point).max())
-    levels = np.linspace(0.5, 1, 11)
-    filled = axes.contourf(
-        grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min", alpha=0.75
-    )
+    top_p = max(1.15, 1.2 * max(g.p for g in gains))
+    top_i = max(2.1, 1.2 * max(g.i for g in gains))
+    filled = _shade(axes, d, top_p, top_i)
     figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
-    for value in sorted({g.d for g in gains}):
-        budget = max(0.0, 2 * (1 + kappa_min) - 4 * value)
-        axes.plot([budget / 2, 0], [0, budget], color=BAD, linewidth=1.8)
-        axes.annotate(
-            f"limit, d = {value:g}",
-            (0.2 * budget / 2, 0.8 * budget),
-            xytext=(6, 4),
-            textcoords="offset points",
-            fontsize=9.5,
-            color=INK,
-        )
-    markers = "osD^vP*X"
-    for (label, found), marker in zip(marked.items(), markers * len(marked), strict=False):
-        for number, one in enumerate(found):
-            color = GOOD if is_stable(one, kappa_min) else BAD
-            axes.plot(
-                one.p,
-                one.i,
-                marker,
-                color=color,
-                markeredgecolor="white",
-                markersize=11,
-                linestyle="none",
-                label=label if number == 0 else None,
-                clip_on=False,
-                zorder=5,
-            )
+    limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
+    if measured is not None:
+        text = f"limit, kappa from {measured:.2f} (measured)".replace("-", "\u2212")
+        limits.append((measured, (0, (4, 2)), text))
+    for kappa_min, dashes, text in limits:
+        budget = max(0.0, 2 * (1 + kappa_min) - 4 * d)
+        line = [budget / 2, 0], [0, budget]
+        axes.plot(*line, color=BAD, linewidth=1.8, linestyle=dashes, label=text, clip_on=False)
+    for (label, found), marker in zip(marked.items(), "osD^vP*X" * len(marked), strict=False):
+        color = _judged(found, measured)
+        look: dict[str, Any] = {"color": color, "markeredgecolor": "white", "markersize": 11}
+        points = [g.p for g in found], [g.i for g in found]
+        axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
     axes.set(
-        title=f"gains (p, i), shaded for d = {d:g}; kappa from {kappa_min:.3g} to 1",
+        title=f"gains (p, i), shaded for d = {d:g}",
         xlabel="p",
         ylabel="i",
         xlim=(0, top_p),
         ylim=(0, top_i),
     )
-    axes.title.set_fontsize(11)
     axes.grid(False)
-    axes.legend(fontsize=10, loc="upper right")
+    axes.legend(fontsize=9.5, loc="upper right")
+
+
+def _shade(axes: Axes, d: float, top_p: float, top_i: float) -> Any:
+    """The worst radius over kappa in [0, 1] for each (p, i)."""
+    levels = np.linspace(0.5, 1, 11)
+    grid_p, grid_i, radii = _radii(d, top_p, top_i)
+    return axes.contourf(
+        grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min", alpha=0.75
+    )
+
+
+@cache
+def _radii(d: float, top_p: float, top_i: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 31), np.linspace(0, top_i, 31))
+    kappas = torch.linspace(0, 1, 9, dtype=torch.float64)
+    radii = np.empty_like(grid_p)
+    for place in np.ndindex(grid_p.shape):
+        point = PIDGains(p=float(grid_p[place]), i=float(grid_i[place]), d=d)
+        radii[place] = float(spectral_radius(kappas, point).max())
+    return grid_p, grid_i, radii
 
 
 def _mean(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:

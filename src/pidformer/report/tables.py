@@ -22,6 +22,7 @@ from pidformer.report.views import (
 )
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.threat import pixel_text
 from pidformer.statistics import Difference, mean_over_seeds
 
 PAPER_ROWS = tuple(dict.fromkeys(row for row, _ in TABLE1))
@@ -143,11 +144,7 @@ def _budget(groups: Sequence[Group], row: str) -> str:
     """The budget of a row's attack, as ", eps 0.05"."""
     found = (run[row].settings.get("eps") for group in groups for run in group.runs if row in run)
     eps = next((value for value in found if value is not None), None)
-    if eps is None:
-        return ""
-    levels = 255 * eps
-    is_level = abs(levels - round(levels, 3)) < 1e-9 and eps < 0.2
-    return f", eps {levels:g}/255" if is_level else f", eps {eps:g}"
+    return "" if eps is None else f", eps {pixel_text(eps)}"
 
 
 def row_of(line: Line) -> str:

@@ -253,19 +253,19 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
         for run in group.runs
         if "spectrum" in run and "min_real" in run["spectrum"].metrics
     ]
-    kappa_min = max(-1.0, min(measured)) if measured else 0.0
-    panel = figures.stability_panel(marked, kappa_min, bool(measured))
+    smallest = max(-1.0, min(measured)) if measured else None
     how = (
-        f"the smallest real part that was measured, {kappa_min:.3f}"
+        "; dashed: the limit for the smallest real part that was measured in the controlled runs"
         if measured
-        else "0, assumed (pidformer analyze measures it)"
-    ).replace("-", "\u2212")
-    caption = (
-        "Shaded: gains for which every mode of the idealised recursion decays, for eigenvalues of "
-        f"attention from {how} to 1; red: its limit. Markers: the runs' gains, green if inside. "
-        "The recursion leaves out the residual, the MLP and that attention changes from layer to "
-        "layer."
+        else " (pidformer analyze measures where they really are)"
     )
+    caption = (
+        "Shaded: gains for which every mode of the idealised recursion decays, for eigenvalues "
+        f"kappa of attention from 0 to 1; red: its limit{how}. Markers: the runs' gains, green if "
+        "inside, ochre if inside for kappa from 0 only, red if outside. The recursion leaves out "
+        "the residual, the MLP, and that attention changes from layer to layer."
+    )
+    panel = figures.stability_panel(marked, smallest)
     return FigureView("stability", title, caption, [panel])
 
 
