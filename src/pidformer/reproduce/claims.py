@@ -61,6 +61,12 @@ class Claims:
         for lower in range(int(number), 0, -1):
             self._path(job, lower).unlink(missing_ok=True)
 
+    def tidy(self, job: str) -> None:
+        """Remove the claim that a killed process left on a job that is done."""
+        number = self._latest(job)
+        if number and not self._is_alive(self._path(job, number)):
+            self.clear(self._path(job, number))
+
     def _path(self, job: str, number: int) -> Path:
         return self.folder / f"{job}.{number}.json"
 

@@ -133,6 +133,8 @@ def run_plan(
             )
             if not any(attempts):  # the first success ends the round
                 time.sleep(poll)
+        for job_id in done:
+            claims.tidy(job_id)
         lines = _lines(plan, done, failed, claims, times)
         display.show(lines)
     return Outcome(plan=plan, lines=lines, failed=failed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +24,7 @@ class Times:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._lock = threading.Lock()  # the heartbeat writes too
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, job: Job) -> Spent:
@@ -32,7 +34,7 @@ class Times:
             return Spent()
 
     def write(self, job: Job, spent: Spent) -> None:
-        with atomic_path(self._folder / f"{job.id}.json") as temporary:
+        with self._lock, atomic_path(self._folder / f"{job.id}.json") as temporary:
             temporary.write_text(json.dumps(spent._asdict()))
 
 
