@@ -61,4 +61,4 @@ class Plan:
 def _plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
