@@ -165,18 +165,21 @@ def test_without_records_it_says_what_would_make_them(tmp_path):
     assert {p.stem for p in found.figures} == {"training", "stability"} and not found.findings
 
 
-def other(folder, kind, place, value, metric):
+def other(folder, kind, place, value, metric, **more):
     names = {"segmentation": "views", "language": "split"}
     about = {names[kind]: place, "data": "set", "machine": MACHINE, "command": "pidformer evaluate"}
-    results.append(folder, Record(kind=kind, metrics={metric: value}, settings=about))
+    results.append(folder, Record(kind=kind, metrics={metric: value}, settings=about | more))
 
 
 def test_tables_2_and_3_have_the_papers_layout(tmp_path):
     for model, gap in (("softmax", 0.0), ("pid", 1.0)):
         folder = write_run(tmp_path / "runs" / f"{model}-seed0", model, 0)
         for place, value in (("single", 30.0), ("multi", 31.0)):
-            other(folder, "segmentation", place, value + gap, "miou")
-        other(folder, "language", "valid", 35.0 - gap, "ppl")
+            other(folder, "segmentation", place, value + gap, "miou", row="clean")
+            other(folder, "segmentation", place, 1.0, "miou", row="corruption/fog/3")
+        for protocol, value in (("sliding", 35.0), ("segments", 99.0)):
+            other(folder, "language", "valid", value - gap, "ppl", protocol=protocol)
+            other(folder, "language", "valid", 88.0, "ppl", protocol=protocol, noise="Swap(0.1)")
     found = write_report([tmp_path / "runs"], tmp_path / "out")
     page = Page(found.page.read_text(encoding="utf-8"))
     tables = [cells for cells in page.rows if cells[0].startswith("pid-seed0")]

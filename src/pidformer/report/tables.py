@@ -267,7 +267,7 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
     models: list[Rows] = []
     for run in runs:
         rows: dict[str, Record] = {}
-        for record in run.of(kind):
+        for record in _plain_records(run, kind):
             if metric in record.metrics and record.settings.get(name) in places:
                 rows[str(record.settings[name])] = record
         models.append(rows)
@@ -286,15 +286,31 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
         cells = [CellView(f"{paper[place][which]:.2f}", is_paper=True) for place in places]
         lines.append(LineView(f"the paper, {label}", "the paper's own, not measured", tuple(cells)))
     first = next(iter(groups[0].runs[0].values()))
+    protocol = first.settings.get("protocol")
+    how = f" ({protocol} windows)" if protocol else ""
     return TableView(
         title=f"Table {number}: {kind}",
-        caption=f"{unit} on {first.settings.get('data')}; small: 95 % intervals over training "
+        caption=f"{unit} on {first.settings.get('data')}{how}; small: 95 % intervals over training "
         f"seeds where there are several. The paper's lines are for {_PAPER_SETS[kind]}.",
         columns=(Column("Model"), *(Column(_PLACES[place]) for place in places)),
         lines=tuple(lines),
     )
 
 
+def _plain_records(run: Run, kind: str) -> list[Record]:
+    """Those of the undisturbed set; of language only the protocol nearest to the paper's."""
+    found = [
+        r
+        for r in run.of(kind)
+        if r.settings.get("noise") in (None, "None")
+        and (kind != "segmentation" or r.settings.get("row") in (None, "clean"))
+    ]
+    used = {r.settings.get("protocol") for r in found}
+    best = next((name for name in PROTOCOLS if name in used), None)
+    return [r for r in found if r.settings.get("protocol") == best]
+
+
+PROTOCOLS = ("sliding", "strided", "segments", "documents")
 _OTHERS: Mapping[str, tuple[int, str, str, tuple[str, ...], Mapping[str, Pair], str]] = {
     "segmentation": (2, "views", "miou", ("single", "multi"), TABLE2, "mIoU, per cent,"),
     "language": (3, "split", "ppl", ("valid", "test"), TABLE3, "Perplexity"),
