@@ -28,7 +28,7 @@ from torch import Tensor
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.models import PixelModel
-from pidformer.models.build import build_classifier
+from pidformer.models.build import build_classifier, build_segmenter
 
 CHECKSUMS = "checksums.json"
 KEEP = 2
@@ -112,35 +112,57 @@ def has_progress(run: Path) -> bool:
     return bool(_steps(run)) or (run / "model.safetensors").exists()
 
 
-def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> PixelModel:
-    """The model of a run folder, ready to use: takes images in [0, 1], in evaluation mode.
+def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> Any:
+    """The model of a run folder, ready to use, in evaluation mode.
+
+    Of images, a `PixelModel`: it takes them in [0, 1]. Of language, a `PIDformerForCausalLM`
+    (`pidformer.language.load_language` gives its tokenizer too).
 
     `gains` replaces the controller the run was trained with (a warning names both). `ema` takes
     the averaged weights. Of an unfinished run the newest checkpoint is taken.
     """
     run = Path(run)
     recipe = read_recipe(run)
-    info = json.loads((run / "model.json").read_text())
-    trained = build_classifier(recipe["model"], **info["build"])
+    if recipe.get("task") == "language":
+        from pidformer.language import load_language  # needs the extra `lm`
+
+        return load_language(run, gains=gains, weights="ema" if ema else "auto").model
+    info = read_model_info(run)
+    trained = _build(recipe, info["build"])
     model = trained
     if gains is not None:
-        model = build_classifier(recipe["model"] | {"gains": gains}, **info["build"])
+        model = _build(recipe | {"model": recipe["model"] | {"gains": gains}}, info["build"])
         if model.gains != trained.gains:
             warnings.warn(
                 f"run {run} was trained with gains {trained.gains}, loaded with {model.gains}",
                 stacklevel=2,
             )
+    model.load_state_dict(run_weights(run, ema=ema), strict=True)
+    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+
+
+def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
+    """The weights of a run: the finished ones, or those of its newest checkpoint."""
     name = "ema" if ema else "model"
     path = run / f"{name}.safetensors"
     if path.exists():
-        weights = load_weights(path)
-    else:
-        checkpoint = load_checkpoint(run)
-        if checkpoint is None or name not in checkpoint.tensors:
-            raise InputError(f"run {run} has no {name} weights yet; train it first")
-        weights = checkpoint.tensors[name]
-    model.load_state_dict(weights, strict=True)
-    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+        return load_weights(path)
+    checkpoint = load_checkpoint(run)
+    if checkpoint is None or name not in checkpoint.tensors:
+        raise InputError(f"run {run} has no {name} weights yet; train it first")
+    return checkpoint.tensors[name]
+
+
+def read_model_info(run: Path) -> dict[str, Any]:
+    """What `write_model_info` wrote."""
+    return json.loads((run / "model.json").read_text())
+
+
+def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
+    """The model of a resolved recipe, for what the data set adds."""
+    if recipe.get("task") == "segmentation":
+        return build_segmenter(recipe["model"], recipe["segmentation"]["decoder"], **build)
+    return build_classifier(recipe["model"], **build)
 
 
 def read_recipe(run: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from scipy import stats
 from pidformer.errors import InputError
 
 Hits = NDArray[np.bool_]
-Scores = Hits | NDArray[np.float64]
+Scores = NDArray[Any]
 _MANY = 1000
 
 
@@ -36,7 +36,7 @@ class Mean(NamedTuple):
     mean: float
     low: float
     high: float
-    count: int
+    seeds: int
 
 
 def mean_over_seeds(values: Sequence[float]) -> Mean:
@@ -136,5 +136,7 @@ def unpack(text: str, count: int) -> Hits:
     """
     data = np.frombuffer(base64.b64decode(text), dtype=np.uint8)
     if len(data) != -(-count // 8):
-        raise InputError(f"a record of {count} images holds {len(data)} bytes of them; is it whole?")
+        raise InputError(
+            f"a record of {count} images holds {len(data)} bytes of them; is it whole?"
+        )
     return np.unpackbits(data, count=count).astype(bool)

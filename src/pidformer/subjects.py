@@ -14,7 +14,7 @@ from typing import Any
 import timm
 import torch
 from timm.data import resolve_model_data_config
-from torch import nn
+from torch import Tensor, nn
 
 from pidformer.checkpoint import load, load_weights, read_recipe
 from pidformer.errors import InputError
@@ -151,17 +151,21 @@ def _function(text: str, module: str, name: str) -> Subject:
     )
 
 
-def fingerprint(model: nn.Module) -> str:
+def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
     """16 hex digits of the weights: equal for equal names, shapes and values."""
+    weights = model.state_dict() if isinstance(model, nn.Module) else model
     digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(weights.items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
 
 
 def recipe_hash(recipe: Mapping[str, Any]) -> str:
-    """16 hex digits of all that twins share: the recipe without its gains and its seed."""
-    shared = {key: value for key, value in recipe.items() if key != "seed"}
+    """16 hex digits of all that twins share: the recipe without its gains, seed and backbone."""
+    shared = {key: v for key, v in recipe.items() if key != "seed" and v is not None}
     shared["model"] = {key: v for key, v in recipe["model"].items() if key != "gains"}
+    if own := shared.get("segmentation"):  # twins start from twins
+        decoder = {key: v for key, v in own["decoder"].items() if key != "gains"}
+        shared["segmentation"] = {**own, "decoder": decoder, "backbone": None}
     return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

@@ -233,6 +233,12 @@ def test_values_of_an_eager_model_cannot_be_read(images):
         (lambda x: certify(make(), torch.rand(2, 1, 9, 9)), "1, 8, 8"),
         (lambda x: certify(make(), x, gains=["deit"]), "1 layers do not fit"),
         (lambda x: certify(make(), x, growth_images=0), "growth_images"),
+        (
+            lambda x: transient_growth(
+                [softmax_kernel(n)[None, None] for n in (4, 5)], Controllers(())
+            ),
+            "not one recursion",
+        ),
         (lambda x: input_response(make(), x, directions=0), "directions"),
         (lambda x: input_response(lambda y: y, x), "torch module"),
     ],

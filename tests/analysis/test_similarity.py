@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import pidformer as pf
-from pidformer.analysis import token_similarity, token_trajectory
+from pidformer.analysis import token_similarity, token_spectrum, token_trajectory
 
 SIZE = {"img_size": 8, "patch_size": 2, "in_chans": 1, "embed_dim": 16, "depth": 3, "num_heads": 2}
 
@@ -107,3 +107,14 @@ def test_bad_input_gets_one_line(vit, images, call, words):
     with pytest.raises(pf.InputError, match=words) as refused:
         call(vit, images)
     assert "\n" not in str(refused.value)
+
+
+def test_without_residual_softmax_collapses_and_control_holds_the_tokens_apart(images):
+    size = SIZE | {"embed_dim": 32, "depth": 10, "init_std": 0.12, "attention_residual": False}
+    torch.manual_seed(0)
+    free = timm.create_model("pid_deit_tiny_patch16_224", **size)
+    held = timm.create_model("pid_deit_tiny_patch16_224", gains="0.6,0.1,0.05", **size)
+    held.load_state_dict(free.state_dict())
+    assert f"{float(token_similarity(free, images)[-1]):.3f}" == "1.000"
+    assert float(token_similarity(held, images)[-1]) < 0.9
+    assert float(token_spectrum(free, images).mean_token_residual[-1]) < 1e-2

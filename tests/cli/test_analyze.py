@@ -105,6 +105,41 @@ def test_bad_input_gets_one_line_and_exit_code_2(
     assert err.startswith("pidformer: ") and err.count("\n") == 1 and words in err
 
 
+def test_a_function_of_the_users_whose_attention_cannot_be_read(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine_to_analyze.py").write_text(MINE)
+    given = ("analyze", "mine_to_analyze:make", "--data", "digits", "--limit", 5, "--json")
+    code, out, _ = run(*given)
+    assert code == 0
+    (found,) = json.loads(out)["models"]
+    assert found["certificate"].startswith("no certificate") and "still works" in out
+    (record,) = results.read(tmp_path / "analysis" / "make")
+    assert record.settings["what"] == "token_similarity"
+
+
+MINE = """
+import torch
+from torch import nn
+
+class Mixer(nn.Module):
+    image_size = 8
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(8, 8) for _ in range(2)])
+
+    def forward(self, x):
+        x = x.flatten(1, 2)
+        for block in self.blocks:
+            x = block(x)
+        return x.mean(1)
+
+def make():
+    torch.manual_seed(0)
+    return Mixer()
+"""
+
+
 def test_a_run_given_twice_is_refused(run, runs):
     code, _, err = run("analyze", runs[0], runs[0])
     assert code == 2 and "once" in err

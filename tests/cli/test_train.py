@@ -20,7 +20,7 @@ def test_train_then_evaluate(run, recipe, tmp_path):
     code, text, _ = run("train", recipe, "--out", out, "--device", "cpu", "seed=3", "--json")
     trained = json.loads(text)
     code, text, _ = run("evaluate", out, "--device", "cpu", "--json")
-    (scores,) = json.loads(text)
+    scores = json.loads(text)["models"][0]["rows"]["clean"]
     assert scores["top1"] == trained["top1"] and scores["images"] == 360
     code, text, _ = run("evaluate", out, out, "--device", "cpu", "--ema")
     assert code == 0 and text.count(f"{trained['ema_top1']:.2f}") == 2

@@ -5,7 +5,18 @@ import torch
 from torch import nn
 
 import pidformer as pf
-from pidformer.robustness import FGSM, PGD, accuracy_under
+from pidformer.robustness import (
+    APGD,
+    FAB,
+    FGSM,
+    PGD,
+    SLD,
+    SPSA,
+    AutoAttack,
+    Noise,
+    Square,
+    accuracy_under,
+)
 from pidformer.robustness.draws import Draws
 
 SMALL = PGD(eps=0.1, steps=5, step_size=0.04)
@@ -195,6 +206,40 @@ def test_bad_budgets_are_refused(make, words):
         make()
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("3/255", 3 / 255), ("0.1", 0.1), ("1e-3", 1e-3), (" 0.15 / 255 ", 0.15 / 255), ("0", 0.0)],
+)
+def test_budgets_may_be_text(text, value):
+    assert FGSM(eps=text) == FGSM(eps=value) and isinstance(FGSM(eps=text).eps, float)
+    assert FGSM(eps=text).eps == value and eval(repr(FGSM(eps=text))) == FGSM(eps=value)
+
+
+def test_every_budget_of_an_attack_may_be_text():
+    assert PGD(eps="3/255", step_size="0.15/255") == PGD()
+    assert SPSA(eps="0.1", delta="0.01", lr="1e-2") == SPSA()
+    assert SLD(eps="10", step_size="1") == SLD()  # lengths: no pixels to ask about
+    for kind in (APGD, FAB, Square, AutoAttack):
+        assert kind(eps="3/255") == kind() and kind(eps="4", norm="L2").eps == 4.0
+    assert Noise(eps="0.3") == Noise()
+
+
+@pytest.mark.parametrize(
+    "value", ["", "3/", "/255", "3/0", "1/2/3", "three", "3%", None, True, [1]]
+)
+def test_what_is_no_budget_is_refused(value):
+    with pytest.raises(pf.InputError, match="3/255") as error:
+        FGSM(eps=value)
+    assert repr(value) in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("value", ["8", "8.0", 8])
+@pytest.mark.parametrize("kind", [FGSM, PGD, SPSA, Noise, APGD, FAB, Square, AutoAttack])
+def test_budgets_above_1_are_asked_about(kind, value):
+    with pytest.raises(pf.InputError, match="did you mean 8/255"):
+        kind(eps=value)
+
+
 def test_steps_that_cannot_reach_the_edge_are_called_weak():
     with pytest.warns(UserWarning, match="weak"):
         PGD(eps=8 / 255)
@@ -210,6 +255,7 @@ def test_steps_that_cannot_reach_the_edge_are_called_weak():
         (lambda x, y: (x * 255, y), "PixelModel"),
         (lambda x, y: (x * torch.nan, y), "PixelModel"),
         (lambda x, y: ((x * 255).byte(), y), "divide"),
+        (lambda x, y: (x.bfloat16(), y), "float32 or float64"),
         (lambda x, y: (x[0], y), r"\(B, C, H, W\)"),
         (lambda x, y: (x, y[:3]), "labels"),
         (lambda x, y: (x, y.double()), "int64"),

@@ -10,6 +10,7 @@ from pidformer.robustness.apgd import _checkpoints
 from pidformer.robustness.attack import PIXELS, UNBOUNDED
 from pidformer.robustness.draws import Draws, random_signs
 from pidformer.robustness.geometry import onto_plane
+from pidformer.robustness.pyramids import moved, pair, pyramid, tiled, window
 
 
 def quadratic(x):
@@ -130,3 +131,78 @@ def test_squares_shrink_as_the_paper_says():
     half = Square(queries=5000, p_init=0.8)
     for q in (0, 12, 202):
         assert half.side(q // 2, 100, 100) == square.side(q, 100, 100)
+
+
+def test_squares_in_the_l2_ball_are_odd_and_fit():
+    square = Square(queries=10_000, norm="L2")
+    sides = [square.side(q, 100, 100) for q in (0, 11, 201, 8001)]
+    assert sides == [89, 63, 33, 5]  # sqrt(0.8) 100 = 89.4, 63.2, 31.6 -> 32, 3.95 -> 4
+    assert square.side(9999, 8, 8) == 3 and square.side(9999, 2, 2) == 2
+    assert Square(norm="L2", p_init=1.0).side(0, 8, 8) == 8
+
+
+def test_a_pyramid_is_a_sum_of_centred_squares():
+    for rows, columns in [(1, 1), (1, 3), (2, 5), (3, 7), (4, 4)]:
+        expected = torch.zeros(rows, columns, dtype=torch.float64)
+        for k in range(max(rows, columns) // 2 + 1):
+            for i in range(rows):
+                for j in range(columns):
+                    if abs(i - rows // 2) <= k and abs(j - columns // 2) <= k:
+                        expected[i, j] += 1 / (k + 1) ** 2
+        torch.testing.assert_close(pyramid(rows, columns), expected)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 6])
+def test_a_pair_of_bumps_has_length_1_and_two_signs(side):
+    both = pair(side)
+    assert both.shape == (side, side) and abs(float(both.norm()) - 1) < 1e-12
+    assert (both[: side // 2] > 0).all() and (both[side // 2 :] < 0).all()
+
+
+def test_windows_reach_every_place():
+    uniform = torch.cartesian_prod(torch.linspace(0.01, 1, 30), torch.linspace(0.01, 1, 30))
+    inside, _, _ = window(uniform, 3, 5, 7)
+    assert (inside.sum((1, 2, 3)) == 9).all()
+    corners = {tuple(found[0].nonzero()[0].tolist()) for found in inside}
+    assert corners == {(i, j) for i in range(3) for j in range(5)}
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (1, 32, 32), (2, 11, 16), (1, 3, 3)])
+def test_the_grid_of_bumps_has_length_1_and_its_own_signs(shape):
+    images = torch.rand(6, *shape, dtype=torch.float64)
+    change = tiled(images, Draws.of_batch(images, 0, 0))
+    torch.testing.assert_close(change.flatten(1).norm(dim=1), torch.ones(6).double())
+    assert not torch.equal(change[0], change[1])
+    side = max(min(shape[1:]) // 5, 1)
+    top, left = (size % side // 2 for size in shape[1:])
+    tile = change[0, 0, top : top + side, left : left + side]
+    tile = tile / tile.norm()
+    options = [s * p for s in (1, -1) for p in (pair(side), pair(side).T)]
+    assert min(float((tile - option).norm()) for option in options) < 1e-12
+
+
+def test_mass_moves_as_the_paper_says():
+    """Algorithm 3 of Andriushchenko et al. 2020, one image and one channel at a time."""
+    generator = torch.Generator().manual_seed(0)
+    eps, side, size, channels = 1.5, 3, 7, 2
+    change = torch.randn(40, channels, size, size, dtype=torch.float64, generator=generator)
+    change *= 1.2 / change.flatten(1).norm(dim=1)[:, None, None, None]
+    change[0] = 0
+    numbers = torch.rand(40, 5 + channels, generator=generator)
+    found = moved(change, numbers, side, eps)
+    for row in range(40):
+        u = numbers[row].tolist()
+        a, b, c, d = (min(int(v * (size - side + 1)), size - side) for v in u[:4])
+        bumps = pair(side).T if u[4] > 0.5 else pair(side)
+        unused = eps**2 - float(change[row].square().sum())
+        expected = change[row].clone()
+        for i in range(channels):
+            both = torch.zeros(size, size, dtype=torch.bool)
+            both[a : a + side, b : b + side] = both[c : c + side, d : d + side] = True
+            length = math.sqrt(float((change[row, i] ** 2)[both].sum()) + unused / channels)
+            old = change[row, i, a : a + side, b : b + side]
+            new = (1 if u[5 + i] > 0.5 else -1) * bumps + old / max(float(old.norm()), 1e-12)
+            expected[i, c : c + side, d : d + side] = 0
+            expected[i, a : a + side, b : b + side] = new / new.norm() * length
+        torch.testing.assert_close(found[row], expected)  # already of length eps
+        assert abs(float(found[row].norm()) - eps) < 1e-9

@@ -1,9 +1,11 @@
 """What holds for every attack."""
 
 import dataclasses
+import random
 import warnings
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
@@ -22,6 +24,22 @@ from pidformer.robustness import (
     accuracy_under,
 )
 
+
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+class Quick(AutoAttack):
+    """AutoAttack with few steps, targets and queries."""
+
+    @property
+    def stages(self):
+        first, second, third, fourth = super().stages
+        return (
+            dataclasses.replace(first, steps=4),
+            dataclasses.replace(second, steps=3, targets=2),
+            dataclasses.replace(third, steps=3, targets=2),
+            dataclasses.replace(fourth, queries=10),
+        )
+
+
 ATTACKS = [
     FGSM(eps=0.1),
     PGD(eps=0.1, steps=5, step_size=0.04),
@@ -38,7 +56,10 @@ ATTACKS = [
     APGD(eps=0.5, norm="L2", steps=10),
     FAB(eps=0.1, steps=5, targets=3),
     FAB(eps=0.5, norm="L2", steps=5, targets=3),
-    Square(eps=0.1, queries=150),
+    Square(eps=0.1, queries=30),
+    Square(eps=0.7, norm="L2", queries=15),
+    Quick(eps=0.1),
+    Quick(eps=0.5, norm="L2"),
 ]
 THREATS = [*ATTACKS, Normalized(ATTACKS[1], [0.3], [0.4]), Normalized(FAB(eps=0.3), [0.3], [0.4])]
 each = pytest.mark.parametrize("threat", THREATS, ids=repr)
@@ -67,11 +88,9 @@ def test_zero_budget_leaves_the_images_alone(model, batch, threat):
 
 @each
 def test_the_size_of_the_batches_changes_nothing(model, data, threat):
-    images, labels = data[0][1000:1030], data[1][1000:1030]
+    images, labels = data[0][1000:1070], data[1][1000:1070]
     whole = threat(model, images, labels, seed=5, offset=3)
-    for size in (7, 1):
-        if size == 1:  # one at a time is slow
-            images, labels, whole = images[:5], labels[:5], whole[:5]
+    for size in (1, 7, 64):
         parts = [
             threat(model, part, labels[i : i + size], seed=5, offset=3 + i)
             for i, part in zip(range(0, len(images), size), images.split(size), strict=True)
@@ -95,13 +114,27 @@ def test_the_same_seed_gives_the_same_images(model, batch, threat):
 @each
 def test_the_model_and_the_images_are_left_as_they_were(model, batch, threat):
     model.train()
+    model[2].eval()
+    modes = [module.training for module in model.modules()]
+    frozen, graded, *others = model.parameters()
+    frozen.requires_grad_(False)
+    graded.grad = torch.ones_like(graded)
     images = batch[0].clone()
-    with torch.inference_mode():
-        inside = threat(model, images.clone(), batch[1].clone())
-    assert torch.equal(inside, threat(model, images, batch[1]))
-    assert torch.equal(images, batch[0]) and model.training
-    assert all(p.grad is None and p.requires_grad for p in model.parameters())
-    model.eval()
+    generators = [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+    try:
+        with torch.inference_mode():
+            inside = threat(model, images.clone(), batch[1].clone())
+        assert torch.equal(inside, threat(model, images, batch[1]))
+        assert torch.equal(images, batch[0])
+        assert [module.training for module in model.modules()] == modes
+        assert not frozen.requires_grad and all(p.requires_grad for p in (graded, *others))
+        assert (graded.grad == 1).all() and all(p.grad is None for p in (frozen, *others))
+        after = [torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state())]
+        assert after == generators
+    finally:
+        frozen.requires_grad_(True)
+        graded.grad = None
+        model.eval()
 
 
 @each
@@ -115,6 +148,9 @@ def test_repr_makes_the_threat_again(threat):
 
 
 BY_BUDGET = [
+    lambda e: FGSM(eps=min(e, 0.2)),  # one longer step may overshoot
+    lambda e: PGD(eps=e, step_size=e / 8),
+    lambda e: PGD(eps=e, step_size=e / 8, early_stop=True),
     lambda e: Noise(eps=e),
     lambda e: SLD(eps=60 * e, steps=30, step_size=4 * e, sparsity=0.6),
     lambda e: SPSA(eps=e, steps=15, samples=16, lr=max(e, 0.01) / 4, early_stop=True),
@@ -124,6 +160,9 @@ BY_BUDGET = [
     lambda e: FAB(eps=e, steps=10),
     lambda e: FAB(eps=5 * e, steps=10, norm="L2"),
     lambda e: Square(eps=e, queries=200),
+    lambda e: Square(eps=8 * e, norm="L2", queries=200),
+    lambda e: Quick(eps=e),
+    lambda e: Quick(eps=5 * e, norm="L2"),
 ]
 
 
@@ -135,14 +174,24 @@ def test_a_larger_budget_never_raises_accuracy(model, data, make):
     slack = 2 if isinstance(make(0), Noise) else 0  # noise does not search
     assert all(low <= high + slack for high, low in pairwise(right))
     assert right[0] == accuracy_under(model, rest)[0] > 180
-    if not isinstance(make(0), Noise):
+    if not isinstance(make(0), Noise | FGSM):
         assert right[-1] <= 2
 
 
+@pytest.mark.parametrize("early_stop", [False, True])
+def test_pgd_with_a_large_budget_leaves_nothing(model, data, early_stop):
+    rest = [(data[0][1000:], data[1][1000:])]
+    threat = PGD(eps=0.4, steps=20, step_size=0.05, early_stop=early_stop)
+    assert accuracy_under(model, rest)[0] > 700
+    assert accuracy_under(model, rest, threat) == (0, 797)
+
+
 @pytest.mark.slow
-def test_autoattack_breaks_what_its_stages_break(model, data):
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.06), ("L2", 0.35)])
+def test_autoattack_breaks_what_its_stages_break(model, data, norm, eps):
     images, labels = data[0][1000:1030], data[1][1000:1030]
-    threat = AutoAttack(eps=0.06)
+    threat = AutoAttack(eps=eps, norm=norm)
+    assert {stage.norm for stage in threat.stages} == {norm}
     assert [type(stage) for stage in threat.stages] == [APGD, APGD, FAB, Square]
     assert eval(repr(threat)) == threat
 
@@ -155,7 +204,8 @@ def test_autoattack_breaks_what_its_stages_break(model, data):
     for stage in threat.stages[:3]:
         assert not (broken(stage) & ~whole).any()
     assert torch.equal(attacked[~whole], images[~whole])
-    assert (attacked - images).abs().max() <= 0.06 * (1 + 1e-6)
+    order = 2 if norm == "L2" else float("inf")
+    assert (attacked - images).flatten(1).norm(order, dim=1).max() <= eps * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("make", [PGD, SPSA])
@@ -214,6 +264,10 @@ def test_normalized_is_the_attack_on_the_input_of_the_network(data):
         (lambda: FAB(targets=0), "at least 1"),
         (lambda: Square(p_init=0.0), "p_init"),
         (lambda: AutoAttack(norm="L1"), "norm"),
+        (lambda: AutoAttack(version="rand"), "standard"),
+        (lambda: Square(norm="L1"), "norm"),
+        (lambda: Square(norm="L2", eps=-1), "length"),
+        (lambda: PGD(precision="float16"), "float32, tf32, bfloat16"),
         (lambda: AutoAttack(eps=8), "did you mean 8/255"),
         (lambda: Normalized(FGSM(), [0.5], [0.0]), "std"),
         (lambda: Normalized(lambda *_: None, [0.5], [0.5]), "only an attack"),

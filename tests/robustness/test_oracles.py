@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
-from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, SPSA, Square, square
+from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, SPSA, AutoAttack, Square, pyramids
+from pidformer.robustness import square as square_module
 from pidformer.robustness.draws import Draws, random_signs
 
 CLOSE = {"atol": 1e-6, "rtol": 0}
@@ -144,22 +144,40 @@ def test_fab_is_as_strong_as_torchattacks(network, images, labels, norm, eps):
     assert_as_strong(network, images, labels, FAB(norm=norm, eps=eps, steps=20), theirs)
 
 
-@pytest.mark.parametrize("eps", [0.05, 0.1])
-def test_square_is_as_strong_as_torchattacks(network, images, labels, eps, monkeypatch):
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.05), ("Linf", 0.1), ("L2", 0.3), ("L2", 0.6)])
+def test_square_is_as_strong_as_torchattacks(network, images, labels, norm, eps, monkeypatch):
     torchattacks = pytest.importorskip("torchattacks", reason="needs pidformer[oracle]")
-    theirs = torchattacks.Square(network, eps=eps, n_queries=400)
-    ours = Square(eps=eps, queries=400)
+    theirs = torchattacks.Square(network, norm=norm, eps=eps, n_queries=400)
+    ours = Square(norm=norm, eps=eps, queries=400)
     full = right(network, ours(network, images, labels), labels)
     # Its squares never reach the last row and column, which costs it strength on small images.
-    reached = square.window
+    reached = pyramids.window
 
     def short(uniform, side, height, width):
-        inside = reached(uniform, side, max(height - 1, side), max(width - 1, side))
-        return F.pad(inside, (0, width - inside.shape[3], 0, height - inside.shape[2]))
+        scale = uniform.new_tensor([(n - side) / (n - side + 1) for n in (height, width)])
+        return reached(uniform * scale, side, height, width)
 
-    monkeypatch.setattr(square, "_square", short)
+    for module in (pyramids, square_module):
+        monkeypatch.setattr(module, "window", short)
     assert_as_strong(network, images, labels, ours, theirs, slack=6)
     assert full <= right(network, ours(network, images, labels), labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("norm", "eps"), [("Linf", 0.06), ("L2", 0.35)])
+def test_autoattack_is_as_strong_as_torchattacks(network, images, labels, norm, eps):
+    """Theirs takes 10 steps where the standard, and ours, takes 100."""
+    torchattacks = pytest.importorskip("torchattacks", reason="needs pidformer[oracle]")
+    theirs = torchattacks.AutoAttack(network, norm=norm, eps=eps, seed=0)
+    assert_as_strong(network, images, labels, AutoAttack(norm=norm, eps=eps), theirs)
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 7, 8, 21])
+def test_the_bumps_of_square_equal_torchattacks(network, side, monkeypatch):
+    torchattacks = pytest.importorskip("torchattacks", reason="needs pidformer[oracle]")
+    monkeypatch.setattr(torch, "rand", lambda shape: torch.zeros(shape))  # never turned
+    expected = torchattacks.Square(network, norm="L2").eta(side)
+    torch.testing.assert_close(pyramids.pair(side).float(), expected, **CLOSE)
 
 
 def assert_as_strong(network, images, labels, ours, theirs, slack=2):

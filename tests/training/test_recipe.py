@@ -101,7 +101,16 @@ def test_difference_names_the_keys():
 @pytest.mark.parametrize("world_size", [1, 8])
 def test_every_recipe_has_a_batch_that_its_data_and_eight_processes_allow(name, world_size):
     recipe = load_recipe(name)
-    images = {"digits": 1437, "imagenet": 1_281_167, "tiny-imagenet-100": 42_000}
+    if recipe.task == "language":
+        assert recipe.data.batch_size % (world_size * recipe.train.accumulate) == 0
+        return
+    images = {
+        "digits": 1437,
+        "imagenet": 1_281_167,
+        "tiny-imagenet-100": 42_000,
+        "ade20k": 20_210,
+        "camvid": 367,
+    }
     plan = Plan(
         images=images[recipe.data.name],
         batch_size=recipe.data.batch_size,

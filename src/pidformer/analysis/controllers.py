@@ -15,7 +15,7 @@ from pidformer.control.gains import GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
 from pidformer.models import as_gains
-from pidformer.nn import LearnedGains, PIDAttention
+from pidformer.nn import LearnedGains
 
 HeadGains = tuple[PIDGains, ...]
 """One controller a head."""
@@ -65,8 +65,9 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     model's own.
     """
     inner = inner_model(model)
-    modules = inner.modules() if isinstance(inner, nn.Module) else ()
-    attention = [module for module in modules if isinstance(module, PIDAttention)]
+    modules: Any = inner.modules() if isinstance(inner, nn.Module) else ()
+    # PIDAttention, and other attention of ours: what has gains and a reading of the first layer
+    attention = [m for m in modules if hasattr(m, "gains") and hasattr(m, "first_layer")]
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"
     if gains is not None:
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence)

@@ -17,6 +17,7 @@ from torch import Tensor
 from pidformer.analysis.controllers import Controllers
 from pidformer.control.pid import PIDState, pid_step
 from pidformer.control.stability import closed_loop
+from pidformer.errors import InputError
 
 
 class Growth(NamedTuple):
@@ -43,6 +44,11 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
         if value is None:
             eye = torch.eye(matrix.shape[-1], dtype=torch.float64, device=matrix.device)
             value = eye.expand_as(matrix)
+        if matrix.shape != value.shape:
+            raise InputError(
+                f"layers with attention {tuple(value.shape)} and {tuple(matrix.shape)} are not one "
+                "recursion; certify the parts of the model (encoder, decoder) by themselves"
+            )
         mixed = matrix @ value
         if controllers.layers:
             gains = controllers.tensors(depth, matrix.device)

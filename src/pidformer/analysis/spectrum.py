@@ -122,8 +122,8 @@ def attention_spectrum(
 ) -> AttentionSpectrum:
     """Eigenvalues of every head's attention matrix at every layer, on each image.
 
-    In float64, `batch_size` images and one layer at a time. A matrix of N tokens costs N^3: some
-    20 ms for 197 tokens on one core.
+    In float64, `batch_size` images and one layer at a time. A matrix of N tokens costs N^3: 20 to
+    40 ms for 197 tokens on one core.
     """
     check_inputs(model, images, batch_size)
     found: list[list[Tensor]] = []

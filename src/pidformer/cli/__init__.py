@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,8 +13,10 @@ from pidformer.cli.analyze import analyze
 from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.generate import generate
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
+from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.errors import InputError
@@ -27,7 +30,18 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, analyze, report, reproduce, stability):
+commands = (
+    demo,
+    train,
+    evaluate,
+    analyze,
+    segment,
+    generate,
+    report,
+    reproduce,
+    stability,
+)
+for command in commands:
     app.command()(command)
 app.add_typer(data, name="data")
 
@@ -48,7 +62,9 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one line on stderr and exit code 2."""
     try:
-        code = app(args=arguments, standalone_mode=False)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            code = app(args=arguments, standalone_mode=False)
     except _CommandLineError as error:
         _fail(error.format_message())
     except InputError as error:
@@ -62,6 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", code=130)
     sys.exit(code or 0)
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
 
 
 def _fail(message: str, code: int = 2) -> None:

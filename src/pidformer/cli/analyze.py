@@ -10,18 +10,25 @@ from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json
+from pidformer.cli.options import Data, Device, Json, Seed
 
 
 def analyze(
-    runs: Annotated[list[str], typer.Argument(help="Run folders.", metavar="RUN...")],
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), or module:function "
+            "that returns a model of images in [0, 1].",
+            metavar="MODEL...",
+        ),
+    ],
     data: Data = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("analysis"),
     limit: Annotated[int, typer.Option(help="Images for token similarity and ranks.")] = 1000,
     spectrum_limit: Annotated[
         int, typer.Option(help="Images for spectra and certificate, which cost more.")
     ] = 64,
-    seed: Annotated[int, typer.Option(help="Seed of the sample of images.")] = 0,
+    seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -36,7 +43,7 @@ def analyze(
     from pidformer.report.analyze import analyze as run_analysis
 
     found = run_analysis(
-        runs,
+        models,
         data=data,
         out=out,
         limit=limit,

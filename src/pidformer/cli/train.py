@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -50,7 +51,18 @@ def train(
     if as_json:
         typer.echo(json.dumps({"run": str(folder)} | scores))
     else:
-        typer.echo(
-            f"{folder}: top-1 {scores['top1']:.2f} % "
-            f"[{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], top-5 {scores['top5']:.2f} %"
+        typer.echo(f"{folder}: {_line(scores)}")
+
+
+def _line(scores: Mapping[str, float]) -> str:
+    if "miou" in scores:
+        return (
+            f"mIoU {scores['miou']:.2f} %, pixel accuracy {scores['pixel_accuracy']:.2f} %, "
+            f"mean accuracy {scores['mean_accuracy']:.2f} %"
         )
+    if "ppl" in scores:
+        return f"perplexity {scores['ppl']:.2f}, {scores['bits_per_character']:.3f} bits/character"
+    return (
+        f"top-1 {scores['top1']:.2f} % [{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], "
+        f"top-5 {scores['top5']:.2f} %"
+    )

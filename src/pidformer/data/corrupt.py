@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-
-from PIL import Image
+from typing import Protocol, TypeVar
 
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError
 
 SHOWN = 10
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Decodable(Protocol[T_co]):
+    """A set whose members are decoded one by one: images, or pairs."""
+
+    def __len__(self) -> int: ...
+    def name(self, index: int) -> str: ...
+    def decode(self, index: int) -> T_co: ...
 
 
 class CorruptTally:
@@ -21,7 +29,7 @@ class CorruptTally:
     Worker processes only report indices; the tally lives in the process that iterates.
     """
 
-    def __init__(self, source: ImageSource, limit: float, consequence: str) -> None:
+    def __init__(self, source: Decodable[object], limit: float, consequence: str) -> None:
         if not isinstance(limit, int | float) or not 0 <= limit <= 1:
             raise InputError(f"corrupt_limit must be a share in [0, 1], got {limit!r}")
         self._source = source
@@ -61,8 +69,8 @@ class CorruptTally:
 
 
 def first_readable(
-    source: ImageSource, index: int, attempts: int
-) -> tuple[Image.Image | None, int, list[int]]:
+    source: Decodable[T], index: int, attempts: int
+) -> tuple[T | None, int, list[int]]:
     """The image at `index` or the next that can be read, its index, and those that cannot."""
     unreadable: list[int] = []
     for step in range(min(attempts, len(source))):

@@ -20,65 +20,64 @@ from pidformer.data.splits import TRAIN, stored_names
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
+LABELLED = ("image", "label")
 _SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.parquet")
 
 
-class ParquetImages:
-    """Rows of `image` = struct{bytes, path} (or plain bytes) and `label` = int64.
+class ParquetRows:
+    """Rows of columns of encoded images: struct{bytes, path} or plain bytes.
 
     Files are memory-mapped and read a row group at a time; row groups stay in memory up to
     `CACHE_BYTES`. A set with more encoded bytes than that is slow to read in random order: unpack
     it to folders, or let the loaders keep it resident.
     """
 
-    channels = 3
-
-    def __init__(self, files: list[Path], classes: tuple[str, ...], labels: torch.Tensor) -> None:
+    def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
         self.files = files
-        self.classes = classes
-        self.labels = labels
+        self._columns = columns
         self._groups: list[tuple[int, int]] = []  # (file, row group in it)
         self._starts: list[int] = []  # first row of each group
         self._open_files()
-        row = 0
+        self._count = 0
         for number, file in enumerate(self._opened):
             for group in range(file.num_row_groups):
                 self._groups.append((number, group))
-                self._starts.append(row)
-                row += file.metadata.row_group(group).num_rows
+                self._starts.append(self._count)
+                self._count += file.metadata.row_group(group).num_rows
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return self._count
 
     def name(self, index: int) -> str:
         number, _ = self._groups[bisect_right(self._starts, index) - 1]
         first = next(s for s, (n, _) in zip(self._starts, self._groups, strict=True) if n == number)
         return f"{self.files[number].name} row {index - first}"
 
-    def decode(self, index: int) -> Image.Image:
+    def cell(self, index: int, column: str) -> bytes:
+        """The bytes of one cell."""
         place = bisect_right(self._starts, index) - 1
-        cell = self._rows(place)[index - self._starts[place]].as_py()
+        cell = self._rows(place, column)[index - self._starts[place]].as_py()
         data = cell["bytes"] if isinstance(cell, dict) else cell
         if data is None:
-            raise UnreadableImage("the row has no image bytes")
-        return read_picture(data)
+            raise UnreadableImage(f"the row has no {column} bytes")
+        return bytes(data)
 
     def _open_files(self) -> None:
-        self._opened = [_open_file(path) for path in self.files]
-        self._cache: OrderedDict[int, pa.ChunkedArray] = OrderedDict()
+        self._opened = [_open_file(path, self._columns) for path in self.files]
+        self._cache: OrderedDict[tuple[int, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()  # the loaders decode in threads
 
-    def _rows(self, place: int) -> Any:
+    def _rows(self, place: int, column: str) -> Any:
         with self._lock:
-            if place in self._cache:
-                self._cache.move_to_end(place)
-                return self._cache[place]
+            if (place, column) in self._cache:
+                self._cache.move_to_end((place, column))
+                return self._cache[place, column]
             number, group = self._groups[place]
             file = self._opened[number]
-            is_struct = pa.types.is_struct(file.schema_arrow.field("image").type)
-            columns = ["image.bytes" if is_struct else "image"]
-            rows = file.read_row_group(group, columns=columns, use_threads=False)["image"]
-            self._cache[place] = rows
+            is_struct = pa.types.is_struct(file.schema_arrow.field(column).type)
+            columns = [f"{column}.bytes" if is_struct else column]
+            rows = file.read_row_group(group, columns=columns, use_threads=False)[column]
+            self._cache[place, column] = rows
             while len(self._cache) > 1 and _size(self._cache) > CACHE_BYTES:
                 self._cache.popitem(last=False)
             return rows
@@ -92,21 +91,31 @@ class ParquetImages:
         self._open_files()
 
 
+class ParquetImages(ParquetRows):
+    """Rows of `image` and `label` = int64."""
+
+    channels = 3
+
+    def __init__(self, files: list[Path], classes: tuple[str, ...], labels: torch.Tensor) -> None:
+        super().__init__(files, LABELLED)
+        self.classes = classes
+        self.labels = labels
+
+    def decode(self, index: int) -> Image.Image:
+        return read_picture(self.cell(index, "image"))
+
+
 def has_parquet(folder: Path) -> bool:
     return any(any(place.glob("*.parquet")) for place in _places(folder))
 
 
 def open_parquet(folder: Path, split: str) -> ParquetImages:
     """The split's file or shards; class names from its schema, else from the train split's."""
-    files = _split_files(folder, split)
+    files = split_files(folder, split)
     if not files:
-        held = sorted({path.name for place in _places(folder) for path in place.glob("*.parquet")})
-        raise InputError(
-            f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
-            f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
-        )
+        raise missing_split(folder, split)
     labels = _read_labels(files)
-    train = files if split == TRAIN else _split_files(folder, TRAIN)
+    train = files if split == TRAIN else split_files(folder, TRAIN)
     classes = _class_names(files[0]) or (_class_names(train[0]) if train else ())
     if not classes:
         known = labels if train == files or not train else torch.cat([labels, _read_labels(train)])
@@ -123,7 +132,16 @@ def _places(folder: Path) -> tuple[Path, Path]:
     return folder, folder / "data"
 
 
-def _split_files(folder: Path, split: str) -> list[Path]:
+def missing_split(folder: Path, split: str) -> InputError:
+    held = sorted({path.name for place in _places(folder) for path in place.glob("*.parquet")})
+    return InputError(
+        f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
+        f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
+    )
+
+
+def split_files(folder: Path, split: str) -> list[Path]:
+    """The file or the shards that hold a split; none if it is not there."""
     for name in stored_names(split):
         for place in _places(folder):
             whole = place / f"{name}.parquet"
@@ -147,18 +165,19 @@ def _shards(place: Path, name: str) -> list[Path]:
     return list(shards)
 
 
-def _open_file(path: Path) -> Any:
+def _open_file(path: Path, needed: tuple[str, ...] = LABELLED) -> Any:
     try:
         file = pq.ParquetFile(path, memory_map=True)
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot read {path} as Parquet: {reason}") from None
     columns = file.schema_arrow.names
-    for column in ("image", "label"):
+    for column in needed:
         if column not in columns:
+            what = "image classification" if needed == LABELLED else "segmentation"
             raise InputError(
                 f"{path} has no column {column!r}, only {', '.join(columns)}; "
-                "image classification needs `image` (struct of bytes and path) and `label`"
+                f"{what} needs `image` (struct of bytes and path) and `{needed[-1]}`"
             )
     return file
 
@@ -188,5 +207,5 @@ def _class_names(path: Path) -> tuple[str, ...]:
         return ()
 
 
-def _size(cache: OrderedDict[int, Any]) -> int:
+def _size(cache: OrderedDict[Any, Any]) -> int:
     return sum(rows.nbytes for rows in cache.values())

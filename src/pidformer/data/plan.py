@@ -19,6 +19,9 @@ class Plan:
     With `repeats` r each batch holds batch_size / r different images, r times over: the copies
     stand that far apart, so neighbours (which Mixup pairs) are different images. An epoch
     keeps its length and so sees 1 / r of the images.
+
+    Images that do not fill a batch sit the epoch out; with `fills_last` they make one more, filled
+    up with the epoch's first.
     """
 
     images: int
@@ -28,6 +31,7 @@ class Plan:
     rank: int
     world_size: int
     is_mixing: bool
+    fills_last: bool = False
 
     def __post_init__(self) -> None:
         check_counts(batch_size=self.batch_size, seed=self.seed)
@@ -55,7 +59,8 @@ class Plan:
 
     @property
     def steps_per_epoch(self) -> int:
-        return self.images // self.batch_size
+        batches = self.images / self.batch_size
+        return math.ceil(batches) if self.fills_last else math.floor(batches)
 
     @property
     def distinct(self) -> int:
@@ -74,5 +79,6 @@ class Plan:
     def order(self, epoch: int) -> np.ndarray:
         """Image indices of every global batch of the epoch, int64 (steps, batch_size)."""
         shuffled = numbers(self.seed, Purpose.ORDER, epoch).permutation(self.images)
-        batches = shuffled[: self.steps_per_epoch * self.distinct].reshape(-1, self.distinct)
+        count = self.steps_per_epoch * self.distinct
+        batches = np.resize(shuffled, max(count, self.images))[:count].reshape(-1, self.distinct)
         return np.tile(batches, (1, self.repeats))[:, : self.batch_size]

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from pidformer import results
 from pidformer.demo.display import Display
 from pidformer.demo.measure import MADE_BY, Job

@@ -3,6 +3,8 @@
 from pidformer.models import pid_deit as pid_deit
 from pidformer.models.gains import GainsLike, ModelGains, as_gains, layer_gains, resolve_gains
 from pidformer.models.pixel import PixelModel
+from pidformer.models.segmenter import Segmenter
+from pidformer.models.sliding import Sliding, View
 from pidformer.models.vit import PIDVisionTransformer
 
 __all__ = [
@@ -10,6 +12,9 @@ __all__ = [
     "ModelGains",
     "PIDVisionTransformer",
     "PixelModel",
+    "Segmenter",
+    "Sliding",
+    "View",
     "as_gains",
     "layer_gains",
     "resolve_gains",

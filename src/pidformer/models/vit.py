@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import signature
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from timm.layers import trunc_normal_
@@ -17,6 +17,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
+from pidformer.models.positions import PositionResize, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
@@ -31,8 +32,9 @@ class PIDVisionTransformer(VisionTransformer):
     mapping), a sequence with one for each layer, or None for softmax attention. `learn_gains`
     trains them per layer and head inside the region of stability. `init_std` is the standard
     deviation that linear weights, positions and class token start with; narrow models want more
-    than DeiT's 0.02, whose attention starts flat. The state-dict keys are timm's,
-    plus `blocks.*.attn.gains.*` when gains are learned.
+    than DeiT's 0.02, whose attention starts flat. `position_resize` says how positions follow the
+    image size with timm's `dynamic_img_size`. The state-dict keys are timm's, plus
+    `blocks.*.attn.gains.*` when gains are learned.
     """
 
     def __init__(
@@ -44,14 +46,18 @@ class PIDVisionTransformer(VisionTransformer):
         first_layer: FirstLayer = "free",
         attention_residual: bool = True,
         init_std: float = DEIT_STD,
+        position_resize: PositionResize = "bicubic",
         **options: Any,
     ) -> None:
+        if position_resize not in get_args(PositionResize):
+            raise unknown("position_resize", position_resize, get_args(PositionResize))
         self._init_std = init_std
+        self._position_resize = position_resize
         if "block_fn" in options:
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
         resolved = resolve_gains(gains, depth)
         per_layer = layer_gains(resolved, depth)
-        is_learned = _learned_layers(per_layer, learn_gains, first_layer)
+        is_learned = learned_layers(per_layer, learn_gains, first_layer)
 
         def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
             options = _block_options(options)
@@ -153,6 +159,23 @@ class PIDVisionTransformer(VisionTransformer):
         """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
         return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
 
+    def _pos_embed(self, x: Tensor) -> Tensor:
+        """timm's, but for positions that are resized as `position_resize` says."""
+        is_ours = self.dynamic_img_size and self._position_resize != "bicubic"
+        if not is_ours or self.pos_embed is None:
+            return super()._pos_embed(x)
+        prefix = [t for t in (self.cls_token, self.reg_token) if t is not None]
+        num_prefix = 0 if self.no_embed_class else self.num_prefix_tokens
+        grid = (x.shape[1], x.shape[2])  # (B, height, width, C)
+        positions = resize_positions(
+            self.pos_embed, self.patch_embed.grid_size, grid, num_prefix, self._position_resize
+        )
+        x = x.flatten(1, 2)
+        if self.no_embed_class:
+            x = x + positions
+        x = torch.cat([*(t.expand(len(x), -1, -1) for t in prefix), x], dim=1)
+        return self.pos_drop(x if self.no_embed_class else x + positions)
+
     def _scan(
         self,
         x: Tensor,
@@ -171,7 +194,7 @@ class PIDVisionTransformer(VisionTransformer):
         return tokens
 
 
-def _learned_layers(
+def learned_layers(
     gains: Sequence[PIDGains | None], learn_gains: bool, first_layer: FirstLayer
 ) -> list[bool]:
     """Which layers learn their gains: those whose control acts.

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
@@ -25,12 +25,14 @@ from pidformer.analysis import (
     token_similarity,
     token_spectrum,
 )
-from pidformer.data import Batch, open_images, sample_images
+from pidformer.data import ImageSource, open_images, sample_images
+from pidformer.data.views import first
+from pidformer.devices import as_device
 from pidformer.errors import InputError
-from pidformer.report.opening import Subject, open_subject
 from pidformer.report.similarity import Collapse, similarity_figure
 from pidformer.report.spectrum import spectrum_figure
 from pidformer.report.trajectory import trajectory_plot
+from pidformer.subjects import Subject, open_subject
 
 TENSORS: dict[str, dict[str, Any]] = {
     "blocks": {},
@@ -107,26 +109,24 @@ def analyze(
     folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`.
     """
     if not runs:
-        raise InputError("give at least one run folder")
+        raise InputError("give at least one model")
     for name, count in (("limit", limit), ("spectrum limit", spectrum_limit)):
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
-    out = _folder(Path(out))
-    place = _device(device)
-    labels = _labels([Path(run) for run in runs])
-    found: list[Analysis] = []
-    drawn: list[tuple[str, Subject, Tensor]] = []
+    out, place = _folder(Path(out)), as_device(device)
+    subjects = _labelled([open_subject(run) for run in runs])
+    samples = {
+        label: _Sample.of(subject, data, limit, min(limit, spectrum_limit), seed)
+        for label, subject in subjects.items()
+    }
     console = Console(stderr=True, quiet=not is_shown)
-    for run, label in zip(runs, labels, strict=True):
-        subject = open_subject(run)
+    found: list[Analysis] = []
+    pictures: dict[str, Tensor] = {}
+    for label, subject in subjects.items():
         subject.model.to(place)
-        sample, small = (
-            _sample(subject, data, count, seed, place)
-            for count in (limit, min(limit, spectrum_limit))
-        )
-        made = _measure(subject, label, sample.images, small.images, seed, console)
-        found.append(made)
-        drawn.append((label, subject, small.images[0]))
+        images, small = (batch.to(place) for batch in samples[label].images())
+        found.append(_measure(subject, label, images, small, seed, console))
+        pictures[label] = small[0]
         settings = dict(subject.facts) | {
             "model": subject.name,
             "label": label,
@@ -137,11 +137,61 @@ def analyze(
             "machine": results.machine(),
             "command": command,
         }
-        hashes = {"sample": _data_hash(sample, subject), "small": _data_hash(small, subject)}
-        _record(subject.folder or _folder(out / _plain(label)), made, settings, hashes)
+        folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
+        _record(folder, found[-1], settings, samples[label].hashes())
     with _bar(console, "figures", None):
-        figures = _draw(found, drawn, out)
+        figures = _draw(found, subjects, pictures, out)
     return Analyses(models=found, figures=figures)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sample:
+    """The images of one model: many for the tokens, few for the spectra, which cost more."""
+
+    source: ImageSource
+    image_size: int
+    crop_ratio: float
+    counts: tuple[int, int]
+    seed: int
+
+    @classmethod
+    def of(
+        cls, subject: Subject, data: str | Path | None, many: int, few: int, seed: int
+    ) -> _Sample:
+        location = data or subject.data
+        if location is None or (data is None and location != "digits"):
+            trained = f", trained on {location}," if location else ""
+            raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
+        source = open_images(location, "val")
+        return cls(
+            source=source,
+            image_size=subject.image_size or min(source.decode(0).size),
+            crop_ratio=subject.crop_ratio,
+            counts=(many, few),
+            seed=seed,
+        )
+
+    def images(self) -> list[Tensor]:
+        prepared = partial(
+            sample_images,
+            self.source,
+            seed=self.seed,
+            image_size=self.image_size,
+            crop_ratio=self.crop_ratio,
+        )
+        return [prepared(count).images for count in self.counts]
+
+    def hashes(self) -> list[str]:
+        """16 hex digits of which images are looked at: their number, labels and names."""
+        found = []
+        for count in self.counts:
+            view = first(self.source, count, self.seed)
+            digest = hashlib.sha256(view.labels.numpy().tobytes())
+            for index in range(0, len(view), max(1, len(view) // 64)):
+                digest.update(view.name(index).encode())
+            digest.update(f"{self.image_size} {self.crop_ratio}".encode())
+            found.append(digest.hexdigest()[:16])
+        return found
 
 
 def _measure(
@@ -175,12 +225,12 @@ def _measure(
     )
 
 
-def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: dict[str, str]) -> None:
+def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequence[str]) -> None:
     """One "analysis" record for each thing that was measured."""
 
-    def add(what: str, which: str, metrics: dict[str, Any], details: dict[str, Any]) -> None:
+    def add(what: str, data_hash: str, metrics: dict[str, Any], details: dict[str, Any]) -> None:
         numbers = {name: float(value) for name, value in metrics.items() if value is not None}
-        about = settings | {"what": what, "data_hash": hashes[which]}
+        about = settings | {"what": what, "data_hash": data_hash}
         record = results.Record(kind="analysis", metrics=numbers, settings=about, details=details)
         results.append(folder, record)
 
@@ -188,7 +238,7 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: dict
     ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
     add(
         "token_similarity",
-        "sample",
+        hashes[0],
         {f"similarity_layer_{depth}": value for depth, value in enumerate(layers, 1)}
         | {f"{name}_last": values[-1] for name, values in ranks.items()}
         | {"images": made.images},
@@ -202,7 +252,7 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: dict
     by_layer = [found.spectrum.summary(k).to_dict() for k in range(len(found.spectrum.kappas))]
     add(
         "spectrum",
-        "small",
+        hashes[1],
         whole | {"images": found.spectrum.images},
         {"quantiles": quantiles, "layers": by_layer},
     )
@@ -210,7 +260,7 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: dict
     names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
     add(
         "certificate",
-        "small",
+        hashes[1],
         {name: fields[name] for name in names}
         | {"peak_growth": found.peak_growth, "final_growth": found.final_growth}
         | fields.get("response", {}),
@@ -219,7 +269,10 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: dict
 
 
 def _draw(
-    found: Sequence[Analysis], drawn: Sequence[tuple[str, Subject, Tensor]], out: Path
+    found: Sequence[Analysis],
+    subjects: Mapping[str, Subject],
+    pictures: Mapping[str, Tensor],
+    out: Path,
 ) -> list[Path]:
     figures = [out / "similarity.png"]
     curves = {
@@ -238,49 +291,25 @@ def _draw(
     if certificates:
         figures.append(out / "spectrum.png")
         spectrum_figure(certificates, figures[-1])
-    image = drawn[0][2]  # models that take another size cannot show the same picture
-    models = {label: subject.model for label, subject, own in drawn if own.shape == image.shape}
+    image = next(iter(pictures.values()))  # a model of another size cannot show the same one
+    models = {
+        label: subjects[label].model for label, own in pictures.items() if own.shape == image.shape
+    }
     flags = {made.label: made.is_controlled for made in found}
     figures += trajectory_plot(models, image, out / "trajectory.png", is_controlled=flags)
     return figures
 
 
-def _sample(
-    subject: Subject, data: str | Path | None, count: int, seed: int, device: torch.device
-) -> Batch:
-    location = data or subject.data
-    if location is None or (data is None and location != "digits"):
-        trained = f", trained on {location}," if location else ""
-        raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
-    return sample_images(
-        open_images(location, "val"),
-        count,
-        seed,
-        image_size=subject.image_size,
-        crop_ratio=subject.crop_ratio,
-        device=device,
-    )
-
-
-def _data_hash(batch: Batch, subject: Subject) -> str:
-    """16 hex digits of which images were looked at, by number, labels and size."""
-    digest = hashlib.sha256(batch.targets.cpu().numpy().tobytes())
-    digest.update(f"{len(batch.targets)} {subject.image_size} {subject.crop_ratio}".encode())
-    return digest.hexdigest()[:16]
-
-
-def _labels(runs: Sequence[Path]) -> list[str]:
-    """The folders' own names, or their whole paths where these are not unique."""
-    short = [run.resolve().name for run in runs]
-    if len(set(map(str, runs))) < len(runs):
-        raise InputError("each run may be given once")
-    return [
-        name if short.count(name) == 1 else str(run) for name, run in zip(short, runs, strict=True)
-    ]
-
-
-def _plain(label: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", label)
+def _labelled(subjects: Sequence[Subject]) -> dict[str, Subject]:
+    """By their own labels, or by their whole names where these are not unique."""
+    labels = [subject.label for subject in subjects]
+    named = {
+        subject.label if labels.count(subject.label) == 1 else subject.name: subject
+        for subject in subjects
+    }
+    if len(named) < len(subjects):
+        raise InputError("each model may be given once")
+    return named
 
 
 def _folder(path: Path) -> Path:
@@ -293,16 +322,6 @@ def _folder(path: Path) -> Path:
             f"cannot write to {path} ({error.strerror}); choose another --out"
         ) from None
     return path
-
-
-def _device(name: str) -> torch.device:
-    if name not in ("auto", "cpu", "cuda"):
-        raise InputError(f"device must be auto, cpu or cuda, got {name!r}")
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device 'cuda' needs a GPU that torch can use; use cpu")
-    return torch.device(
-        ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
-    )
 
 
 @contextmanager

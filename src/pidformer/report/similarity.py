@@ -58,7 +58,7 @@ def similarity_figure(models: Mapping[str, Collapse], path: str | Path) -> None:
         figure.legend(
             *panels[0].get_legend_handles_labels(),
             loc="outside lower center",
-            ncols=min(4, len(models)),
+            ncols=min(5, len(models)),
         )
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=130)

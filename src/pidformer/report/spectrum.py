@@ -70,8 +70,8 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
         inside = schur_cohn(points, controllers.layers[layer][head]) if acts else None
         good = points if inside is None else points[inside]
         bad = points[:0] if inside is None else points[~inside]
-        axes.scatter(good.real, good.imag, s=2.5, color=PID, alpha=0.35, linewidths=0)
-        axes.scatter(bad.real, bad.imag, s=2.5, color=BAD, alpha=0.45, linewidths=0)
+        axes.scatter(good.real, good.imag, s=3.5, color=PID, alpha=0.4, linewidths=0)
+        axes.scatter(bad.real, bad.imag, s=3.5, color=BAD, alpha=0.5, linewidths=0)
     note = "" if acts or not controllers.layers else " (free)"
     axes.set_title(f"layer {layer + 1}{note}", fontsize=10.5)
     axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12), aspect="equal")

@@ -147,7 +147,7 @@ def _cell(group: Group, row: str, metric: str) -> Cell | None:
 
 def _over_seeds(values: Sequence[float]) -> Cell:
     found = mean_over_seeds(values)
-    return Cell(found.mean, found.low, found.high, found.count)
+    return Cell(found.mean, found.low, found.high, found.seeds)
 
 
 def _threat_of(groups: Sequence[Group], row: str) -> str:

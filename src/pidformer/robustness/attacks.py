@@ -47,9 +47,10 @@ class FGSM(Attack):
     def perturb(
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
     ) -> Tensor:
-        """One step of `eps`."""
-        low, high = _ball(images, self.eps, bounds)
-        return _climb(model, labels, images, low, high, self.eps, 1, early_stop=False)
+        """One step of `eps`, which cannot leave the ball."""
+        _, _, gradient = ascent(model, images, cross_entropy(labels))
+        check_finite(gradient.isfinite())
+        return gradient.sign_().mul_(self.eps).add_(images).clamp_(*bounds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -131,7 +132,7 @@ def _climb(
 ) -> Tensor:
     """`steps` sign-gradient steps up the loss, between `low` and `high`."""
     attacked = torch.clamp(start, low, high)
-    result = torch.empty_like(attacked)
+    result = None  # made when the first image comes to rest
     rows = torch.arange(len(labels), device=labels.device)
     is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
     for _ in range(steps):
@@ -140,13 +141,16 @@ def _climb(
         if early_stop:
             alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
             if not bool(alive.all()):
+                result = torch.empty_like(attacked) if result is None else result
                 result[rows[~alive]] = attacked[~alive]
                 rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
                 low, high, gradient = low[alive], high[alive], gradient[alive]
                 if not len(rows):
                     break
-        attacked = torch.clamp(attacked + step_size * gradient.sign(), low, high)
+        attacked = torch.clamp(gradient.sign_().mul_(step_size).add_(attacked), low, high)
     check_finite(is_finite)
+    if result is None:
+        return attacked
     result[rows] = attacked
     return result
 

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,16 +60,13 @@ def evaluate(
     if folder is not None and isinstance(model, nn.Module):
         about.setdefault("weights", fingerprint(model))
     ledger = Ledger(folder=folder, settings=about)
-    return {
-        row: ledger.measure(
-            row,
-            {"threat": repr(threat)},
-            lambda row=row, threat=threat: accuracy(
-                model, data, threat, seed=seed, classes=classes, watch=_named(watch, row)
-            ),
+    found = {}
+    for row, threat in threats.items():
+        work = partial(
+            accuracy, model, data, threat, seed=seed, classes=classes, watch=_named(watch, row)
         )
-        for row, threat in threats.items()
-    }
+        found[row] = ledger.measure(row, {"threat": repr(threat)}, work)
+    return found
 
 
 @dataclass
@@ -86,7 +84,7 @@ class Ledger:
 
     def finished(self, row: str, more: Mapping[str, Any]) -> Record | None:
         """The record of the same measurement, if there is one."""
-        wanted = _identity(dict(self.settings) | {"row": row} | more)
+        wanted = _identity({**self.settings, "row": row, **more})
         return next((r for r in self.found if _identity(r.settings) == wanted), None)
 
     def measure(
@@ -101,7 +99,7 @@ class Ledger:
         begun = time.perf_counter()
         metrics, details = work()
         metrics["seconds"] = time.perf_counter() - begun
-        about = dict(self.settings) | {"row": row} | more | {"machine": results.machine()}
+        about = {**self.settings, "row": row, **more, "machine": results.machine()}
         record = Record(kind=KIND, metrics=metrics, settings=about, details=details)
         if self.folder is not None:
             results.append(self.folder, record)
@@ -132,6 +130,14 @@ def accuracy(
     if threat is None:
         _warn_of_chance(metrics, outputs)
     return metrics, {"right": pack(right), "right5": pack(right5)}
+
+
+def accuracy_under(
+    model: Model, data: Batches, threat: Threat | Corruption | None = None, *, seed: int = 0
+) -> tuple[int, int]:
+    """(images classified right, images): the count alone, recorded nowhere."""
+    right, _, _ = hits_under(model, data, threat, seed=seed)
+    return int(right.sum()), len(right)
 
 
 def hits_under(
@@ -186,8 +192,8 @@ def perturbed(
     places = range(offset, offset + len(images))
     if images.shape[1] == 1:  # corruptions are of colour photographs: grey goes in as R = G = B
         colour = threat(images.expand(-1, 3, -1, -1), seed=seed, indices=places)
-        return colour.mean(1, keepdim=True)
-    return threat(images, seed=seed, indices=places)
+        return colour.mean(1, keepdim=True).to(images.dtype)
+    return threat(images, seed=seed, indices=places).to(images.dtype)
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:
@@ -197,7 +203,7 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
             f"the model must give logits (B, classes), got {tuple(logits.shape)} for "
             f"{len(labels)} images"
         )
-    if len(labels) and not (0 <= int(labels.min()) and int(labels.max()) < logits.shape[1]):
+    if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise InputError(
             f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
             f"{logits.shape[1]} outputs; is it a model of other classes?"

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -23,6 +25,7 @@ def pyramid(rows: int, columns: int) -> Tensor:
     return steps.flip(0).cumsum(0).flip(0)[distance]
 
 
+@cache
 def pair(side: int) -> Tensor:
     """A bump above its negative, each of length 1, together of length 1: (side, side), float64."""
     halves = [pyramid(rows, side) for rows in (side // 2, side - side // 2) if rows]

@@ -15,13 +15,13 @@ from pidformer.robustness.noise import Noise
 from pidformer.robustness.sld import SLD
 from pidformer.robustness.spsa import SPSA
 from pidformer.robustness.square import Square
-from pidformer.robustness.threat import Threat, as_budget
+from pidformer.robustness.threat import as_budget
 
 _KINDS: tuple[type[Attack], ...] = (FGSM, PGD, SPSA, SLD, Noise, APGD, FAB, Square, AutoAttack)
 THREATS = {kind.__name__.lower(): kind for kind in _KINDS}
 
 
-def threat_from(name: str, **settings: Any) -> Threat:
+def threat_from(name: str, **settings: Any) -> Attack:
     """The threat of this name, in any case, with these of its settings.
 
     >>> threat_from("pgd", eps="8/255", step_size="2/255", steps=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -97,7 +98,7 @@ def run_suite(
             about = row.about(bench)
             is_old = ledger.finished(row.name, about) is not None
             try:
-                record = ledger.measure(row.name, about, lambda r=row, w=watch: r.measure(bench, w))
+                record = ledger.measure(row.name, about, partial(row.measure, bench, watch))
             except torch.OutOfMemoryError:
                 raise InputError(
                     f"row {row.name} does not fit into memory with {bench.batch_size} images at a "

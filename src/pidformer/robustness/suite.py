@@ -1,13 +1,13 @@
 """Suites: which rows a benchmark has, as YAML.
 
-    description: what it is for
-    rows:
-      - clean                                  # the images as they are
-      - fgsm: {eps: 3/255}                     # an attack by name, with its settings
-      - pgd: {name: pgd-50, steps: 50}         # `name` renames a row
-      - corruptions: {names: [fog], severities: [3]}   # made here; without settings, all 15 x 5
-      - imagenet-a                             # a published set, if it is there
-      - ood                                    # the split of that name, out of distribution
+description: what it is for
+rows:
+  - clean                                  # the images as they are
+  - fgsm: {eps: 3/255}                     # an attack by name, with its settings
+  - pgd: {name: pgd-50, steps: 50}         # `name` renames a row
+  - corruptions: {names: [fog], severities: [3]}   # made here; without settings, all 15 x 5
+  - imagenet-a                             # a published set, if it is there
+  - ood                                    # the split of that name, out of distribution
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
         for eps in budgets:
             settings = {"eps": eps}
             if attack == "pgd":
-                settings |= {"step_size": eps / PGD().steps}
+                settings |= {"step_size": round(255 * eps / PGD().steps, 6) / 255}
             rows.append(UnderThreat(f"{attack}@{pixel_text(eps)}", threat_from(attack, **settings)))
     return Suite("curve", "accuracy over the budget", tuple(rows))
 
@@ -110,7 +110,8 @@ def read_budgets(text: str) -> list[float]:
 
 
 def _rows(item: Any, path: Path) -> Iterator[Row]:
-    kind, settings = item, {}
+    kind: Any = item
+    settings: Any = {}
     if isinstance(item, Mapping) and len(item) == 1:
         ((kind, settings),) = item.items()
     if not isinstance(kind, str) or not isinstance(settings, Mapping | None):

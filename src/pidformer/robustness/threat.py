@@ -46,7 +46,7 @@ def check_images(images: Tensor, labels: Tensor) -> None:
         )
     if not images.numel():
         return
-    low, high = (float(bound) for bound in images.aminmax())
+    low, high = torch.stack(images.aminmax()).tolist()  # one wait for the device
     if not (low >= 0 and high <= 1):
         raise InputError(
             f"images must be in [0, 1], got values from {low:.3g} to {high:.3g}; leave them as "

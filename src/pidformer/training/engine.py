@@ -54,6 +54,7 @@ class Engine:
             fsdp_plugin=sharded,
             kwargs_handlers=[DistributedDataParallelKwargs(gradient_as_bucket_view=True)],
         )
+        self._sharded = sharded
         self._precision = recipe.precision
         self._is_compiled = recipe.compile != "none"
         accelerator = self._accelerator
@@ -61,6 +62,9 @@ class Engine:
         self.is_main = accelerator.is_main_process
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        named = getattr(model, "_no_split_modules", None)
+        if self._sharded is not None and named:  # a Hugging Face model names its own blocks
+            self._sharded.transformer_cls_names_to_wrap = list(named)
         return self._accelerator.prepare(model, optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:

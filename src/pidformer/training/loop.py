@@ -29,7 +29,7 @@ from pidformer.training.average import WeightAverage
 from pidformer.training.engine import Engine
 from pidformer.training.progress import Progress
 from pidformer.training.recipe import OptimRecipe, Recipe
-from pidformer.training.schedule import learning_rate
+from pidformer.training.schedule import last_step, learning_rate
 from pidformer.training.tasks import Task
 from pidformer.training.trouble import NonFiniteWatch
 
@@ -51,7 +51,7 @@ class Trainer:
                 "choose a multiple"
             )
         self.data = task.train_data(place)
-        self.last_step = recipe.schedule.epochs * self.data.steps_per_epoch
+        self.last_step = last_step(recipe.schedule, self.data.steps_per_epoch)
         torch.manual_seed(recipe.seed)
         model: Any = task.build().to(place.device)
         if recipe.train.grad_checkpointing:
@@ -77,16 +77,44 @@ class Trainer:
         with self._signals():
             while self.step < self.last_step:
                 self._train_epoch(progress)
-                epoch = self.step // self.data.steps_per_epoch
-                is_last = self.step == self.last_step
-                if is_last or epoch % self.recipe.train.evaluate_every == 0:
-                    scores = self.evaluate()
-                    self._record("evaluate", scores)
-                    progress.scored(epoch, scores, self.task.headline)
+                if self._is_due(at_end=True):
+                    scores = self._score(progress)
                 # After the evaluation, so that no checkpoint is ahead of its records.
                 self._save_or_stop(at_end=True)
         self.save(final=True)
         return scores
+
+    def _is_due(self, at_end: bool) -> bool:
+        """Whether to evaluate now: at the end of the run, of some epochs, or every few steps."""
+        train = self.recipe.train
+        if self.step == self.last_step:
+            return at_end
+        if train.evaluate_steps is not None:
+            return self.step % train.evaluate_steps == 0
+        return at_end and self.step // self.data.steps_per_epoch % train.evaluate_every == 0
+
+    def _score(self, progress: Progress) -> dict[str, float]:
+        scores = self.evaluate()
+        if self.recipe.train.keep_best and self._is_best(scores):
+            weights = self.engine.capture(self.model, self.optimizer)["model"]
+            if self.engine.is_main:
+                save_weights(self.run / "best.safetensors", weights)
+        self._record("evaluate", scores)
+        epoch = self.step // self.data.steps_per_epoch
+        progress.scored(epoch, scores, self.task.headline)
+        return scores
+
+    def _is_best(self, scores: dict[str, float]) -> bool:
+        """Whether no evaluation of this run before was better."""
+        name = self.task.headline
+        sign = -1 if getattr(self.task, "is_lower_better", False) else 1
+        before = [
+            sign * r.metrics[name]
+            for r in results.read(self.run)
+            if r.kind == "evaluate" and r.step is not None and r.step < self.step
+        ]
+        better = self.engine.is_main and sign * scores[name] > max(before, default=-math.inf)
+        return self.engine.agree(better)
 
     def evaluate(self) -> dict[str, float]:
         """Scores on the validation set; of the averaged weights too, as ema_*."""
@@ -112,12 +140,18 @@ class Trainer:
             if measured is not None:
                 self._log.add(*measured)
             progress.advance(self.step)
-            at_end = self.step % per_epoch == 0
+            at_end = self.step % per_epoch == 0 or self.step == self.last_step
             if self.step % train.log_steps == 0 or at_end:
                 self.watch.check_now()
                 self._write_log(self._log, rate, progress)
                 self._log = _Log(self.engine.place.device)
+            if self.step == self.last_step:
+                return  # a run counted in steps may end inside an epoch
             if not at_end:
+                if self._is_due(at_end=False):
+                    begun = time.perf_counter()
+                    self._score(progress)
+                    self._log.begun += time.perf_counter() - begun  # not the training's time
                 self._save_or_stop()
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
@@ -147,11 +181,12 @@ class Trainer:
     def _write_log(self, log: _Log, rate: float, progress: Progress) -> None:
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
+        unit, size = getattr(self.task, "unit", ("images", 1))
         metrics = {
             "loss": float(sums) / log.steps if log.steps else math.nan,
             "gradient_norm": float(log.largest_norm),
             "lr": rate,
-            "images_per_second": log.steps * self.recipe.data.batch_size / seconds,
+            f"{unit}_per_second": log.steps * self.recipe.data.batch_size * size / seconds,
             "epoch": self.step / self.data.steps_per_epoch,
             "skipped_steps": self.watch.skipped,
         }

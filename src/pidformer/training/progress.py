@@ -67,7 +67,7 @@ class Progress:
         self._latest = metrics
         self._write("train", metrics)
         if self._bar is not None and self._task is not None:
-            numbers = f"loss {metrics['loss']:.3f}  {metrics['images_per_second']:,.0f} images/s"
+            numbers = f"loss {metrics['loss']:.3f}  {_speed(metrics)}"
             self._bar.update(self._task, numbers=numbers)
 
     def scored(self, epoch: int, scores: Mapping[str, float], headline: str) -> None:
@@ -75,7 +75,7 @@ class Progress:
         numbers = [f"epoch {epoch}"]
         if self._latest:
             numbers.append(f"loss {self._latest['loss']:.4f}")
-            numbers.append(f"{self._latest['images_per_second']:,.0f} images/s")
+            numbers.append(_speed(self._latest))
         numbers.append(f"val {headline} {scores[headline]:.2f}")
         self._say(f"{self._label}: " + "  ".join(numbers))
 
@@ -95,6 +95,12 @@ class Progress:
             self._bar.stop()
         if self._writer is not None:
             self._writer.close()
+
+
+def _speed(metrics: Mapping[str, float]) -> str:
+    """Images, or tokens, a second."""
+    name = next(name for name in metrics if name.endswith("_per_second"))
+    return f"{metrics[name]:,.0f} {name.removesuffix('_per_second')}/s"
 
 
 def _tensorboard_writer(folder: Path) -> Any:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import yaml
 
 from pidformer.data import Augment
+from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
@@ -51,6 +52,24 @@ class DataRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TextRecipe:
+    """What `task: language` needs to know of its text."""
+
+    length: int = 256
+    """Tokens in a row of a batch; data.batch_size counts rows."""
+    tokenizer: str = "words"
+    """"words" of the training text, or a Hugging Face tokenizer: folder, tokenizer.json or name."""
+    split: Literal["spaces", "punctuation"] = "spaces"
+    """Where words end: at spaces (text tokenised already), or at signs too."""
+    min_count: int = 1
+    max_words: int | None = None
+    shift: bool = False
+    """Start each epoch at another offset, so that rows are cut elsewhere."""
+    cache: str | None = None
+    """Folder for token files; $PIDFORMER_CACHE or the user's cache folder by default."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
     name: Literal["adamw", "sgd"] = "adamw"
     lr: float = 1e-3
@@ -65,12 +84,18 @@ class OptimRecipe:
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRecipe:
+    name: Literal["cosine", "poly"] = "cosine"
+    power: float = 0.9
+    """Of "poly"."""
     epochs: int = 300
     warmup_epochs: float = 5
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
     per: Literal["epoch", "step"] = "step"
     """Where the learning rate moves; DeiT moves it once an epoch."""
+    steps: int | None = None
+    """If set, the length of the run, instead of epochs; warm-up is then `warmup_steps`."""
+    warmup_steps: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +111,10 @@ class TrainRecipe:
     """Decay of the averaged weights, if any."""
     evaluate_every: int = 1
     """Epochs between evaluations."""
+    evaluate_steps: int | None = None
+    """If set, steps between evaluations, instead of epochs."""
+    keep_best: bool = False
+    """Also keep the weights with the best validation score, as best.safetensors."""
     checkpoint_seconds: float = 60
     checkpoint_steps: int | None = None
     """If set, a checkpoint every so many steps, instead of by time."""
@@ -94,8 +123,32 @@ class TrainRecipe:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DecoderRecipe:
+    name: Literal["mask", "linear"] = "mask"
+    layers: int = 2
+    dropout: float = 0.1
+    gains: Any = "same"
+    """"same" as the encoder's, or as in model.gains; None is softmax attention."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationRecipe:
+    """What only segmentation has; data.image_size is the side of its windows."""
+
+    decoder: DecoderRecipe = field(default_factory=DecoderRecipe)
+    backbone: str | None = None
+    """A run folder or a .safetensors file whose weights the encoder starts from."""
+    scale: tuple[int, int] = (2048, 512)
+    """(long, short): images are resized, keeping their shape, to fit into it."""
+    stride: int | None = None
+    """Between windows of the final scores; None is 15/16 of a window (480 of 512). Scores during
+    training take whole windows."""
+    augment: SegmentAugment = field(default_factory=SegmentAugment)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
-    task: Literal["classification"] = "classification"
+    task: Literal["classification", "segmentation", "language"] = "classification"
     seed: int = 0
     model: ModelRecipe = field(default_factory=ModelRecipe)
     data: DataRecipe = field(default_factory=DataRecipe)
@@ -103,6 +156,25 @@ class Recipe:
     optim: OptimRecipe = field(default_factory=OptimRecipe)
     schedule: ScheduleRecipe = field(default_factory=ScheduleRecipe)
     train: TrainRecipe = field(default_factory=TrainRecipe)
+    segmentation: SegmentationRecipe | None = None
+    text: TextRecipe | None = None
+
+    def __post_init__(self) -> None:
+        if self.task == "segmentation":
+            if self.segmentation is None:
+                object.__setattr__(self, "segmentation", SegmentationRecipe())
+            if self.augment != Augment():
+                raise InputError(
+                    "the section augment is for classification; segmentation has "
+                    "segmentation.augment"
+                )
+        elif self.segmentation is not None:
+            raise InputError(f"the section segmentation needs task: segmentation, got {self.task}")
+        if self.task == "language":
+            if self.text is None:
+                object.__setattr__(self, "text", TextRecipe())
+        elif self.text is not None:
+            raise InputError(f"the section text needs task: language, got {self.task}")
 
     @property
     def peak_lr(self) -> float:

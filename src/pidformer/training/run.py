@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -12,7 +13,7 @@ from pidformer.errors import InputError
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
-from pidformer.training.recipe import Recipe, difference
+from pidformer.training.recipe import Recipe, difference, recipe_from
 from pidformer.training.tasks import Task, build_task
 
 LOCK = ".lock"
@@ -22,6 +23,7 @@ MAY_DIFFER = (
     "train.checkpoint_seconds",
     "train.checkpoint_steps",
     "train.compile",
+    "text.cache",
 )
 """What may change when a run continues: nothing that moves its numbers beyond rounding."""
 
@@ -44,6 +46,7 @@ def train(
     engine = Engine(recipe.train, device)
     if engine.is_main:  # the others would see a folder that is just being made
         _check_folder(out, recipe)
+        _check_data(out, task)
     trainer = Trainer(recipe, task, engine, out)
     try:
         with _prepared(out, recipe, task) if engine.is_main else nullcontext():
@@ -64,13 +67,30 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         return
     if not has_progress(out):
         return  # ended before its first checkpoint: nothing to lose
-    lines = difference(read_recipe(out), recipe.to_dict())
+    held = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
+    lines = difference(held, recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")
         raise InputError(
             f"{out} holds a run of another recipe ({shown}); choose another --out, or delete that "
             "folder to start anew"
+        )
+
+
+def _check_data(out: Path, task: Task) -> None:
+    """Refuse to go on with data that need another model: other classes, another vocabulary."""
+    if not has_progress(out) or not (out / "model.json").exists():
+        return
+    held = json.loads((out / "model.json").read_text())
+    given = json.loads(json.dumps(dict(task.model_info())))
+    lines = difference(held["build"], given["build"])
+    if not lines and held.get("tokenizer") != given.get("tokenizer"):
+        lines = ["the words of the vocabulary"]
+    if lines:
+        raise InputError(
+            f"{out} holds a run on other data ({'; '.join(lines)}); give the data it was begun "
+            "with, or choose another --out"
         )
 
 

@@ -8,13 +8,14 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
-from scipy.stats import binomtest
 from torch import Tensor, nn
 
 from pidformer.data import Batch, EvalImages, TrainImages, open_images
 from pidformer.errors import InputError
 from pidformer.models.build import build_classifier
+from pidformer.statistics import percentage
 from pidformer.training.recipe import Recipe
+from pidformer.training.segmentation import Segmentation
 
 
 class Place(NamedTuple):
@@ -38,7 +39,8 @@ class Task(Protocol):
     """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
 
     headline: str
-    """The score to show."""
+    """The score to show. A task for which less is better says `is_lower_better = True`, and one
+    that counts something else than images says `unit = (name, how many in a row of a batch)`."""
 
     def build(self) -> nn.Module: ...
 
@@ -149,10 +151,7 @@ class Classification:
         top1, top5, loss, total = counts.tolist()
         found = {"loss": loss / total, "images": total}
         for name, hits in (("top1", top1), ("top5", top5)):
-            interval = binomtest(round(hits), round(total)).proportion_ci(method="wilson")
-            found[name] = 100 * hits / total
-            found[f"{name}_low"] = 100 * float(interval.low)
-            found[f"{name}_high"] = 100 * float(interval.high)
+            found |= percentage(name, round(hits), round(total))
         return found
 
     def _normalised(self, images: Tensor) -> Tensor:
@@ -173,4 +172,10 @@ def _embedded(name: str) -> str:
 
 def build_task(recipe: Recipe, data: str | Path | None) -> Task:
     """The task that a recipe names."""
-    return {"classification": Classification}[recipe.task](recipe, data)
+    if recipe.task == "segmentation":
+        return Segmentation(recipe, data)
+    if recipe.task == "language":
+        from pidformer.training.language import Language  # needs the extra `lm`
+
+        return Language(recipe, data)
+    return Classification(recipe, data)

@@ -1,0 +1,75 @@
+"""`pidformer segment`: label the pixels of photographs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pidformer.cli.options import Device, Json
+from pidformer.errors import InputError
+
+
+def segment(
+    run: Annotated[Path, typer.Argument(help="Folder of a segmentation run.")],
+    images: Annotated[
+        list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGE...")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("segments"),
+    views: Annotated[
+        str, typer.Option(help="single, or multi: six scales, each flipped too.")
+    ] = "single",
+    max_windows: Annotated[
+        int, typer.Option(help="Windows in one pass; fewer need less memory.", metavar="N")
+    ] = 32,
+    opacity: Annotated[float, typer.Option(help="Of the colours over the image.")] = 0.55,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Write NAME.overlay.png (with a legend) and NAME.classes.png (labels, indexed) for each image.
+
+    Example: pidformer segment runs/camvid/pid-seed0 street.jpg --out segments
+
+    Example: pidformer segment runs/ade20k photos/ --views multi --device cuda
+    """
+    from pidformer.report.segments import segment_files
+
+    files = _files(images)
+    found = segment_files(
+        run,
+        files,
+        out,
+        views=views,
+        max_windows=max_windows,
+        opacity=opacity,
+        device=device,
+        show_progress=not as_json,
+    )
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    for entry in found:
+        shares = sorted(entry["shares"].items(), key=lambda item: -item[1])[:3]
+        typer.echo(
+            f"{entry['image']}: {', '.join(f'{name} {share:.1f} %' for name, share in shares)} "
+            f"-> {entry['overlay']}"
+        )
+
+
+def _files(given: list[Path]) -> list[Path]:
+    from pidformer.data.folders import SUFFIXES
+
+    files: list[Path] = []
+    for path in given:
+        if path.is_dir():
+            inside = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES)
+            if not inside:
+                raise InputError(f"folder {path} holds no image ({', '.join(SUFFIXES)})")
+            files += inside
+        elif path.is_file():
+            files.append(path)
+        else:
+            raise InputError(f"no image at {path}")
+    return files

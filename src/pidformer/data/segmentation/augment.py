@@ -1,0 +1,116 @@
+"""What segmentation training does to its pairs, as a value, and the numbers it draws."""
+# B pairs
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pidformer.data.segmentation.geometry import Scale, rescaled
+from pidformer.errors import InputError
+
+ATTEMPTS = 10
+"""Windows that are looked at before the next one is taken as it is."""
+_WINDOWS = 2 * (ATTEMPTS + 1)
+_NUMBERS = 1 + _WINDOWS + 1 + 9
+"""Uniform numbers a pair: ratio, windows, flip, photometric."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentAugment:
+    """Random ratio, window, flip and colours; the defaults are those of Segmenter on ADE20K.
+
+    The order is: resize to `ratio` times the scale, cut a window, flip, distort colours, normalise,
+    pad. Colours (each change with probability 1/2, on 8-bit levels): brightness, contrast (before
+    or after the next two), saturation, hue.
+    """
+
+    ratio: tuple[float, float] = (0.5, 2.0)
+    max_category: float = 0.75
+    """A window in which one class has this share or more of the labelled pixels, or all of them,
+    is drawn again, up to ten times; 1 takes the first."""
+    flip: float = 0.5
+    photometric: bool = True
+    brightness: float = 32.0
+    contrast: tuple[float, float] = (0.5, 1.5)
+    saturation: tuple[float, float] = (0.5, 1.5)
+    hue: int = 18
+    """Degrees / 2, as 8-bit HSV has them."""
+
+    def __post_init__(self) -> None:
+        for name in ("ratio", "contrast", "saturation"):
+            pair = tuple(getattr(self, name))
+            if len(pair) != 2 or not 0 < pair[0] <= pair[1] < float("inf"):
+                raise InputError(f"{name} must be two numbers 0 < low <= high, got {pair!r}")
+            object.__setattr__(self, name, pair)
+        for name in ("max_category", "flip"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
+        if not 0 <= self.brightness <= 255 or not 0 <= self.hue <= 90:
+            raise InputError(
+                f"brightness must be in [0, 255] and hue in [0, 90], got {self.brightness!r} and "
+                f"{self.hue!r}"
+            )
+
+
+class Choices(NamedTuple):
+    """What is done to each pair of a batch."""
+
+    size: np.ndarray  # int64 (B, 2): height and width after resizing
+    corners: np.ndarray  # int64 (B, ATTEMPTS + 1, 2): top and left of the windows to try
+    is_flipped: np.ndarray  # bool (B,)
+    brightness: np.ndarray  # float32 (B,), 0 for none
+    early_contrast: np.ndarray  # float32 (B,), 1 for none
+    late_contrast: np.ndarray
+    saturation: np.ndarray  # float32 (B,), nan for none
+    hue: np.ndarray  # int64 (B,), 0 for none
+
+
+def uniform_numbers(rng: np.random.Generator, count: int) -> np.ndarray:
+    """The numbers of a global batch, (count, ...) in [0, 1): row k belongs to position k."""
+    return rng.random((count, _NUMBERS))
+
+
+def choose(
+    drawn: np.ndarray, sizes: np.ndarray, augment: SegmentAugment, scale: Scale, crop: int
+) -> Choices:
+    """Choices from rows of `uniform_numbers`, for pairs of these stored sizes (B, 2)."""
+    low, high = augment.ratio
+    ratios = low + (high - low) * drawn[:, 0]
+    size = np.array(
+        [
+            rescaled(int(h), int(w), scale, ratio)
+            for (h, w), ratio in zip(sizes, ratios, strict=True)
+        ],
+        dtype=np.int64,
+    ).reshape(-1, 2)
+    room = np.maximum(size - crop, 0) + 1  # (B, 2)
+    windows = drawn[:, 1 : 1 + _WINDOWS].reshape(len(drawn), -1, 2)
+    corners = (windows * room[:, None]).astype(np.int64)
+    flip, *colour = drawn[:, 1 + _WINDOWS :].T
+    is_bright, bright, is_late, is_contrast, contrast, is_sat, sat, is_hue, hue = colour
+    is_on = augment.photometric
+    factor = np.where(
+        (is_contrast < 0.5) & is_on, _between(contrast, *augment.contrast), 1.0
+    ).astype(np.float32)
+    late = is_late < 0.5
+    shift = _between(bright, -augment.brightness, augment.brightness)
+    turn = np.floor(_between(hue, -augment.hue, augment.hue)).astype(np.int64)
+    return Choices(
+        size=size,
+        corners=corners,
+        is_flipped=flip < augment.flip,
+        brightness=np.where((is_bright < 0.5) & is_on, shift, 0).astype(np.float32),
+        early_contrast=np.where(late, np.float32(1), factor),
+        late_contrast=np.where(late, factor, np.float32(1)),
+        saturation=np.where(
+            (is_sat < 0.5) & is_on, _between(sat, *augment.saturation), np.nan
+        ).astype(np.float32),
+        hue=np.where((is_hue < 0.5) & is_on, turn, 0),
+    )
+
+
+def _between(u: np.ndarray, low: float, high: float) -> np.ndarray:
+    return low + (high - low) * u

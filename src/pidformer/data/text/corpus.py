@@ -1,0 +1,231 @@
+"""A text as one file of numbers: made once, found again by what is in it, mapped into memory."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+from pidformer.data.text.files import find_text, text_blocks
+from pidformer.data.text.parallel import choose_workers, ordered_map
+from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
+from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+
+FORMAT = 1
+_HEADING = re.compile(r"^\s*= [^=].* =\s*$")
+LONG = 8 * 2**20  # bytes that are worth a progress bar
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The tokens of a text, in order, with what perplexities need to know of it."""
+
+    tokens: np.ndarray
+    """uint16 or uint32 (n,), mapped from disk."""
+    documents: np.ndarray
+    """Where documents begin, int64: at lines `= Title =`, and at each file."""
+    characters: int
+    """Characters of the text as the tokenizer reads it."""
+    unknown: int
+    """Tokens that are `<unk>`."""
+    fingerprint: str
+    """Of the files and the tokenizer."""
+
+
+class _Part(NamedTuple):
+    tokens: np.ndarray
+    documents: list[int]
+    characters: int
+
+
+def open_corpus(
+    location: str | Path,
+    split: str,
+    tokenizer: Tokenizer,
+    *,
+    cache: str | Path | None = None,
+    workers: int | None = None,
+    show_progress: bool = True,
+) -> Corpus:
+    """The tokens of a split, from the cache when these files were tokenised this way before."""
+    paths = find_text(location, split)
+    key = _key(paths, tokenizer.fingerprint, {"documents": 1})
+    folder = cache_folder(cache) / f"tokens-{key}"
+    with _locked(folder):
+        if not (folder / "about.json").exists():
+            _tokenise(paths, tokenizer, folder, workers or choose_workers(paths), show_progress)
+    about = json.loads((folder / "about.json").read_text())
+    return Corpus(
+        tokens=np.memmap(folder / "tokens.bin", dtype=about["dtype"], mode="r"),
+        documents=np.array(about["documents"], dtype=np.int64),
+        characters=about["characters"],
+        unknown=about["unknown"],
+        fingerprint=key,
+    )
+
+
+def text_tokenizer(
+    location: str | Path,
+    name: str = "words",
+    *,
+    split: Split = "spaces",
+    min_count: int = 1,
+    max_words: int | None = None,
+    cache: str | Path | None = None,
+    workers: int | None = None,
+    show_progress: bool = True,
+) -> Tokenizer:
+    """The tokenizer `name`: the words of the training text at `location`, or Hugging Face's."""
+    if name != WordVocabulary.kind:
+        return load_tokenizer(name)
+    paths = find_text(location, "train")
+    options = {"split": split, "min_count": min_count, "max_words": max_words}
+    file = cache_folder(cache) / f"words-{_key(paths, '', options)}.json"
+    with _locked(file):
+        if not file.exists():
+            counts: Counter[str] = Counter()
+            with _progress(paths, "counting words", show_progress) as advance:
+                blocks = text_blocks(paths, advance)
+                count = partial(count_words, split=split)
+                for part in ordered_map(count, blocks, workers or choose_workers(paths)):
+                    counts.update(part)
+            found = WordVocabulary.from_counts(counts, split, min_count, max_words)
+            with atomic_path(file) as temporary:
+                temporary.write_text(json.dumps(found.to_dict()))
+    return tokenizer_from(json.loads(file.read_text()))
+
+
+def cache_folder(given: str | Path | None = None) -> Path:
+    """Where token files are kept: as given, $PIDFORMER_CACHE, or the user's cache folder."""
+    chosen = given or os.environ.get("PIDFORMER_CACHE")
+    if chosen is None:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        chosen = Path(base) / "pidformer"
+    folder = Path(chosen)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot keep token files in {folder} ({error.strerror}); set text.cache or "
+            "PIDFORMER_CACHE to a folder that can be written"
+        ) from None
+    return folder
+
+
+def _tokenise(
+    paths: list[Path], tokenizer: Tokenizer, folder: Path, workers: int, show_progress: bool
+) -> None:
+    """Write tokens.bin and about.json beside their place, then move them there together."""
+    dtype = "uint16" if tokenizer.size <= 2**16 else "uint32"
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    documents: list[int] = []
+    total = characters = unknown = 0
+    # Hugging Face's tokenizers work on a batch of lines with threads of their own.
+    workers = workers if tokenizer.kind == WordVocabulary.kind else 1
+    try:
+        with (
+            open(temporary / "tokens.bin", "wb") as out,
+            _progress(paths, "tokenising", show_progress) as advance,
+        ):
+            for path in paths:
+                documents.append(total)
+                encode = partial(_encode, tokenizer=tokenizer)
+                for part in ordered_map(encode, text_blocks([path], advance), workers):
+                    documents += [total + start for start in part.documents]
+                    out.write(part.tokens.astype(dtype).tobytes())
+                    total += len(part.tokens)
+                    characters += part.characters
+                    if tokenizer.unknown_id is not None:
+                        unknown += int((part.tokens == tokenizer.unknown_id).sum())
+            out.flush()
+            os.fsync(out.fileno())
+        about = {
+            "dtype": dtype,
+            "tokens": total,
+            "characters": characters,
+            "unknown": unknown,
+            "documents": _distinct(documents, total),
+            "files": [str(path.name) for path in paths],
+        }
+        (temporary / "about.json").write_text(json.dumps(about))
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _encode(block: str, tokenizer: Tokenizer) -> _Part:
+    lines = block.split("\n")[:-1]  # a block ends with a newline
+    encoded = tokenizer.encode_lines(lines)
+    starts = np.cumsum([0, *(len(line) for line in encoded)]).tolist()
+    headings = [k for k, line in enumerate(lines) if is_heading(line)]
+    return _Part(
+        np.concatenate(encoded),
+        [starts[k] for k in headings],
+        sum(map(tokenizer.characters, lines)),
+    )
+
+
+def is_heading(line: str) -> bool:
+    """Whether a line is the title of a document: `= Title =`, not `= = Section = =`."""
+    return _HEADING.match(line) is not None
+
+
+def _distinct(documents: Sequence[int], total: int) -> list[int]:
+    """Starts in order; a few blank tokens before a file's first title are no document."""
+    starts = sorted({start for start in documents if start < total})
+    kept = []
+    for start, following in zip(starts, [*starts[1:], total], strict=True):
+        if following - start > 2:
+            kept.append(start)
+    return kept or [0]
+
+
+def _key(paths: list[Path], fingerprint: str, options: dict[str, Any]) -> str:
+    found = hashlib.sha256(json.dumps([FORMAT, fingerprint, options], sort_keys=True).encode())
+    for path in paths:
+        with open(path, "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()[:32]
+
+
+@contextmanager
+def _locked(target: Path) -> Iterator[None]:
+    """One process makes it, the others wait and find it."""
+    try:
+        lock = open(target.with_name(f".{target.name}.lock"), "w")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(
+            f"cannot keep token files in {target.parent} ({error.strerror}); set text.cache or "
+            "PIDFORMER_CACHE to a folder that can be written"
+        ) from None
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def _progress(paths: list[Path], label: str, wanted: bool) -> Iterator[Callable[[int], None]]:
+    total = sum(path.stat().st_size for path in paths)
+    is_shown = wanted and total >= LONG and sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), transient=True, disable=not is_shown) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)

@@ -1,0 +1,1 @@
+"""The causal language model in parts; `pidformer.models.causal_lm` has the public names."""

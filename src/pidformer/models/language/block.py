@@ -1,0 +1,175 @@
+"""One layer of the language model: causal attention with a controller, then an MLP."""
+# B batch, N tokens, M keys, C width, H heads, Hkv key/value heads, D head dim
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import PIDState
+from pidformer.models.language.config import PIDformerConfig
+from pidformer.models.language.masks import Mask
+from pidformer.models.language.positions import Rotation, rotated
+from pidformer.nn.gains import LearnedGains
+from pidformer.ops.attention import pid_attention
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
+
+
+class CausalAttention(nn.Module):
+    """x -> o(concat_h(A v + p e + i sum e + d (e - e_previous))), e = beta v_0 - v.
+
+    The cache holds keys and values, as without a controller: the control of a token reads its own
+    values in this forward pass and nothing of other tokens.
+    """
+
+    def __init__(
+        self, config: PIDformerConfig, depth: int, gains: PIDGains | LearnedGains | None
+    ) -> None:
+        super().__init__()
+        heads, groups, size = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        bias = config.attention_bias
+        self.depth, self.head_dim = depth, size
+        self.gains = gains
+        self.first_layer = config.first_layer
+        self.dropout = config.attention_dropout
+        self.q_proj = nn.Linear(config.hidden_size, heads * size, bias=bias)
+        self.k_proj = nn.Linear(config.hidden_size, groups * size, bias=bias)
+        self.v_proj = nn.Linear(config.hidden_size, groups * size, bias=bias)
+        self.o_proj = nn.Linear(heads * size, config.hidden_size, bias=bias)
+
+    def forward(
+        self,
+        x: Tensor,
+        state: PIDState | None,
+        mask: Mask,
+        rotation: Rotation | None,
+        cache: Any,
+        places: Tensor | None,
+        kernels: list[Tensor] | None,
+    ) -> tuple[Tensor, PIDState | None]:
+        q, k, value = (
+            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H | Hkv, N, D)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
+        v = value
+        if cache is not None:
+            k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
+        if kernels is not None:
+            kernels.append(_kernel(q, k, mask))
+        out, state = pid_attention(
+            q,
+            k,
+            v,
+            state,
+            self.gains() if isinstance(self.gains, LearnedGains) else self.gains,
+            attn_mask=mask.attn_mask,
+            is_causal=mask.is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            first_layer=self.first_layer,  # type: ignore[arg-type]
+            value=value,
+        )
+        return self.o_proj(out.transpose(1, 2).flatten(2)), state
+
+
+class FeedForward(nn.Module):
+    """down(act(up x)), or down(silu(gate x) * up x) for "swiglu"; dropout after each part."""
+
+    def __init__(self, config: PIDformerConfig) -> None:
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        is_gated = config.mlp_type == "swiglu"
+        self.gate_proj = nn.Linear(width, inner, bias=bias) if is_gated else None
+        self.up_proj = nn.Linear(width, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, width, bias=bias)
+        self.activation = ACTIVATIONS[config.mlp_type]
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.up_proj(x)
+        if self.gate_proj is None:
+            inner = self.activation(inner)
+        else:
+            inner = self.activation(self.gate_proj(x)) * inner
+        return self.dropout(self.down_proj(self.dropout(inner)))
+
+
+class PIDDecoderBlock(nn.Module):
+    """Post-norm x = LN(x + attention(x)); x = LN(x + mlp(x)), or pre-norm x = x + f(LN(x)).
+
+    Called as `x, state = block(x, state, ...)`. `attention_residual=False` leaves out the residual
+    around attention, as in the vision block.
+    """
+
+    def __init__(
+        self, config: PIDformerConfig, depth: int, gains: PIDGains | LearnedGains | None
+    ) -> None:
+        super().__init__()
+        self.is_post_norm = config.norm_order == "post"
+        self.attention_residual = config.attention_residual
+        self.self_attn = CausalAttention(config, depth, gains)
+        self.mlp = FeedForward(config)
+        self.attention_norm = build_norm(config)
+        self.mlp_norm = build_norm(config)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(
+        self,
+        x: Tensor,
+        state: PIDState | None = None,
+        *,
+        mask: Mask,
+        rotation: Rotation | None = None,
+        cache: Any = None,
+        places: Tensor | None = None,
+        kernels: list[Tensor] | None = None,
+    ) -> tuple[Tensor, PIDState | None]:
+        mixed, state = self.self_attn(
+            x if self.is_post_norm else self.attention_norm(x),
+            state,
+            mask,
+            rotation,
+            cache,
+            places,
+            kernels,
+        )
+        mixed = self.dropout(mixed)
+        x = x + mixed if self.attention_residual else mixed
+        if self.is_post_norm:
+            x = self.attention_norm(x)
+            return self.mlp_norm(x + self.mlp(x)), state
+        return x + self.mlp(self.mlp_norm(x)), state
+
+
+def build_norm(config: PIDformerConfig) -> nn.Module:
+    kind = nn.RMSNorm if config.norm_type == "rms" else nn.LayerNorm
+    return kind(config.hidden_size, eps=config.norm_eps)
+
+
+def _kernel(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
+    """The attention matrix (B, H, N, M) that SDPA does not show."""
+    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    seen = mask.attn_mask
+    if mask.is_causal:
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    if seen is not None:
+        scores = (
+            scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
+        )
+    return scores.float().softmax(-1)

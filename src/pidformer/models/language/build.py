@@ -1,0 +1,44 @@
+"""The language model of a recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pidformer.errors import InputError, unknown
+from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
+
+ARCHITECTURES = {"causal_lm": PIDformerConfig, "causal_lm_paper": PIDformerConfig.paper}
+
+
+def language_config(
+    config: Mapping[str, Any], *, vocab_size: int, length: int, eos_token_id: int | None
+) -> PIDformerConfig:
+    """The configuration that a recipe's `model` section describes, for this vocabulary.
+
+    `model.name` is "causal_lm" (today's defaults) or "causal_lm_paper"; `model.options` are
+    keywords of `PIDformerConfig`.
+    """
+    name, options = config["name"], dict(config.get("options", {}))
+    if name not in ARCHITECTURES:
+        raise unknown("model", name, ARCHITECTURES)
+    known = PIDformerConfig().to_dict()
+    for key in options:
+        if key not in known:
+            raise unknown("model option", key, known)
+    controller = {
+        key: config[key]
+        for key in ("gains", "learn_gains", "first_layer", "attention_residual")
+        if key in config
+    }
+    ends = {"eos_token_id": eos_token_id, "bos_token_id": eos_token_id}
+    fixed = {"max_position_embeddings": length} | ends | controller
+    try:
+        return ARCHITECTURES[name](vocab_size=vocab_size, **(fixed | options))
+    except TypeError as error:
+        raise InputError(f"model {name} with options {options}: {error}") from None
+
+
+def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
+    """The model itself, with fresh weights."""
+    return PIDformerForCausalLM(language_config(config, **build))

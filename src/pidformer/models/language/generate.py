@@ -1,0 +1,94 @@
+"""Text from a model, handed out as it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pidformer.data.text import Tokenizer
+from pidformer.errors import InputError
+from pidformer.models.language.model import PIDformerForCausalLM
+
+
+def generate_text(
+    model: PIDformerForCausalLM,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    max_tokens: int = 100,
+    temperature: float = 0.8,
+    top_k: int | None = 50,
+    top_p: float | None = None,
+    seed: int = 0,
+    on_text: Callable[[str], None] = lambda text: None,
+) -> str:
+    """Continue `prompt`; `temperature=0` takes the likeliest token each time.
+
+    Lines end where the model ends them, and the text goes on to `max_tokens`. `<unk>` is never
+    written. An empty prompt starts at the beginning of a line.
+    """
+    if max_tokens < 1:
+        raise InputError(f"max_tokens must be >= 1, got {max_tokens}")
+    if temperature < 0:
+        raise InputError(f"temperature must be >= 0, got {temperature}; 0 is greedy")
+    tokens = tokenizer.encode(prompt)
+    if not tokens:
+        tokens = [tokenizer.eos_id or 0]
+    config = model.config
+    room = config.max_position_embeddings
+    if config.position_type == "learned" and len(tokens) + max_tokens > room + 1:
+        raise InputError(
+            f"a prompt of {len(tokens)} tokens and {max_tokens} more do not fit the {room} "
+            "positions that the model has learned; shorten the prompt or lower --max-tokens"
+        )
+    writer = _Writer(tokenizer, len(tokens), on_text)
+    options: dict[str, Any] = {"do_sample": False}
+    if temperature > 0:
+        options = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}
+        options |= {} if top_p is None else {"top_p": top_p}
+    banned = tokenizer.unknown_id
+    if banned is not None and banned < tokenizer.size:
+        options["suppress_tokens"] = [banned]
+    torch.manual_seed(seed)
+    given = torch.tensor([tokens], device=model.device)
+    model.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=max_tokens,
+        eos_token_id=None,
+        pad_token_id=tokenizer.eos_id or 0,
+        streamer=writer,
+        **options,
+    )
+    return writer.text
+
+
+class _Writer:
+    """Hugging Face's streamer: takes the prompt, then each token, and tells the new text."""
+
+    def __init__(self, tokenizer: Tokenizer, skip: int, on_text: Callable[[str], None]) -> None:
+        self._tokenizer, self._skip, self._on_text = tokenizer, skip, on_text
+        self._tokens: list[int] = []
+        self._shown = 0
+        self.text = ""
+
+    def put(self, value: Tensor) -> None:
+        self._tokens += value.flatten().tolist()
+        self._tell(is_end=False)
+
+    def end(self) -> None:
+        self._tell(is_end=True)
+
+    def _tell(self, is_end: bool) -> None:
+        before = self._tokenizer.decode(self._tokens[: self._skip])
+        whole = self._tokenizer.decode(self._tokens)
+        new = whole[len(before) :]
+        # A letter may be spread over tokens; wait until it is whole.
+        if new.endswith("\ufffd") and not is_end:
+            return
+        if len(new) > self._shown:
+            self._on_text(new[self._shown :])
+        self._shown, self.text = max(self._shown, len(new)), new

@@ -1,0 +1,99 @@
+"""From hidden states to words: one table, tied to the embedding, full or adaptive softmax."""
+# N tokens, C width, V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+IGNORED = -100
+
+
+class FullSoftmax(nn.Module):
+    """p(w | h) = softmax(E h + b), E the embedding table unless it has a table of its own."""
+
+    def __init__(self, vocab_size: int, width: int, *, bias: bool, is_tied: bool) -> None:
+        super().__init__()
+        self.weight = None if is_tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        """Logits (..., V)."""
+        return F.linear(hidden, table if self.weight is None else self.weight, self.bias)
+
+    def nll(self, hidden: Tensor, targets: Tensor, table: Tensor) -> Tensor:
+        """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
+        logits = _wide(self(hidden, table))
+        return F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
+
+
+class AdaptiveSoftmax(nn.Module):
+    """Words in clusters by frequency: rare words cost only when they come up.
+
+        p(w | h) = softmax over [first words, one entry a cluster]                for frequent w
+        p(w | h) = p(cluster of w | h) * softmax over the words of that cluster   for the others
+
+    An exact distribution over all words, and its exact NLL. All words share one table (tied to
+    the embedding) and one bias; each cluster has a row and a bias of its own in the head.
+    """
+
+    def __init__(
+        self, vocab_size: int, width: int, cutoffs: Sequence[int], *, is_tied: bool
+    ) -> None:
+        super().__init__()
+        self.edges = [*cutoffs, vocab_size]
+        self.weight = None if is_tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.bias = nn.Parameter(torch.empty(vocab_size))
+        self.cluster_weight = nn.Parameter(torch.empty(len(cutoffs), width))
+        self.cluster_bias = nn.Parameter(torch.empty(len(cutoffs)))
+
+    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
+        """Log-probabilities (..., V): logits whose softmax is the distribution itself."""
+        table = table if self.weight is None else self.weight
+        first = self.edges[0]
+        head = self._head(hidden, table)
+        parts = [head[..., :first]]
+        for cluster, (low, high) in enumerate(self._tails()):
+            parts.append(self._tail(hidden, table, low, high) + head[..., first + cluster, None])
+        return torch.cat(parts, dim=-1)
+
+    # The rows of a cluster are found by value: no graph of fixed shapes holds that.
+    @torch.compiler.disable
+    def nll(self, hidden: Tensor, targets: Tensor, table: Tensor) -> Tensor:
+        """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
+        table = table if self.weight is None else self.weight
+        first = self.edges[0]
+        head = self._head(hidden, table)
+        column = targets.clamp(min=0)
+        for cluster, (low, high) in enumerate(self._tails()):
+            column = torch.where((targets >= low) & (targets < high), first + cluster, column)
+        nll = -head.gather(1, column[:, None])[:, 0]
+        nll = torch.where(targets == IGNORED, torch.zeros_like(nll), nll)
+        for low, high in self._tails():
+            rows = ((targets >= low) & (targets < high)).nonzero()[:, 0]
+            words = (targets[rows] - low)[:, None]
+            tail = self._tail(hidden[rows], table, low, high)
+            nll = nll.index_add(0, rows, -tail.gather(1, words)[:, 0])
+        return nll
+
+    def _tails(self) -> list[tuple[int, int]]:
+        return list(pairwise(self.edges))
+
+    def _head(self, hidden: Tensor, table: Tensor) -> Tensor:
+        first = self.edges[0]
+        weight = torch.cat([table[:first], self.cluster_weight])
+        bias = torch.cat([self.bias[:first], self.cluster_bias])
+        return _wide(F.linear(hidden, weight, bias)).log_softmax(-1)
+
+    def _tail(self, hidden: Tensor, table: Tensor, low: int, high: int) -> Tensor:
+        logits = F.linear(hidden, table[low:high], self.bias[low:high])
+        return _wide(logits).log_softmax(-1)
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """At least float32: sums over a vocabulary lose too much in less."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -1,0 +1,110 @@
+"""The language task: contiguous streams of text, next-token loss, perplexity."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
+from pidformer.errors import InputError
+from pidformer.models.language.build import build_language_model
+from pidformer.training.perplexity import window_nll
+from pidformer.training.recipe import Recipe, TextRecipe
+from pidformer.training.tasks import Place
+
+EVAL_TOKENS = 16384
+"""Tokens in a batch of an evaluation during training."""
+
+
+class Language:
+    """Next-token prediction; validation in independent segments of the training length."""
+
+    headline = "ppl"
+    is_lower_better = True
+
+    def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
+        if data is None:
+            raise InputError(
+                f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
+            )
+        text = recipe.text or TextRecipe()
+        self.recipe, self.text, self.location = recipe, text, data
+        self.unit = ("tokens", text.length)
+        self.tokenizer = text_tokenizer(
+            data,
+            text.tokenizer,
+            split=text.split,
+            min_count=text.min_count,
+            max_words=text.max_words,
+            cache=text.cache,
+        )
+        self.valid = open_corpus(data, "valid", self.tokenizer, cache=text.cache)
+        if len(self.valid.tokens) < 2:
+            raise InputError(f"the validation text at {data} has fewer than two tokens")
+        self._eval_tokens: tuple[Tensor, Tensor] | None = None
+
+    def build(self) -> nn.Module:
+        return build_language_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
+
+    def model_info(self) -> dict[str, Any]:
+        build = {
+            "vocab_size": self.tokenizer.size,
+            "length": self.text.length,
+            "eos_token_id": self.tokenizer.eos_id,
+        }
+        return {"build": build, "tokenizer": self.tokenizer.to_dict()}
+
+    def train_data(self, place: Place) -> TextStreams:
+        text = self.text
+        corpus = open_corpus(self.location, "train", self.tokenizer, cache=text.cache)
+        return TextStreams(
+            corpus.tokens,
+            batch_size=self.recipe.data.batch_size,
+            length=text.length,
+            seed=self.recipe.seed,
+            shift=text.shift,
+            rank=place.rank,
+            world_size=place.world_size,
+            device=place.device,
+        )
+
+    def split(self, batch: TextBatch, parts: int) -> list[TextBatch]:
+        chunks = zip(batch.inputs.chunk(parts), batch.targets.chunk(parts), strict=True)
+        return [TextBatch(inputs, targets) for inputs, targets in chunks]
+
+    def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
+        return model(input_ids=batch.inputs, targets=batch.targets).loss
+
+    def count(self, model: nn.Module, place: Place) -> Tensor:
+        """(summed loss, targets)."""
+        if self._eval_tokens is None:
+            tokens = torch.from_numpy(self.valid.tokens.astype(np.int64)).to(place.device)
+            self._eval_tokens = tokens[:-1], tokens[1:]
+        length = self.text.length
+        losses = window_nll(
+            model,
+            *self._eval_tokens,
+            window=length,
+            stride=length,
+            batch_size=max(1, EVAL_TOKENS // length),
+            rank=place.rank,
+            world_size=place.world_size,
+        )
+        scored = losses[~losses.isnan()]
+        return torch.stack([scored.sum(), scored.new_tensor(float(len(scored)))])
+
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        total, targets = counts.tolist()
+        loss = total / targets
+        per_character = len(self.valid.tokens) / self.valid.characters / math.log(2)
+        return {
+            "loss": loss,
+            "ppl": math.exp(min(loss, 700.0)),
+            "bits_per_character": loss * per_character,
+            "tokens": targets,
+        }

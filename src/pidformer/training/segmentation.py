@@ -1,0 +1,210 @@
+"""The segmentation task: pixels labelled by windows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pidformer.checkpoint import load_weights, read_recipe, run_weights
+from pidformer.data import Batch
+from pidformer.data.segmentation import (
+    IGNORED,
+    EvalSegments,
+    TrainSegments,
+    confusion,
+    open_segmentation,
+    segmentation_scores,
+)
+from pidformer.errors import InputError
+from pidformer.models.backbone import is_gain, load_backbone
+from pidformer.models.build import build_segmenter
+from pidformer.models.gains import resolve_gains
+from pidformer.models.segmenter import Segmenter
+from pidformer.models.sliding import Sliding
+from pidformer.subjects import fingerprint
+from pidformer.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from pidformer.training.tasks import Place
+
+
+class Segmentation:
+    """Cross entropy over labelled pixels; mIoU, pixel and mean accuracy over the whole set."""
+
+    headline = "miou"
+
+    def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
+        assert recipe.segmentation is not None  # filled in by Recipe
+        if data is None:
+            raise InputError(
+                f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
+            )
+        if len(recipe.data.mean) != 3 or len(recipe.data.std) != 3:
+            raise InputError(
+                "data.mean and data.std need 3 values for segmentation, got "
+                f"{list(recipe.data.mean)} and {list(recipe.data.std)}"
+            )
+        self.recipe = recipe
+        self.own = recipe.segmentation
+        self.location = data
+        self.val_source = open_segmentation(data, "val")
+        self._eval: EvalSegments | None = None
+        self._scale: tuple[Tensor, Tensor] | None = None
+
+    @cached_property
+    def backbone(self) -> Backbone | None:
+        """What the encoder starts from; not read by those who only evaluate."""
+        return read_backbone(self.own.backbone)
+
+    def build(self) -> Segmenter:
+        fields = self.recipe.to_dict()
+        model = build_segmenter(
+            fields["model"], fields["segmentation"]["decoder"], **self.model_info()["build"]
+        )
+        if self.backbone is not None:
+            load_backbone(model.encoder, self.backbone.weights, self.backbone.name)
+            if self.backbone.has_gains:
+                self._compare_gains(model, self.backbone)
+        return model
+
+    def model_info(self) -> dict[str, Any]:
+        data = self.recipe.data
+        stride = self.own.stride or max(1, data.image_size * 15 // 16)
+        return {
+            "build": {
+                "num_classes": len(self.val_source.classes),
+                "channels": 3,
+                "image_size": data.image_size,
+            },
+            "mean": list(data.mean),
+            "std": list(data.std),
+            "classes": list(self.val_source.classes),
+            "palette": self.val_source.palette.tolist(),
+            "inference": {
+                "scale": list(self.own.scale),
+                "window": data.image_size,
+                "stride": stride,
+            },
+            "backbone": self.backbone.to_dict() if self.backbone else None,
+        }
+
+    def train_data(self, place: Place) -> TrainSegments:
+        data = self.recipe.data
+        return TrainSegments(
+            open_segmentation(self.location, "train"),
+            crop=data.image_size,
+            scale=self.own.scale,
+            batch_size=data.batch_size,
+            augment=self.own.augment,
+            mean=data.mean,
+            seed=self.recipe.seed,
+            rank=place.rank,
+            world_size=place.world_size,
+            device=place.device,
+            num_workers=data.workers,
+            corrupt_limit=data.corrupt_limit,
+        )
+
+    def split(self, batch: Batch, parts: int) -> list[Batch]:
+        chunks = zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)
+        return [Batch(images, targets) for images, targets in chunks]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean over labelled pixels of a batch (of one process, as DDP has it)."""
+        logits = model(self._normalised(batch.images)).float()
+        total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="sum")
+        return total / (batch.targets != IGNORED).sum().clamp(min=1)
+
+    def count(self, model: nn.Module, place: Place) -> Tensor:
+        """The confusion matrix (K, K) as one line, and the pairs."""
+        data = self.recipe.data
+        if self._eval is None:
+            self._eval = EvalSegments(
+                self.val_source,
+                batch_size=max(1, data.batch_size // place.world_size),
+                rank=place.rank,
+                world_size=place.world_size,
+                device=place.device,
+                num_workers=data.workers,
+                corrupt_limit=data.corrupt_limit,
+            )
+        window = data.image_size
+        sliding = Sliding(scale=self.own.scale, window=window, stride=window)
+        classes = len(self.val_source.classes)
+        totals = torch.zeros(classes**2 + 1, dtype=torch.float64, device=place.device)
+        for images, masks, indices in self._eval:
+            predicted = sliding.labels(lambda crops: model(self._normalised(crops)), images)
+            totals[:-1] += confusion(masks, predicted, classes).sum(0).flatten()
+            totals[-1] += len(indices)
+        return totals
+
+    def scores(self, counts: Tensor) -> dict[str, float]:
+        """Per cent."""
+        classes = len(self.val_source.classes)
+        matrix = counts[:-1].view(classes, classes)
+        return segmentation_scores(matrix) | {"images": float(counts[-1])}
+
+    def _compare_gains(self, model: Segmenter, backbone: Backbone) -> None:
+        before = resolve_gains(backbone.gains, len(model.encoder.blocks))
+        left_out = [key for key in backbone.weights if is_gain(key)]
+        if left_out and not any(map(is_gain, model.encoder.state_dict())):
+            warnings.warn(
+                f"backbone {backbone.name} learned its gains, from {before}; they are left out, "
+                f"the segmenter takes {model.gains}",
+                stacklevel=2,
+            )
+            return
+        if before != model.gains:
+            warnings.warn(
+                f"backbone {backbone.name} was trained with gains {before}, the segmenter takes "
+                f"{model.gains}; both are in model.json",
+                stacklevel=2,
+            )
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        if self._scale is None or self._scale[0].device != images.device:
+            data = self.recipe.data
+            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
+            self._scale = mean[:, None, None], std[:, None, None]
+        mean, std = self._scale
+        return (images - mean) / std
+
+
+class Backbone:
+    """Weights that an encoder starts from, and where they come from."""
+
+    def __init__(
+        self, name: str, weights: Mapping[str, Tensor], gains: Any = None, has_gains: bool = False
+    ) -> None:
+        self.name, self.weights, self.gains, self.has_gains = name, weights, gains, has_gains
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the run folder: name, gains and a hash of the weights."""
+        return {"name": self.name, "gains": self.gains, "weights": fingerprint(self.weights)}
+
+
+def read_backbone(where: str | None) -> Backbone | None:
+    """A run folder, or a .safetensors file with timm's keys."""
+    if where is None:
+        return None
+    path = Path(where)
+    if path.is_dir():
+        recipe = read_recipe(path)
+        if recipe.get("task", "classification") != "classification":
+            raise InputError(
+                f"backbone {path} is a run of {recipe['task']}; give one of classification"
+            )
+        return Backbone(where, run_weights(path), recipe["model"].get("gains"), has_gains=True)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"backbone {where!r} must be a run folder or a .safetensors file; rewrite a .pth file "
+            "with safetensors.torch.save_file(torch.load(FILE, weights_only=True)['model'], OUT)"
+        )
+    return Backbone(where, load_weights(path))

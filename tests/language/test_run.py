@@ -1,0 +1,366 @@
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import pidformer as pf
+from pidformer import results
+from pidformer.checkpoint import load_weights
+from pidformer.errors import InputError
+from pidformer.language import load_language
+from pidformer.models.causal_lm import PIDformerForCausalLM
+from pidformer.report.hub import export_language, fast_tokenizer
+from pidformer.training import load_recipe, shipped_recipes
+from pidformer.training.loop import Trainer
+from pidformer.training.run import train
+from pidformer.training.tasks import Place, build_task
+from tests.language.tiny import tiny_language
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def whole(texts, tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "pid"
+    return run, train(tiny_language(), run, data=texts, device="cpu", is_shown=False)
+
+
+def same_weights(a, b, name="model"):
+    one, two = (load_weights(run / f"{name}.safetensors") for run in (a, b))
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def curve(run):
+    return [r.metrics["loss"] for r in results.read(run) if r.kind == "train"]
+
+
+def test_a_run_learns_and_says_so(whole):
+    run, scores = whole
+    assert scores["ppl"] == pytest.approx(math.exp(scores["loss"]))
+    assert scores["ppl"] < 30  # of 48 words
+    logged = [r.metrics for r in results.read(run) if r.kind == "train"]
+    assert logged[-1]["loss"] < logged[0]["loss"] and logged[-1]["tokens_per_second"] > 0
+    assert json.loads((run / "model.json").read_text())["tokenizer"]["words"][0] == "<eos>"
+
+
+@pytest.mark.parametrize("step", [7, 23])
+def test_a_run_cut_in_the_middle_of_a_stream_ends_with_the_same_weights(
+    whole, texts, tmp_path, monkeypatch, step
+):
+    run, inner = tmp_path / "run", Trainer._train_step
+
+    def crash(self, batch, rate):
+        if self.step == step:
+            raise RuntimeError("crash")
+        return inner(self, batch, rate)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_train_step", crash)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tiny_language(), run, data=texts, device="cpu", is_shown=False)
+    assert train(tiny_language(), run, data=texts, device="cpu", is_shown=False) == whole[1]
+    assert same_weights(run, whole[0]) and same_weights(run, whole[0], "best")
+    assert curve(run) == curve(whole[0])
+
+
+def test_a_schedule_in_steps_ends_and_evaluates_there(texts, tmp_path):
+    recipe = tiny_language(
+        "schedule={steps: 17, warmup_steps: 4, warmup_lr: 0.0, min_lr: 0.0}",
+        "train.evaluate_steps=6",
+        "train.log_steps=1",
+    )
+    train(recipe, tmp_path / "run", data=texts, device="cpu", is_shown=False)
+    records = results.read(tmp_path / "run")
+    assert [r.step for r in records if r.kind == "evaluate"] == [6, 12, 17]
+    rates = [r.metrics["lr"] for r in records if r.kind == "train"]
+    peak = recipe.optim.lr
+    expected = [peak * s / 4 if s < 4 else peak * (1 + math.cos(math.pi * s / 17)) / 2
+                for s in range(17)]  # fmt: skip
+    assert rates == pytest.approx(expected)
+
+
+def test_the_best_weights_are_kept(texts, tmp_path, monkeypatch):
+    held = []
+
+    def evaluate(self):
+        held.append({k: v.clone() for k, v in self.model.state_dict().items()})
+        return {"ppl": [5.0, 3.0, 4.0][len(held) - 1]}
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    run = tmp_path / "run"
+    train(tiny_language("schedule.epochs=3"), run, data=texts, device="cpu", is_shown=False)
+    last = load_weights(run / "model.safetensors")
+    loaded = load_language(run).model.state_dict()
+    assert len(held) == 3 and all(torch.equal(held[1][k], loaded[k]) for k in loaded)
+    assert all(torch.equal(held[2][k], last[k]) for k in last)
+    assert any(not torch.equal(last[k], loaded[k]) for k in last)
+
+
+def test_scores_of_processes_add_up(texts):
+    task = build_task(tiny_language(), texts)
+    torch.manual_seed(0)
+    model = task.build().eval()
+    with torch.no_grad():
+        whole = task.count(model, Place(0, 1, torch.device("cpu")))
+        parts = [task.count(model, Place(r, 3, torch.device("cpu"))) for r in range(3)]
+    torch.testing.assert_close(whole, sum(parts))
+
+
+def test_load_gives_model_and_tokenizer(whole):
+    run, _ = whole
+    loaded = load_language(run)
+    assert isinstance(pf.load(run), PIDformerForCausalLM) and not loaded.model.training
+    assert loaded.length == 16 and loaded.tokenizer.size == loaded.model.config.vocab_size
+    with pytest.warns(UserWarning, match=r"trained with gains .*p=0.4.*loaded with .*p=0.1"):
+        assert load_language(run, gains="0.1,0,0").model.gains == pf.PIDGains(p=0.1)
+
+
+def test_a_vocabulary_of_another_size_is_named_with_both_sizes(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    info = json.loads((run / "model.json").read_text())
+    size = len(info["tokenizer"]["words"])
+    info["tokenizer"]["words"].append("more")
+    (run / "model.json").write_text(json.dumps(info))
+    with pytest.raises(InputError, match=rf"vocabulary of {size}, its tokenizer has {size + 1}"):
+        load_language(run)
+
+
+def test_a_run_does_not_go_on_with_another_text(whole, texts, tmp_path):
+    other = tmp_path / "texts"
+    shutil.copytree(texts, other)
+    with open(other / "train.txt", "a") as file:
+        file.write("one more\n")
+    recipe = tiny_language("schedule.epochs=2")
+    with pytest.raises(InputError, match=r"on other data \(vocab_size: 48 -> 50\)"):
+        train(recipe, whole[0], data=other, device="cpu", is_shown=False)
+
+
+class StopHere(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "name", [n for n in shipped_recipes() if n.startswith(("novels/", "wikitext103/"))]
+)
+def test_two_steps_of_every_language_recipe(name, texts, tmp_path, monkeypatch):
+    inner = Trainer._save_or_stop
+
+    def stop(self, at_end=False):
+        inner(self, at_end)
+        if self.step == 2:
+            raise StopHere
+
+    monkeypatch.setattr(Trainer, "_save_or_stop", stop)
+    small = ["data.batch_size=8", "text.length=8", "text.min_count=1"]
+    small += ["model.options.num_hidden_layers=2", "model.options.intermediate_size=32"]
+    with pytest.raises(StopHere):
+        train(load_recipe(name, small), tmp_path / "run", data=texts, device="cpu", is_shown=False)
+
+
+def test_the_papers_recipe_is_the_papers():
+    softmax, pid = (load_recipe(f"wikitext103/lm_small_{kind}.yaml") for kind in ("softmax", "pid"))
+    assert (softmax.data.batch_size, softmax.text.length, softmax.seed) == (96, 256, 1111)
+    assert (softmax.schedule.steps, softmax.schedule.warmup_steps) == (500_000, 2000)
+    assert (softmax.optim.lr, softmax.optim.clip, softmax.optim.weight_decay) == (2.5e-4, 0.25, 0)
+    assert softmax.train.evaluate_steps == 4000 and softmax.train.keep_best
+    assert softmax.model.gains is None and pid.model.gains == "lm"
+
+
+def test_learned_gains_bf16_and_checkpointing_train(texts, tmp_path):
+    recipe = tiny_language(
+        "train.precision=bf16",
+        "model.learn_gains=true",
+        "train.grad_checkpointing=true",
+        "train.ema=0.9",
+        "schedule.epochs=1",
+    )
+    scores = train(recipe, tmp_path / "run", data=texts, device="cpu", is_shown=False)
+    assert np.isfinite(scores["loss"]) and np.isfinite(scores["ema_ppl"])
+    learned = load_language(tmp_path / "run").model.model.layers[1].self_attn.gains.values()
+    assert all(pf.control.is_stable(g) for g in learned)
+    load_language(tmp_path / "run", weights="ema")
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("data.batch_size=4096", "shorter than one batch"),
+        ("text.tokenizer=no/such-thing", "unknown tokenizer 'no/such-thing'"),
+        ("model.name=causal_ml", "did you mean 'causal_lm'"),
+        ("model.options.hiden_size=3", "did you mean 'hidden_size'"),
+        ("model.options.num_attention_heads=3", "multiple of num_attention_heads"),
+        ("text.spilt=spaces", "did you mean 'text.split'"),
+        ("task=classification", "the section text needs task: language"),
+    ],
+)
+def test_settings_that_do_not_fit_get_one_clear_line(texts, tmp_path, override, words):
+    with pytest.raises(InputError, match=words):
+        train(tiny_language(override), tmp_path / "run", data=texts, device="cpu", is_shown=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_command_line_trains_and_writes(run, texts, tmp_path):
+    import yaml
+
+    recipe, out = tmp_path / "tiny.yaml", tmp_path / "run"
+    recipe.write_text(yaml.safe_dump(tiny_language("schedule.epochs=1").to_dict()))
+    arguments = ["train", recipe, "--data", texts, "--out", out, "--device", "cpu"]
+    code, text, _ = run(*arguments)
+    assert code == 0 and "perplexity" in text and "bits/character" in text
+    options = ["--max-tokens", 9, "--device", "cpu"]
+    code, text, _ = run("generate", out, "--prompt", "w1 w2", *options)
+    assert (code == 0 and text.startswith("w1 w2 ")) or text.startswith("w1 w2\n")
+    assert len(text.split()) > 3 and "<unk>" not in text
+    code, again, _ = run("generate", out, "--prompt", "w1 w2", *options, "--json")
+    assert "w1 w2" + json.loads(again)["text"] + "\n" == text  # the seed decides
+    code, other, _ = run("generate", out, "--prompt", "w1 w2", *options, "--seed", 1)
+    assert other != text
+    code, text, _ = run("generate", out, *options, "--temperature", 0)
+    assert code == 0
+
+
+def test_bad_input_gets_one_line_and_exit_code_2(run, whole, texts, tmp_path):
+    import yaml
+
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(tiny_language().to_dict()))
+    binary, empty = tmp_path / "binary", tmp_path / "empty"
+    for folder, content in ((binary, b"\x00\xff" * 99), (empty, b"")):
+        folder.mkdir()
+        (folder / "train.txt").write_bytes(content)
+    learned = tmp_path / "learned"
+    options = "model.options.position_type=learned"
+    train(tiny_language(options), learned, data=texts, device="cpu", is_shown=False)
+    for arguments, words in [
+        (["train", recipe, "--data", binary, "--out", tmp_path / "x"], "is not text"),
+        (["train", recipe, "--data", empty, "--out", tmp_path / "x"], "holds no text"),
+        (["train", recipe, "--out", tmp_path / "x"], "--data DIR"),
+        (["train", recipe, "text.tokenizer=gone/gone", "--data", texts], "unknown tokenizer"),
+        (["train", recipe, "data.batch_size=999", "--data", texts], "shorter than one batch"),
+        (["generate", tmp_path / "gone"], "not a run folder"),
+        (["generate", learned, "--prompt", "w1 " * 20], "20 tokens and 100 more do not fit"),
+        (["generate", whole[0], "--max-tokens", "0"], "max_tokens must be >= 1"),
+        (["generate", whole[0], "--device", "tpu"], "device"),
+    ]:
+        code, out, err = run(*arguments)
+        assert code == 2 and out.strip() in ("", " ".join(map(str, arguments[3:4])).strip()), out
+        assert err.startswith("pidformer: ") and err.count("\n") == 1 and words in err, err
+
+
+def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path):
+    from pidformer.training.evaluate_language import evaluate_language
+
+    run, out = whole[0], tmp_path / "hub"
+    found = evaluate_language(run, data=texts, protocol="segments", device="cpu", split="test")
+    export_language(run, out)
+    loaded = load_language(run)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    text = "w1 w2 nothing\nw3"
+    tokens = tokenizer(text, return_tensors="pt").input_ids
+    assert tokens[0].tolist() == loaded.tokenizer.encode(text)
+    assert torch.equal(model(tokens).logits, loaded.model(tokens).logits)
+    card = (out / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: transformers")
+    assert f"| segments/test | {found['ppl']:.2f} |" in card and "PIDGains(p=0.4" in card
+    again = load_language(out)
+    assert again.tokenizer.encode(text) == loaded.tokenizer.encode(text)
+    assert torch.equal(again.model(tokens).logits, model(tokens).logits)
+    with pytest.raises(InputError, match="not an empty folder"):
+        export_language(run, out)
+
+
+def test_a_punctuated_vocabulary_is_the_same_for_hugging_face():
+    from collections import Counter
+
+    from pidformer.data.text.vocabulary import WordVocabulary, words_of
+
+    text = "“It's well @-@ known,” he said (twice). <unk>\n\n= Next =\nO\u2019Hara's naïve 3.5 £!\n"
+    words = [w for line in text.split("\n") for w in words_of(line, "punctuation")]
+    vocabulary = WordVocabulary.from_counts(Counter(words), "punctuation")
+    assert fast_tokenizer(vocabulary)(text).input_ids == vocabulary.encode(text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_processes_have_the_loss_curve_of_one(texts, tmp_path, parallel):
+    import yaml
+
+    recipe = tmp_path / "tiny.yaml"
+    fields = tiny_language("model.options.hidden_dropout=0", "train.log_steps=1").to_dict()
+    recipe.write_text(yaml.safe_dump(fields))
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node",
+        "2",
+    ]
+    for name, launcher in {"one": [sys.executable], "two": launch}.items():
+        extra = [f"train.parallel={parallel}"] if name == "two" else []
+        command = [*launcher, "-m", "pidformer", "train", str(recipe), *extra]
+        done = subprocess.run(
+            [*command, "--data", str(texts), "--device", "cpu", "--out", str(tmp_path / name)],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
+    assert len(one) > 20 and np.allclose(one, two, rtol=2e-4)
+    assert (tmp_path / "two" / "best.safetensors").exists()
+
+
+@pytest.mark.slow
+def test_hugging_faces_trainer_trains_it(tmp_path):
+    from transformers import Trainer as HuggingFaceTrainer
+    from transformers import TrainingArguments
+
+    from tests.models.language.conftest import tiny_model
+
+    torch.manual_seed(0)
+    model = tiny_model("0.4,0.3,0.1", initializer_range=0.05).train()
+    rows = [
+        {"input_ids": t, "labels": t} for t in (torch.arange(64)[:, None] + torch.arange(8)) % 50
+    ]
+    arguments = TrainingArguments(
+        output_dir=str(tmp_path), max_steps=30, per_device_train_batch_size=16, learning_rate=1e-2,
+        report_to=[], use_cpu=True, logging_steps=10, save_steps=30, disable_tqdm=True,
+    )  # fmt: skip
+    trainer = HuggingFaceTrainer(model=model, args=arguments, train_dataset=rows)
+    trainer.train()
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.5 * losses[0]
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-30")
+    for (name, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+
+
+def test_table_3_has_a_column_for_each_controller(whole, texts, tmp_path):
+    from pidformer.report.table3 import language_table
+    from pidformer.training.evaluate_language import evaluate_language
+
+    twins = [tmp_path / "softmax", tmp_path / "softmax-1"]
+    for seed, run in enumerate(twins):
+        recipe = tiny_language(f"seed={seed}", name="novels/softmax.yaml")
+        train(recipe, run, data=texts, device="cpu", is_shown=False)
+    options = {"data": texts, "protocol": "segments", "split": "test", "device": "cpu"}
+    found = [evaluate_language(run, **options)["ppl"] for run in [*twins, whole[0]]]
+    rows = language_table([*twins, whole[0]]).splitlines()
+    assert "softmax (2)" in rows[0] and "PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3) (1)" in rows[0]
+    row = next(r for r in rows if "segments/test |" in r)
+    assert f"| {np.mean(found[:2]):.2f} [" in row and f"| {found[2]:.2f} " in row
+    change = math.log(found[2]) - np.mean(np.log(found[:2]))
+    assert f"| {change:+.4f}" in row
+    with pytest.raises(InputError, match="none of these runs"):
+        language_table([tmp_path])

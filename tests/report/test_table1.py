@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+
+from pidformer.errors import InputError
+from pidformer.report.table1 import as_data, rich_table, table1
+from pidformer.results import Record
+from pidformer.robustness.compare import compare, group_runs
+from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
+from pidformer.statistics import pack, paired_difference, percentage
+
+
+def record(row, right, *, gains=None, seed=0, label="m", **more):
+    settings = {
+        "model": label,
+        "label": label,
+        "gains": gains,
+        "train_seed": seed,
+        "recipe": "abc",
+        "data_hash": "d",
+        "row": row,
+        "threat": "None" if row == "clean" else row,
+        "domain": "pixel",
+        "seed": 0,
+        "limit": None,
+    }
+    right = np.asarray(right, dtype=bool)
+    metrics = percentage("top1", int(right.sum()), len(right)) | {"images": float(len(right))}
+    return Record(
+        kind="robustness",
+        metrics=metrics,
+        settings=settings | more,
+        details={"right": pack(right)},
+    )
+
+
+def run(hits, **about):
+    return {row: record(row, right, **about) for row, right in hits.items()}
+
+
+RNG = np.random.default_rng(0)
+
+
+def hits(share, count=200):
+    return RNG.random(count) < share
+
+
+def test_seeds_of_one_recipe_and_gains_are_one_column():
+    runs = [
+        run({"clean": hits(0.5)}, label=f"{name}-seed{seed}", gains=gains, seed=seed)
+        for name, gains in (("softmax", None), ("pid", "PID"))
+        for seed in (0, 1)
+    ]
+    groups = group_runs(runs)
+    assert [g.label for g in groups] == ["softmax", "pid"] and groups[0].seeds == (0, 1)
+    # the same seed again is another column, not a third seed
+    assert [len(g.runs) for g in group_runs([*runs, runs[0]])] == [2, 2, 1]
+
+
+def test_a_line_for_each_row_and_metric_with_its_difference():
+    first, second = hits(0.6), hits(0.7)
+    groups = group_runs(
+        [run({"clean": first}, label="a"), run({"clean": second}, label="b", gains="g")]
+    )
+    (line,) = table1(groups)
+    assert (line.title, line.metric) == ("Clean", "top-1")
+    assert line.cells[0].value == pytest.approx(100 * first.mean())
+    assert line.differences == (None, paired_difference(first, second))
+    table = rich_table([line], groups)
+    assert [column.header for column in table.columns][2:] == ["a", "b", "difference", "p"]
+    data = as_data([line], groups)[0]
+    assert data["differences"]["b"]["points"] == pytest.approx(line.differences[1].points)
+
+
+def test_over_seeds_pairs_are_of_the_same_seed():
+    hit = {(m, s): hits(0.5 + 0.1 * m) for m in (0, 1) for s in (0, 1, 2)}
+    runs = [
+        run({"clean": hit[m, s]}, label=f"m{m}-{s}", gains=str(m), seed=s)
+        for m, s in [(0, 0), (0, 1), (0, 2), (1, 2), (1, 0), (1, 1)]
+    ]
+    first, second = group_runs(runs)
+    found = compare(first, second, "clean")
+    stacked = [np.stack([hit[m, s] for s in (0, 1, 2)]) for m in (0, 1)]
+    assert found == paired_difference(*stacked)
+    (line,) = table1([first, second])
+    assert line.cells[0].seeds == 3 and line.cells[0].value == pytest.approx(
+        100 * stacked[0].mean()
+    )
+
+
+def test_other_images_cannot_be_paired():
+    groups = group_runs(
+        [
+            run({"clean": hits(0.5)}, label="a"),
+            run({"clean": hits(0.5)}, label="b", gains="g", data_hash="e"),
+        ]
+    )
+    with pytest.raises(InputError, match="data_hash is d for a and e for b"):
+        table1(groups)
+
+
+def test_corruptions_are_one_line():
+    rows = {f"corruption/{name}/{s}": hits(0.4) for name in ("fog", "snow") for s in (1, 2)}
+    better = {row: right | hits(0.2) for row, right in rows.items()}
+    groups = group_runs([run(rows, label="a"), run(better, label="b", gains="g")])
+    (line,) = table1(groups)
+    errors = [100 * (1 - np.mean(list(r.values()))) for r in (rows, better)]
+    assert [cell.value for cell in line.cells] == pytest.approx(errors)
+    assert line.lower_is_better and line.threat == "4 of 15 x 5"
+    difference = line.differences[1]
+    assert difference.points == pytest.approx(errors[1] - errors[0])
+    assert difference.low < difference.points < difference.high < 0
+
+
+def test_imagenet_c_is_mce():
+    rows = {f"imagenet-c/{name}/{s}": hits(0.4, 40) for name in CORRUPTIONS for s in range(1, 6)}
+    (line,) = table1(group_runs([run(rows)]))
+    ratios = [
+        np.mean([1 - rows[f"imagenet-c/{name}/{s}"].mean() for s in range(1, 6)])
+        / ALEXNET_ERROR[name]
+        for name in CORRUPTIONS
+    ]
+    assert line.metric == "mCE" and line.cells[0].value == pytest.approx(100 * np.mean(ratios))
+
+
+def test_a_row_that_a_model_lacks_is_a_gap():
+    groups = group_runs(
+        [
+            run({"clean": hits(0.5), "fgsm": hits(0.2)}, label="a"),
+            run({"clean": hits(0.5)}, label="b", gains="g"),
+        ]
+    )
+    _, fgsm = table1(groups)
+    assert fgsm.cells[1] is None and fgsm.differences == (None, None)

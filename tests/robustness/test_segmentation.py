@@ -1,0 +1,165 @@
+"""mIoU under threats: what is recorded, and that attacks climb what they should."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from pidformer import results
+from pidformer.data.segmentation import open_segmentation, segmentation_scores
+from pidformer.data.segmentation.confusion import unpack_areas
+from pidformer.errors import InputError
+from pidformer.models.sliding import Sliding
+from pidformer.robustness import APGD, FGSM, PGD, evaluate_segmentation, segmentation_threats
+from pidformer.robustness.corruptions import Corruption
+from pidformer.robustness.segmentation import threatened
+from pidformer.subjects import recipe_hash
+from pidformer.training.run import train
+from tests.data.pairs import write_parquet
+from tests.training.test_segmentation import recipe
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return write_parquet(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, data):
+    folder = tmp_path_factory.mktemp("runs") / "pid"
+    given = recipe("schedule.epochs=6", "train.evaluate_every=6", "train.checkpoint_steps=100")
+    train(given, folder, data=data, device="cpu", is_shown=False)
+    return folder
+
+
+def evaluate(run, data, **options):
+    return evaluate_segmentation(run, data=data, device="cpu", **options)
+
+
+def test_a_record_holds_what_is_needed_to_compare(run, data):
+    scores = evaluate(run, data)
+    record = results.read(run)[-1]
+    assert record.kind == "segmentation" and record.settings["row"] == "clean"
+    assert record.settings["views"] == "single" and record.settings["stride"] == 12
+    assert record.settings["gains"] == "PIDGains(p=0.4, i=0.1, d=0.05, beta=1.0)"
+    assert len(record.settings["weights"]) == len(record.settings["data_hash"]) == 16
+    matrix = np.array(record.details["confusion"])
+    assert segmentation_scores(matrix)["miou"] == scores["miou"] == record.metrics["miou"]
+    areas = unpack_areas(record.details["areas"], 4)
+    assert areas.shape == (6, 3, 4) and np.array_equal(areas[:, 0].sum(0), matrix.diagonal())
+    assert scores["miou_low"] <= scores["miou"] <= scores["miou_high"] and scores["images"] == 6
+    assert [row["class"] for row in scores["classes"]] == ["red", "green", "blue", "grey"]
+    pixels = sum(
+        (pair.mask != 255).sum() for pair in map(open_segmentation(data, "val").decode, range(6))
+    )
+    assert matrix.sum() == pixels
+    json.dumps(scores)
+
+
+def test_twins_share_a_recipe_hash():
+    fields = recipe().to_dict()
+    twin = recipe("model.gains=null", "seed=4", "segmentation.backbone=runs/x").to_dict()
+    assert recipe_hash(fields) == recipe_hash(twin)
+    assert recipe_hash(fields) != recipe_hash(recipe("optim.lr=1e-3").to_dict())
+
+
+def test_records_of_twins_share_the_data_and_differ_in_weights(run, data, tmp_path):
+    twin = tmp_path / "softmax"
+    given = recipe("model.gains=null", "seed=3", "schedule.epochs=1", "train.checkpoint_steps=100")
+    train(given, twin, data=data, device="cpu", is_shown=False)
+    evaluate(run, data)
+    evaluate(twin, data)
+    a, b = (results.read(folder)[-1].settings for folder in (run, twin))
+    assert a["data_hash"] == b["data_hash"]
+    assert a["weights"] != b["weights"] and b["gains"] is None and b["train_seed"] == 3
+
+
+def test_multi_scale_and_limits(run, data):
+    multi = evaluate(run, data, views="multi", limit=2)
+    again = evaluate(run, data, views="multi", limit=2, max_windows=3)
+    assert multi["images"] == 2 and again["miou"] == pytest.approx(multi["miou"], abs=0.2)
+    assert results.read(run)[-1].settings["views"] == "multi"
+
+
+def test_an_attack_lowers_the_score_and_stays_in_its_ball(run, data):
+    clean = evaluate(run, data)["miou"]
+    for threat in (FGSM(eps=8 / 255), PGD(eps=8 / 255, steps=5, step_size=2 / 255)):
+        assert evaluate(run, data, threat=threat)["miou"] < clean - 3
+        settings = results.read(run)[-1].settings
+        assert (
+            settings["threat"] == repr(threat)
+            and settings["row"] == repr(threat)[:4].strip("(").lower()
+        )
+
+
+def test_an_attack_climbs_the_loss_summed_over_labelled_pixels():
+    """One step of FGSM against the direct gradient; unlabelled pixels have no say."""
+    torch.manual_seed(0)
+    model = torch.nn.Conv2d(3, 4, 3, padding=1)
+    images, masks = torch.rand(2, 3, 9, 11), torch.randint(4, (2, 9, 11)).to(torch.uint8)
+    masks[:, :, 6:] = 255
+    found = threatened(FGSM(eps=0.02), model, images, masks)
+    wide = images.clone().requires_grad_()
+    losses = F.cross_entropy(model(wide), masks.long(), ignore_index=255, reduction="sum")
+    (gradient,) = torch.autograd.grad(losses, wide)
+    expected = (images + 0.02 * gradient.sign()).clamp(0, 1)
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(found[..., 8:], images[..., 8:])  # beyond the reach of labelled pixels
+
+
+def test_what_an_image_draws_depends_on_its_index_alone():
+    model = torch.nn.Conv2d(3, 4, 3, padding=1)
+    images, masks = torch.rand(3, 3, 16, 16), torch.randint(4, (3, 16, 16)).to(torch.uint8)
+    for threat in (PGD(eps=0.1, steps=1, step_size=0.1), Corruption(name="shot_noise", severity=2)):
+        whole = threatened(threat, model, images, masks, seed=1, indices=[4, 5, 6])
+        part = threatened(threat, model, images[2:], masks[2:], seed=1, indices=[6])
+        assert torch.equal(whole[2:], part)
+        other = threatened(threat, model, images[2:], masks[2:], seed=2, indices=[6])
+        assert not torch.equal(part, other)
+
+
+def test_the_attack_goes_through_windows_and_scale(run):
+    """The gradient reaches the pixels of the image itself, not of a window."""
+    sliding = Sliding(scale=(64, 24), window=16, stride=12)
+    model = torch.nn.Conv2d(3, 4, 3, padding=1)
+    images, masks = torch.rand(1, 3, 20, 40), torch.randint(4, (1, 20, 40)).to(torch.uint8)
+
+    def whole(x):
+        return sliding.logits(model, x)
+
+    found = threatened(FGSM(eps=0.02), whole, images, masks)
+    before, after = (F.cross_entropy(whole(x), masks.long()).item() for x in (images, found))
+    assert after > before and (found != images).float().mean() > 0.9
+
+
+def test_corruptions_are_rows(run, data):
+    rows = segmentation_threats(severity=4)
+    assert len(rows) == 17 and next(iter(rows)) == "clean" and list(rows)[-1] == "pgd"
+    name = "corruption/contrast/4"
+    scores = evaluate(run, data, threat=rows[name])
+    assert results.read(run)[-1].settings["row"] == name and scores["images"] == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"views": "many"}, "unknown views"),
+        ({"threat": APGD()}, "FGSM, PGD and Corruption"),
+        ({"threat": PGD(early_stop=True)}, "early_stop and restarts"),
+        ({"limit": 0}, "limit"),
+    ],
+)
+def test_what_cannot_be_evaluated_gets_one_clear_line(run, data, options, words):
+    with pytest.raises(InputError, match=words):
+        evaluate(run, data, **options)
+
+
+def test_other_data_and_other_runs_are_refused(run, data, tmp_path):
+    other = write_parquet(tmp_path / "other", train=1, val=1)
+    (other / "classes.json").write_text('{"classes": ["a", "b", "c", "d", "e"]}')
+    with pytest.raises(InputError, match=r"knows 4 classes .*, the data has 5"):
+        evaluate(run, other)
+    with pytest.raises(InputError, match="not a run folder"):
+        evaluate(tmp_path, data)

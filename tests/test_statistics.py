@@ -1,0 +1,102 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from pidformer.errors import InputError
+from pidformer.statistics import (
+    mcnemar,
+    mean_over_seeds,
+    pack,
+    paired_difference,
+    percentage,
+    unpack,
+)
+
+
+@given(st.integers(1, 500), st.data())
+def test_a_percentage_has_wilsons_interval(total, data):
+    hits = data.draw(st.integers(0, total))
+    found = percentage("top1", hits, total)
+    z, share = stats.norm.ppf(0.975), hits / total
+    middle = (share + z**2 / (2 * total)) / (1 + z**2 / total)
+    half = z / (1 + z**2 / total) * math.sqrt(share * (1 - share) / total + (z / 2 / total) ** 2)
+    assert found["top1"] == pytest.approx(100 * share)
+    assert found["top1_low"] == pytest.approx(100 * (middle - half), abs=1e-9)
+    assert found["top1_high"] == pytest.approx(100 * (middle + half), abs=1e-9)
+
+
+def test_the_interval_over_seeds_is_students():
+    values = [1.0, 2.0, 4.0]
+    found = mean_over_seeds(values)
+    low, high = stats.t.interval(0.95, 2, np.mean(values), stats.sem(values))
+    assert found == pytest.approx((7 / 3, low, high, 3))
+    assert math.isnan(mean_over_seeds([1.0]).low)
+
+
+@given(st.lists(st.booleans()))
+def test_packed_hits_come_back(hits):
+    array = np.array(hits, dtype=bool)
+    assert (unpack(pack(array), len(hits)) == array).all()
+
+
+def test_a_shortened_record_is_refused():
+    with pytest.raises(InputError, match="100 images holds 2 bytes"):
+        unpack(pack(np.ones(16, bool)), 100)
+
+
+def test_mcnemar_counts_the_images_that_only_one_gets_right():
+    first = np.array([True] * 10 + [False] * 3 + [True] * 50)
+    second = np.array([False] * 10 + [True] * 3 + [True] * 50)
+    two_sided = 2 * sum(math.comb(13, k) for k in range(4)) / 2**13
+    assert mcnemar(first, second) == pytest.approx(two_sided)
+    assert mcnemar(second, first) == mcnemar(first, second)
+    assert mcnemar(first, first) == 1.0
+
+
+def test_one_pair_agrees_with_scipys_bootstrap():
+    rng = np.random.default_rng(0)
+    first, second = rng.random(400) < 0.6, rng.random(400) < 0.7
+    found = paired_difference(first, second)
+    gain = second.astype(float) - first
+    theirs = stats.bootstrap((gain,), np.mean, method="percentile", rng=1).confidence_interval
+    assert found.points == pytest.approx(100 * gain.mean())
+    assert found.low == pytest.approx(100 * theirs.low, abs=0.4)
+    assert found.high == pytest.approx(100 * theirs.high, abs=0.4)
+    assert found.mcnemar == (mcnemar(first, second),) and math.isnan(found.seeds_p)
+
+
+@pytest.mark.parametrize("kind", [bool, float])
+def test_several_seeds_agree_with_a_loop_that_draws_images_and_seeds(kind):
+    rng = np.random.default_rng(0)
+    hard = rng.random(1200)  # an image is hard for all seeds alike
+    first = np.stack([hard + 0.1 * rng.random(1200) < 0.5 + 0.01 * s for s in range(4)])
+    second = np.stack([hard + 0.1 * rng.random(1200) < 0.53 + 0.02 * s for s in range(4)])
+    if kind is float:  # scores that are no hits: as many patterns as images
+        noise = 1e-3 * rng.random(1200)
+        first, second = first + noise, second - noise
+    found = paired_difference(first, second, resamples=4000 if kind is bool else 1000)
+    gain = second.astype(float) - first
+    means = []
+    for _ in range(1000):
+        seeds, images = rng.integers(4, size=4), rng.integers(1200, size=1200)
+        means.append(gain[seeds][:, images].mean())
+    low, high = 100 * np.percentile(means, [2.5, 97.5])
+    assert found.points == pytest.approx(100 * gain.mean())
+    assert found.low == pytest.approx(low, abs=0.25) and found.high == pytest.approx(high, abs=0.25)
+    assert found.seeds_p == pytest.approx(stats.ttest_1samp(gain.mean(1), 0).pvalue)
+    assert len(found.mcnemar) == (4 if kind is bool else 0)
+
+
+def test_equal_models_have_no_difference():
+    hits = np.random.default_rng(0).random((3, 50)) < 0.5
+    assert paired_difference(hits, hits)[:3] == (0, 0, 0)
+    assert paired_difference(hits, hits).seeds_p == 1.0
+
+
+def test_other_images_are_refused():
+    with pytest.raises(InputError, match="same images"):
+        paired_difference(np.ones(3, bool), np.ones(4, bool))

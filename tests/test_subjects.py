@@ -1,0 +1,98 @@
+import sys
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from pidformer.errors import InputError
+from pidformer.models import PixelModel
+from pidformer.subjects import fingerprint, open_subject, recipe_hash
+from pidformer.training.run import train
+from tests.training.tiny import tiny_recipe
+
+SMALL = "test_vit"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    run = tmp_path_factory.mktemp("runs") / "tiny-seed3"
+    train(tiny_recipe("schedule.epochs=1", "seed=3"), run, device="cpu", is_shown=False)
+    return run
+
+
+def test_a_run_folder(folder):
+    subject = open_subject(folder)
+    assert subject.label == "tiny-seed3" and subject.folder == folder
+    assert subject.image_size == 8 and len(subject.classes) == 10 and subject.data == "digits"
+    assert subject.facts["train_seed"] == 3 and "p=0.6" in subject.facts["gains"]
+    assert subject.facts["weights"] != open_subject(folder, ema=True).facts["weights"]
+    mean, std = subject.scale
+    assert mean == pytest.approx((0.3053,), abs=1e-3) and len(std) == 1
+    with pytest.warns(UserWarning, match="trained with"):
+        other = open_subject(folder, gains="0.2,0,0")
+    assert other.facts["weights"] == subject.facts["weights"]
+    assert other.facts["gains"] != subject.facts["gains"]
+
+
+def test_a_timm_model_with_local_weights(tmp_path):
+    torch.manual_seed(0)
+    model = timm.create_model(SMALL)
+    save_file(model.state_dict(), tmp_path / "w.safetensors")
+    subject = open_subject(f"timm:{SMALL}@{tmp_path}/w.safetensors")
+    x = torch.rand(2, 3, subject.image_size, subject.image_size)
+    config = timm.data.resolve_model_data_config(model)
+    mean, std = (torch.tensor(config[name])[:, None, None] for name in ("mean", "std"))
+    torch.testing.assert_close(subject.model(x), model.eval()((x - mean) / std))
+    assert subject.crop_ratio == config["crop_pct"] and subject.folder is None
+
+
+def test_a_function_of_the_user(tmp_path, monkeypatch):
+    (tmp_path / "my_models.py").write_text(
+        "import torch\ndef small():\n    return torch.nn.Flatten()\ndef number():\n    return 3\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    subject = open_subject("my_models:small")
+    assert isinstance(subject.model, torch.nn.Flatten) and not subject.model.training
+    assert subject.image_size is None and subject.scale is None
+    with pytest.raises(InputError, match="gave a int"):
+        open_subject("my_models:number")
+    with pytest.raises(InputError, match="no function 'large'"):
+        open_subject("my_models:large")
+    assert "" not in sys.path[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gone", "not a run folder"),
+        ("timm:test_vitt", "timm has no model"),
+        ("timm:test_vit@gone.safetensors", "no weights at gone.safetensors"),
+        ("no_such_module:f", "neither a run folder"),
+    ],
+)
+def test_bad_names_get_one_line(text, words):
+    with pytest.raises(InputError) as caught:
+        open_subject(text)
+    assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_weights_of_another_model_are_refused(tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "w.safetensors")
+    with pytest.raises(InputError, match="does not fit test_vit"):
+        open_subject(f"timm:{SMALL}@{tmp_path}/w.safetensors")
+
+
+def test_a_fingerprint_is_of_names_shapes_and_values():
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    same, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    same.load_state_dict(model.state_dict())
+    assert fingerprint(model) == fingerprint(same) != fingerprint(other)
+    assert fingerprint(PixelModel(model, [0.1], [1])) != fingerprint(model)
+
+
+def test_twins_share_a_recipe():
+    a, b = tiny_recipe("seed=1").to_dict(), tiny_recipe("model.gains=null").to_dict()
+    assert recipe_hash(a) == recipe_hash(b)
+    assert recipe_hash(a) != recipe_hash(tiny_recipe("optim.lr=0.5").to_dict())
