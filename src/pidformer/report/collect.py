@@ -154,15 +154,15 @@ def _of_present_weights(records: Sequence[Record]) -> tuple[list[Record], int]:
 
 
 def twin_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What twins share: the recipe without gains, seed, and what moves no number."""
+    """What twins share: all but gains, seed, their own backbones, and what moves no number."""
     shared = {
         key: dict(value) if isinstance(value, Mapping) else value for key, value in recipe.items()
     }
     shared.pop("seed", None)
     shared.get("model", {}).pop("gains", None)
-    for name in MAY_DIFFER:
+    for name in (*MAY_DIFFER, "segmentation.backbone"):
         section, _, key = name.partition(".")
-        shared.get(section, {}).pop(key, None)
+        (shared.get(section) or {}).pop(key, None)
     return shared
 
 

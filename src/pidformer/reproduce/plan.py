@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +40,8 @@ class Part:
     analyze_limit: int | None = None
     """Images to look into; None for no analysis."""
     analyze_seconds: float = 0.0
+    backbones: Mapping[str, str] = field(default_factory=dict)
+    """Recipes of Table 1 whose runs the recipes start from."""
 
 
 _DIGITS: dict[str, Any] = {
@@ -100,13 +102,17 @@ TABLE: Mapping[tuple[str, str], Part] = {
         task="segmentation",
         recipes=("camvid/softmax.yaml", "camvid/pid.yaml"),
         data=("camvid",),
-        train_seconds=600.0,
+        train_seconds=90.0,
         evaluations=(Evaluation("single", 10.0), Evaluation("multi", 60.0)),
     ),
     ("table2", "paper"): Part(
         task="segmentation",
         recipes=("ade20k/segmenter_tiny_softmax.yaml", "ade20k/segmenter_tiny_pid.yaml"),
         data=("ADEChallengeData2016", "ade20k"),
+        backbones={
+            "ade20k/segmenter_tiny_softmax.yaml": "imagenet/deit_tiny_softmax.yaml",
+            "ade20k/segmenter_tiny_pid.yaml": "imagenet/deit_tiny_pid.yaml",
+        },
         train_seconds=43_200.0,
         evaluations=(Evaluation("single", 600.0), Evaluation("multi", 3600.0)),
     ),
@@ -114,7 +120,7 @@ TABLE: Mapping[tuple[str, str], Part] = {
         task="language",
         recipes=("novels/softmax.yaml", "novels/pid.yaml"),
         data=("novels",),
-        train_seconds=900.0,
+        train_seconds=90.0,
         evaluations=(Evaluation("valid", 60.0), Evaluation("test", 60.0)),
     ),
     ("table3", "paper"): Part(
@@ -161,6 +167,10 @@ def make_plan(
         if reason is not None:
             blocked.append(reason)
         elif part is not None:
+            if part.backbones and "table1" not in (only or PARTS):
+                first = TABLE["table1", scale]
+                bare = replace(first, evaluations=(), recipes=tuple(part.backbones.values()))
+                chosen.append((bare, find_data(first, data)))
             chosen.append((part, find_data(part, data)))
     jobs = _jobs(out, chosen, seeds)
     if jobs:
@@ -178,6 +188,10 @@ def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) 
     if part.data and find_data(part, data) is None:
         place = "say where with --data DIR" if data is None else f"no {part.data[0]} in {data}"
         return Blocked(part=name, state="no data", reason=place)
+    first = TABLE.get(("table1", scale))
+    if part.backbones and first is not None and find_data(first, data) is None:
+        reason = f"its backbones are trained on {first.data[0]}, which is not in {data}"
+        return Blocked(part=name, state="no data", reason=reason)
     return None
 
 
@@ -215,12 +229,19 @@ def _run_jobs(
     run, slug = out / "runs" / name, name.replace("/", ".")
     first, data = parts[0]
     shared = {"run": run, "data": data, "task": first.task}
+    more: dict[str, Any] = {"recipe": recipe, "seed": seed, "overrides": ()}
+    needs: tuple[str, ...] = ()
+    if recipe in first.backbones:
+        backbone = f"{first.backbones[recipe].removesuffix('.yaml')}-seed{seed}"
+        more["overrides"] = (f"segmentation.backbone={out / 'runs' / backbone}",)
+        needs = (f"train.{backbone.replace('/', '.')}",)
     jobs = [
         Job(
             id=f"train.{slug}",
             kind="train",
             title=f"train {name}",
-            arguments=shared | {"recipe": recipe, "seed": seed},
+            arguments=shared | more,
+            needs=needs,
             seconds=first.train_seconds,
         )
     ]

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from pidformer import results
+from pidformer.checkpoint import load
 from pidformer.devices import as_device
 from pidformer.report.analyze import analyze
 from pidformer.report.write import is_current, write_report
 from pidformer.reproduce.jobs import Job
 from pidformer.robustness.bench import Bench
 from pidformer.robustness.run import remaining, run_suite
+from pidformer.robustness.segmentation import evaluate_segmentation
 from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
 from pidformer.subjects import fingerprint, open_subject
 from pidformer.training import load_recipe
@@ -47,7 +49,9 @@ def is_done(job: Job) -> bool:
 
 def _train(job: Job, setting: Setting) -> None:
     about = job.arguments
-    recipe = load_recipe(about["recipe"], [*setting.overrides, f"seed={about['seed']}"])
+    recipe = load_recipe(
+        about["recipe"], [*setting.overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
+    )
     train(
         recipe, about["run"], data=about["data"], device=setting.device, is_shown=setting.is_shown
     )
@@ -85,6 +89,61 @@ def _is_classifier_evaluated(job: Job) -> bool:
     if names.isdisjoint(wanted):
         return False  # not begun: no need to open the model
     return not remaining(_bench(job, "cpu"), suite)
+
+
+def _evaluate_segmenter(job: Job, setting: Setting) -> None:
+    about = job.arguments
+    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, views={about['suite']!r}"
+    command = f"pidformer.robustness.segmentation.evaluate_segmentation({place})"
+    evaluate_segmentation(
+        about["run"],
+        data=about["data"],
+        views=about["suite"],
+        device=setting.device,
+        command=command,
+    )
+
+
+def _is_segmenter_evaluated(job: Job) -> bool:
+    """A record of these views of the undisturbed set and the present weights."""
+    about = job.arguments
+    wanted = {"views": about["suite"], "row": "clean", "limit": None}
+    found = _records(job, "segmentation", wanted)
+    return bool(found) and fingerprint(load(about["run"])) in found
+
+
+def _evaluate_language(job: Job, setting: Setting) -> None:
+    from pidformer.training.evaluate_language import evaluate_language  # transformers: seconds
+
+    about = job.arguments
+    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, split={about['suite']!r}"
+    command = f"pidformer.training.evaluate_language.evaluate_language({place})"
+    evaluate_language(
+        about["run"],
+        data=about["data"],
+        split=about["suite"],
+        device=setting.device,
+        command=command,
+    )
+
+
+def _is_language_evaluated(job: Job) -> bool:
+    """A record of this split in the paper's protocol and of the present weights."""
+    from pidformer.language import load_language
+
+    about = job.arguments
+    wanted = {"split": about["suite"], "protocol": "sliding", "noise": "None", "limit": None}
+    found = _records(job, "language", wanted)
+    return bool(found) and fingerprint(load_language(about["run"]).model) in found
+
+
+def _records(job: Job, kind: str, wanted: Mapping[str, Any]) -> set[str]:
+    """Of which weights there is such a record."""
+    return {
+        str(r.settings.get("weights"))
+        for r in results.read(job.arguments["run"])
+        if r.kind == kind and all(r.settings.get(k) == v for k, v in wanted.items())
+    }
 
 
 def _bench(job: Job, device: str) -> Bench:
@@ -209,7 +268,9 @@ class Evaluator:
 
 
 TASKS: dict[str, Evaluator] = {
-    "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated)
+    "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated),
+    "segmentation": Evaluator(_evaluate_segmenter, _is_segmenter_evaluated),
+    "language": Evaluator(_evaluate_language, _is_language_evaluated),
 }
 """Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
 _DO: dict[str, Callable[[Job, Setting], None]] = {
