@@ -132,8 +132,10 @@ def _draw_map(
     figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
     limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
     if measured is not None:
-        text = f"limit, kappa from {measured:.2f} (measured)".replace("-", "\u2212")
-        limits.append((measured, (0, (4, 2)), text))
+        text = f"limit, kappa from {measured:.2f} (measured)"
+        if 1 + measured <= 2 * d:
+            text += ": none"
+        limits.append((measured, (0, (4, 2)), text.replace("-", "\u2212")))
     for kappa_min, dashes, text in limits:
         budget = max(0.0, 2 * (1 + kappa_min) - 4 * d)
         line = [budget / 2, 0], [0, budget]

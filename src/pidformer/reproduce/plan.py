@@ -46,7 +46,7 @@ class Part:
 
 _DIGITS: dict[str, Any] = {
     "recipes": ("digits/softmax.yaml", "digits/pid.yaml"),
-    "train_seconds": 12.0,
+    "train_seconds": 11.0,
 }
 _TINY: dict[str, Any] = {
     "recipes": (
@@ -64,12 +64,12 @@ _IMAGENET: dict[str, Any] = {
 }
 
 TABLE: Mapping[tuple[str, str], Part] = {
-    ("table1", "demo"): Part(**_DIGITS, evaluations=(Evaluation("digits", 8.0),)),
+    ("table1", "demo"): Part(**_DIGITS, evaluations=(Evaluation("digits", 5.0),)),
     ("figures", "demo"): Part(
         **_DIGITS,
         evaluations=(Evaluation("curve", 14.0, curve="fgsm,pgd", eps="0:24:8"),),
         analyze_limit=1000,
-        analyze_seconds=8.0,
+        analyze_seconds=4.0,
     ),
     ("table1", "small"): Part(
         **_TINY,
