@@ -57,6 +57,22 @@ def stop_after(monkeypatch, steps: int) -> None:
     monkeypatch.setattr(Trainer, "_save_or_stop", crash)
 
 
+@pytest.mark.parametrize("steps", [8, 13])  # between the log's lines at 5, 10 and 11; 15
+def test_a_resumed_run_writes_the_log_of_an_undisturbed_one(whole, tmp_path, monkeypatch, steps):
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    train(tiny_recipe(), run, device="cpu", is_shown=False)
+    clock = "images_per_second"
+    logs = [
+        [(r.step, {k: v for k, v in r.metrics.items() if k != clock}) for r in results.read(folder)]
+        for folder in (run, whole[0])
+    ]
+    assert logs[0] == logs[1]
+
+
 def test_a_run_folder_holds_everything(whole):
     folder, scores = whole
     assert {p.name for p in folder.iterdir()} >= {

@@ -10,9 +10,12 @@ from typing import Any
 import typer
 
 from pidformer.cli.analyze import analyze
+from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.generate import generate
+from pidformer.cli.report import report
+from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
@@ -27,8 +30,20 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, train, evaluate, analyze, segment, generate, stability):
+commands = (
+    demo,
+    train,
+    evaluate,
+    analyze,
+    segment,
+    generate,
+    report,
+    reproduce,
+    stability,
+)
+for command in commands:
     app.command()(command)
+app.add_typer(data, name="data")
 
 
 @app.callback(invoke_without_command=True)

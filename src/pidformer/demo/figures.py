@@ -2,33 +2,18 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from pidformer.analysis import Trajectory
 from pidformer.demo.summary import CHANCE, MODELS, ModelSummary, Spread
-from pidformer.files import atomic_path
-from pidformer.report.style import FAINT, INK, PID, SOFTMAX, style
-
-DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
-"""What ink and grid become on a dark page; the colours of the models stand on both."""
-_WIDTH, _HEIGHT = 5.2, 3.6
-
-
-class Panel(NamedTuple):
-    """One picture of a figure: what is drawn on a (sub)figure, and its size in inches."""
-
-    draw: Callable[[Figure | SubFigure], None]
-    width: float = _WIDTH
-    height: float = _HEIGHT
+from pidformer.report.panels import Panel
+from pidformer.report.style import INK, PID, SOFTMAX
 
 
 def similarity_panels(found: Mapping[str, ModelSummary]) -> list[Panel]:
@@ -52,37 +37,6 @@ def token_panels(paths: Mapping[str, Trajectory]) -> list[Panel]:
         Panel(partial(_draw_tokens, name=name, path=path), width=6.4, height=1.75)
         for name, path in paths.items()
     ]
-
-
-def svg(panel: Panel) -> str:
-    """A panel as SVG with a transparent ground."""
-    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
-        figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
-        panel.draw(figure)
-        text = io.StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
-    drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
-
-
-def for_dark(drawn: str) -> str:
-    """The same SVG for a dark page."""
-    for light, dark in DARK.items():
-        drawn = drawn.replace(light, dark)
-    return drawn
-
-
-def save_png(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
-    """All panels of a figure in one picture."""
-    rows = -(-len(panels) // columns)
-    size = columns * panels[0].width, rows * panels[0].height
-    with matplotlib.rc_context(style()):
-        figure = Figure(figsize=size, layout="constrained")
-        places = figure.subfigures(rows, columns, squeeze=False).flat
-        for panel, place in zip(panels, places, strict=True):
-            panel.draw(place)
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=130)
 
 
 def _pairs() -> list[tuple[str, str]]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import jinja2
 
 from pidformer.analysis import token_trajectory
 from pidformer.checkpoint import load
@@ -16,20 +12,12 @@ from pidformer.demo.measure import ATTACKED_EVERY, BUDGETS, PGD_STEPS, validatio
 from pidformer.demo.summary import CHANCE, SHOWN_BUDGET, ModelSummary
 from pidformer.demo.words import verdicts
 from pidformer.files import atomic_path
+from pidformer.report.panels import picture, save_panels
+from pidformer.report.templates import page_template
 from pidformer.results import Record
 
 SHOWN_IMAGE = 0
 """The validation image whose tokens are drawn."""
-
-
-class Picture(NamedTuple):
-    """A panel as the page embeds it."""
-
-    light: str
-    dark: str
-    alt: str
-    width: int
-    height: int
 
 
 def write_report(
@@ -49,15 +37,15 @@ def write_report(
         "tokens": figures.token_panels(paths),
     }
     for name, drawn in panels.items():
-        figures.save_png(drawn, out / "figures" / f"{name}.png")
+        save_panels(drawn, out / "figures" / f"{name}.png")
     alts = _alts(found)
     pictures = {
-        name: [_picture(panel, alt) for panel, alt in zip(drawn, alts[name], strict=True)]
+        name: [picture(panel, alt) for panel, alt in zip(drawn, alts[name], strict=True)]
         for name, drawn in panels.items()
     }
     clean = next(iter(found.values())).clean
     settings = records[0].settings
-    page = _template().render(
+    page = page_template("demo", "report.html.j2").render(
         found=found,
         pictures=pictures,
         verdicts=verdicts(found),
@@ -81,26 +69,6 @@ def write_report(
     with atomic_path(path) as temporary:
         temporary.write_text(page, encoding="utf-8")
     return path
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("pidformer", "demo"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("report.html.j2")
-
-
-def _picture(panel: figures.Panel, alt: str) -> Picture:
-    drawn = figures.svg(panel)
-    light, dark = (
-        "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
-        for text in (drawn, figures.for_dark(drawn))
-    )
-    return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height))
 
 
 def _alts(found: Mapping[str, ModelSummary]) -> dict[str, list[str]]:

@@ -162,7 +162,7 @@ def _threat_of(groups: Sequence[Group], row: str) -> str:
 def _stem(row: str) -> str:
     """The set of a corrupted row ("imagenet-c/fog/3"), else the row itself."""
     parts = row.split("/")
-    return parts[0] if len(parts) == 3 else row
+    return parts[0] if len(parts) == 3 and parts[2].isdigit() else row
 
 
 def _title(row: str) -> str:

@@ -88,21 +88,7 @@ def run_suite(
     Records go to `folder`, by default the run folder of the model.
     """
     subject = bench.subject
-    ledger = Ledger(
-        folder=subject.folder if folder is None else folder,
-        settings=dict(subject.facts)
-        | {
-            "model": subject.name,
-            "label": subject.label,
-            "data": str(bench.location),
-            "data_hash": bench.data_hash,
-            "suite": suite.name,
-            "seed": bench.seed,
-            "limit": bench.limit,
-            "batch_size": bench.batch_size,
-            "command": command,
-        },
-    )
+    ledger = _ledger(bench, suite, folder, command)
     missing = {row.name: reason for row in suite.rows if (reason := row.missing(bench))}
     rows = [row for row in suite.rows if row.name not in missing]
     records: dict[str, Record] = {}
@@ -122,3 +108,32 @@ def run_suite(
             records[row.name] = record
             progress.done(row.name, record, is_old)
     return Evaluated(records, missing)
+
+
+def remaining(bench: Bench, suite: Suite, *, folder: str | Path | None = None) -> list[str]:
+    """The rows that `run_suite` would measure now; none once it has ended."""
+    ledger = _ledger(bench, suite, folder, None)
+    return [
+        row.name
+        for row in suite.rows
+        if row.missing(bench) is None and ledger.finished(row.name, row.about(bench)) is None
+    ]
+
+
+def _ledger(bench: Bench, suite: Suite, folder: str | Path | None, command: str | None) -> Ledger:
+    subject = bench.subject
+    return Ledger(
+        folder=subject.folder if folder is None else folder,
+        settings=dict(subject.facts)
+        | {
+            "model": subject.name,
+            "label": subject.label,
+            "data": str(bench.location),
+            "data_hash": bench.data_hash,
+            "suite": suite.name,
+            "seed": bench.seed,
+            "limit": bench.limit,
+            "batch_size": bench.batch_size,
+            "command": command,
+        },
+    )

@@ -65,6 +65,7 @@ class Trainer:
         self.watch = NonFiniteWatch(recipe.train.on_nan, self.gains, place.device)
         self.step = 0
         self.saved_at = time.monotonic()
+        self._log = _Log(place.device)
         self._stop_signal: int | None = None
 
     def fit(self, progress: Progress) -> dict[str, float]:
@@ -130,26 +131,27 @@ class Trainer:
     def _train_epoch(self, progress: Progress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
         epoch, begin = divmod(self.step, per_epoch)
-        log = _Log(self.engine.place.device)
+        if not self._log.steps:  # its clock starts with the epoch, after the evaluation
+            self._log = _Log(self.engine.place.device)
         for batch in self.data.epoch(epoch, begin):
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
             measured = self._train_step(batch, rate)
             self.step += 1
             if measured is not None:
-                log.add(*measured)
+                self._log.add(*measured)
             progress.advance(self.step)
             at_end = self.step % per_epoch == 0 or self.step == self.last_step
             if self.step % train.log_steps == 0 or at_end:
                 self.watch.check_now()
-                self._write_log(log, rate, progress)
-                log = _Log(self.engine.place.device)
+                self._write_log(self._log, rate, progress)
+                self._log = _Log(self.engine.place.device)
             if self.step == self.last_step:
                 return  # a run counted in steps may end inside an epoch
             if not at_end:
                 if self._is_due(at_end=False):
                     begun = time.perf_counter()
                     self._score(progress)
-                    log.begun += time.perf_counter() - begun  # not the training's time
+                    self._log.begun += time.perf_counter() - begun  # not the training's time
                 self._save_or_stop()
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
@@ -224,8 +226,9 @@ class Trainer:
         if self.average is not None:
             with self.average.applied():
                 tensors["ema"] = self.engine.capture(self.model, self.optimizer)["model"]
+        log = self._log.state(self.engine)
         if self.engine.is_main:
-            state = {"step": self.step, "scaler": self.engine.scaler_state()}
+            state = {"step": self.step, "scaler": self.engine.scaler_state(), "log": log}
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
                 for name in ("model", "ema"):
@@ -246,6 +249,7 @@ class Trainer:
             self.engine.restore(self.model, self.optimizer, found.tensors)
             self.engine.restore_scaler(found.state["scaler"])
             self.step = found.step
+            self._log.restore(found.state.get("log"), self.engine)
             progress.resumed(self.step, self.data.steps_per_epoch)
         if self.engine.is_main:
             kept = [r for r in results.read(self.run) if r.step is None or r.step <= self.step]
@@ -281,6 +285,24 @@ class _Log:
         self.largest_norm = torch.zeros((), device=device)
         self.steps = 0
         self.begun = time.perf_counter()
+
+    def state(self, engine: Engine) -> dict[str, float]:
+        """What a checkpoint keeps between two lines, so that the next one is as if undisturbed."""
+        return {
+            "loss_sum": float(engine.sum(self.loss_sum.clone())),
+            "largest_norm": float(self.largest_norm),
+            "steps": self.steps,
+            "seconds": time.perf_counter() - self.begun,
+        }
+
+    def restore(self, state: dict[str, float] | None, engine: Engine) -> None:
+        """Put back what `state` gave; the sum over processes goes to the main one."""
+        if state is None:
+            return
+        self.loss_sum.fill_(state["loss_sum"] if engine.is_main else 0.0)
+        self.largest_norm.fill_(state["largest_norm"])
+        self.steps = int(state["steps"])
+        self.begun = time.perf_counter() - state["seconds"]
 
     def add(self, loss: Tensor, norm: Tensor) -> None:
         self.loss_sum += loss

@@ -1,0 +1,102 @@
+"""`pidformer data check`: look at a folder before training on it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pidformer.cli.options import Json
+
+if TYPE_CHECKING:
+    from pidformer.data.check import Checked, SplitReport
+
+data = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+_NAMED = 20
+
+
+@data.callback()
+def _group() -> None:
+    """Look at data sets."""
+
+
+@data.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="Folder of the data set.", metavar="DIR")],
+    sample: Annotated[
+        int, typer.Option(help="Things to decode in each split; 0 for all of them.")
+    ] = 200,
+    out: Annotated[Path | None, typer.Option(help="Write a contact sheet here (.png).")] = None,
+    as_json: Json = False,
+) -> None:
+    """Recognise the layout, count splits and classes, decode a sample, and name what is damaged.
+
+    Exit code 1 when something is damaged.
+
+    Example: pidformer data check /data/imagenet --out contact.png
+
+    Example: pidformer data check /data/camvid --sample 0 --json
+    """
+    from pidformer.data.check import check_data, contact_sheet
+
+    found = check_data(folder, sample=sample or None)
+    if out is not None and (found.pictures or found.layout not in ("text", "WikiText")):
+        contact_sheet(found.pictures, out)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        _print(found, out)
+    if not found.is_sound:
+        raise typer.Exit(1)
+
+
+def _print(found: Checked, out: Path | None) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(f"{found.folder}: {found.layout}", highlight=False, markup=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("split", "count", "classes", "a class", "sizes", "decoded", "damaged"):
+        table.add_column(heading, justify="left" if heading in ("split", "sizes") else "right")
+    for split in found.splits:
+        table.add_row(*_cells(split))
+    console.print(table)
+    for split in found.splits:
+        if split.facts:
+            facts = ", ".join(f"{k} {v:,}" if isinstance(v, int) else f"{k} {v}"
+                              for k, v in split.facts.items())  # fmt: skip
+            typer.echo(f"{split.name}: {facts}")
+        if split.error:
+            typer.echo(f"damaged: {split.name}: {split.error}")
+        for name in split.damaged[:_NAMED]:
+            typer.echo(f"damaged: {name}")
+        if len(split.damaged) > _NAMED:
+            typer.echo(f"damaged: and {len(split.damaged) - _NAMED} more in {split.name}")
+    for note in found.notes:
+        typer.echo(f"note: {note}")
+    if out is not None:
+        shown = f"contact sheet: {out}" if found.pictures else "text has no contact sheet"
+        typer.echo(shown)
+
+
+def _cells(split: SplitReport) -> tuple[str, ...]:
+    if split.error:
+        return split.name, "-", "-", "-", "-", "-", "all"
+    counts = sorted(split.classes.values())
+    spread = ""
+    if counts:
+        spread = str(counts[0]) if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    sizes = ", ".join(list(split.sizes)[:2]) + (", ..." if len(split.sizes) > 2 else "")
+    return (
+        split.name,
+        f"{split.count:,}",
+        str(len(counts)) if counts else "",
+        spread,
+        sizes,
+        str(split.opened),
+        str(len(split.damaged)) if split.damaged else "none",
+    )

@@ -1,0 +1,46 @@
+"""`pidformer report`: what any number of runs showed, on one page."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pidformer.cli.options import Json
+
+
+def report(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(help="Run folders, or folders that contain them.", metavar="FOLDER..."),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    mixed: Annotated[
+        bool,
+        typer.Option("--mixed", help="Also runs of different recipes or data in one report."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Tables, figures and findings from the records of runs: report.html, report.md, figures.
+
+    The page needs no network. Runs that differ only in their seed are one model; the others are
+    compared with the softmax one. What has not been measured says which command would do it.
+
+    Example: pidformer report runs
+
+    Example: pidformer report runs/softmax-seed0 runs/pid-seed0 --out my-report --json
+    """
+    from pidformer.report.write import write_report
+
+    command = shlex.join(["pidformer", *sys.argv[1:]])
+    found = write_report(folders, out, mixed=mixed, command=command)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+        return
+    for line in found.findings:
+        typer.echo(line)
+    typer.echo(f"{found.runs} runs; report: {found.page}")

@@ -1,0 +1,80 @@
+"""`pidformer reproduce`: the paper's tables and figures at a scale of one's own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pidformer.cli.options import Device, Json
+from pidformer.errors import InputError
+
+
+def reproduce(
+    scale: Annotated[
+        str,
+        typer.Option(
+            help="demo: digits on a CPU; small: tiny-imagenet-100, camvid, novels; paper: "
+            "ImageNet-1k, ADE20K, WikiText-103."
+        ),
+    ] = "demo",
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that holds the sets; demo needs none.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for runs, claims and report.")] = Path(
+        "reproduction"
+    ),
+    seeds: Annotated[int, typer.Option(help="Train with seeds 0 to N - 1.", metavar="N")] = 2,
+    only: Annotated[
+        str | None, typer.Option(help="Parts of it: table1,table2,table3,figures.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
+    ] = False,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Train, evaluate, analyse and report the twins behind the paper's tables and figures.
+
+    A killed run goes on where it stopped. Start it in several places with the same --out (on one
+    machine, or on several that share a disk) and they share the jobs.
+
+    Example: pidformer reproduce --scale demo --seeds 2
+
+    Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
+    """
+    from pidformer.reproduce import reproduce as run
+    from pidformer.training.loop import Interrupted
+
+    parts = [] if only is None else [part.strip() for part in only.split(",")]
+    try:
+        found = run(
+            out,
+            scale=scale,
+            data=data,
+            seeds=seeds,
+            only=parts,
+            device=device,
+            dry_run=dry_run,
+            is_shown=not as_json,
+        )
+    except (Interrupted, KeyboardInterrupt):
+        typer.echo(f"saved in {out}; run the same command to go on", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps(found.to_dict()))
+    else:
+        from rich.console import Console
+
+        from pidformer.reproduce.display import plan_table
+
+        Console().print(plan_table(found.plan, found.lines))
+        if not dry_run and found.report.exists():
+            typer.echo(f"report: {found.report}")
+    if found.failed:
+        first, reason = next(iter(found.failed.items()))
+        raise InputError(
+            f"{len(found.failed)} of {len(found.lines)} jobs failed; {first}: {reason}"
+        )

@@ -1,0 +1,142 @@
+"""Count, sample, decode, and say what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from pidformer.data.check.items import Items
+from pidformer.data.check.layouts import evenly, recognise
+from pidformer.data.pictures import UnreadableImage
+from pidformer.errors import InputError
+
+SHEET = 48
+"""Pictures on a contact sheet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitReport:
+    """What is in one split."""
+
+    name: str
+    count: int
+    classes: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    opened: int = 0
+    """How many were decoded."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes among those decoded, as "64x64"."""
+    damaged: tuple[str, ...] = ()
+    """"name: why" for each that cannot be read."""
+    error: str | None = None
+    """Why the split as a whole cannot be read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return vars(self) | {
+            "classes": dict(self.classes),
+            "facts": dict(self.facts),
+            "sizes": dict(self.sizes),
+            "damaged": list(self.damaged),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was found in a folder."""
+
+    folder: Path
+    layout: str
+    splits: tuple[SplitReport, ...]
+    notes: tuple[str, ...] = ()
+    pictures: tuple[tuple[str, Image.Image | None], ...] = ()
+    """For a contact sheet: captions and pictures, None for a damaged one."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(split.damaged or split.error for split in self.splits)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "layout": self.layout,
+            "sound": self.is_sound,
+            "splits": [split.to_dict() for split in self.splits],
+            "notes": list(self.notes),
+        }
+
+
+def check_data(
+    folder: str | Path,
+    *,
+    sample: int | None = 200,
+    on_split: Callable[[str], None] | None = None,
+) -> Checked:
+    """Recognise the layout of `folder`, count it, and decode `sample` things a split (None: all).
+
+    Damage is reported, not raised; a folder without a known layout is refused.
+    """
+    if sample is not None and sample < 1:
+        raise InputError(f"sample must be at least 1, got {sample}")
+    folder = Path(folder)
+    layout = recognise(folder)
+    reports, pictures = [], []
+    shown = max(1, SHEET // max(1, len(layout.splits)))
+    each = sample if sample is None else max(1, -(-sample // max(1, len(layout.splits) // 5)))
+    for name, opener in layout.splits.items():
+        if on_split is not None:
+            on_split(name)
+        try:
+            items = opener()
+        except InputError as error:
+            reports.append(SplitReport(name=name, count=0, error=str(error)))
+            continue
+        report, seen = _look(name, items, each, shown)
+        reports.append(report)
+        pictures += seen
+    return Checked(
+        folder=folder,
+        layout=layout.name,
+        splits=tuple(reports),
+        notes=layout.notes,
+        pictures=tuple(pictures[:SHEET]),
+    )
+
+
+def _look(
+    name: str, items: Items, sample: int | None, shown: int
+) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
+    places = evenly(len(items), sample)
+    wanted = {places[i] for i in evenly(len(places), shown)}
+    pictures: list[tuple[str, Image.Image | None]] = []
+    damaged: list[str] = []
+    sizes: dict[str, int] = {}
+    opened = 0
+    for place in places:
+        try:
+            found = items.open(place)
+        except UnreadableImage as error:
+            damaged.append(f"{items.name(place)}: {error}")
+            if len(pictures) < shown:
+                pictures.append((items.caption(place), None))
+            continue
+        if found is None:  # text: it was read as a whole
+            break
+        opened += 1
+        size = "{}x{}".format(*found.size)
+        sizes[size] = sizes.get(size, 0) + 1
+        if place in wanted:
+            pictures.append((f"{name} {items.caption(place)}", found.picture))
+    report = SplitReport(
+        name=name,
+        count=len(items),
+        classes=items.classes,
+        facts=items.facts,
+        opened=opened,
+        sizes=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:5]),
+        damaged=tuple(damaged),
+    )
+    return report, pictures

@@ -1,0 +1,217 @@
+"""The figures of a report as panels, with their words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+
+from pidformer.control import PIDGains, is_stable, spectral_radius
+from pidformer.report.curve import curve_points
+from pidformer.report.looks import HEADLINES, Curves
+from pidformer.report.panels import Panel
+from pidformer.report.style import BAD, GOOD, run_colors
+from pidformer.report.table1 import TITLES
+from pidformer.report.tables import is_controlled, short_gains
+from pidformer.robustness.compare import Group
+
+Drawn = tuple[Panel, str]
+"""A panel and what it shows, in words."""
+
+
+def similarity_panel(curves: Sequence[Curves]) -> Drawn:
+    ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in curves)
+    draw = partial(
+        _draw_curves,
+        curves=curves,
+        title="token similarity (1: all alike)",
+        x="layer",
+        y="mean cosine",
+        top=1.05,
+        bottom=0.0,
+    )
+    return Panel(draw), f"Token similarity by layer. In the last layer: {ends}."
+
+
+def training_panels(
+    losses: Sequence[Curves], scores: Sequence[Curves], headline: str | None
+) -> list[Drawn]:
+    last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in losses)
+    draw = partial(
+        _draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True
+    )
+    found = [(Panel(draw), f"Training loss by epoch, at the end: {last}.")]
+    if scores and headline:
+        last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.2f}" for c in scores)
+        name = HEADLINES[headline]
+        draw = partial(_draw_curves, curves=scores, title="validation", x="epoch", y=name)
+        found.append((Panel(draw), f"Validation {name} by epoch, at the end: {last}."))
+    return found
+
+
+def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
+    """Accuracy over the budget, a panel for each attack that has rows "attack@budget"."""
+    names = dict.fromkeys(row.partition("@")[0] for g in groups for run in g.runs for row in run)
+    found = []
+    for attack in names:
+        curves = []
+        for group in groups:
+            points = curve_points([group], attack)
+            runs = []
+            for run in dict.fromkeys(str(p["run"]) for p in points):
+                own = sorted((p["eps255"], p["top1"]) for p in points if p["run"] == run)
+                runs.append((tuple(x for x, _ in own), tuple(y for _, y in own)))
+            if runs:
+                curves.append(Curves(group.label, is_controlled(group), tuple(runs)))  # type: ignore[arg-type]
+        ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.1f} %" for c in curves)
+        largest = max(c.runs[0][0][-1] for c in curves)
+        draw = partial(
+            _draw_curves,
+            curves=curves,
+            title=TITLES.get(attack, attack),
+            x="budget, of 255",
+            y="top-1, per cent",
+            top=102,
+            bottom=0.0,
+        )
+        words = (
+            f"Accuracy by budget under {TITLES.get(attack, attack)}; at {largest:g}/255: {ends}."
+        )
+        found.append((Panel(draw), words))
+    return found
+
+
+def stability_panel(
+    marked: Mapping[str, Sequence[PIDGains]], measured: float | None = None
+) -> Drawn:
+    """The (p, i) plane, shaded for kappa in [0, 1], with every run's gains in it.
+
+    `measured` is the smallest real part of kappa that was found, drawn as a second limit.
+    """
+    said = []
+    for label, found in marked.items():
+        word = {GOOD: "stable", PARTLY: "stable for kappa in [0, 1] only", BAD: "outside"}[
+            _judged(found, measured)
+        ]
+        said.append(f"{label} {word} ({short_gains(str(found[0]))})")
+    words = f"Stable gains in the plane of p and i, kappa in [0, 1]: {'; '.join(said)}."
+    if measured is not None:
+        words += f" Smallest measured real part of kappa: {measured:.3f}."
+    return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
+
+
+PARTLY = "#b58900"
+
+
+def _judged(gains: Sequence[PIDGains], measured: float | None) -> str:
+    """The colour of a mark: the verdict on all layers' gains."""
+    if not all(is_stable(one, 0.0) for one in gains):
+        return BAD
+    if measured is None or all(is_stable(one, measured) for one in gains):
+        return GOOD
+    return PARTLY
+
+
+def _draw_map(
+    figure: Figure | SubFigure,
+    marked: Mapping[str, Sequence[PIDGains]],
+    measured: float | None,
+) -> None:
+    axes: Axes = figure.subplots()
+    gains = [one for found in marked.values() for one in found]
+    d = gains[0].d
+    top_p = max(1.15, 1.2 * max(g.p for g in gains))
+    top_i = max(2.1, 1.2 * max(g.i for g in gains))
+    filled = _shade(axes, d, top_p, top_i)
+    figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
+    limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
+    if measured is not None:
+        text = f"limit, kappa from {measured:.2f} (measured)"
+        if 1 + measured <= 2 * d:
+            text += ": none"
+        limits.append((measured, (0, (4, 2)), text.replace("-", "\u2212")))
+    for kappa_min, dashes, text in limits:
+        budget = max(0.0, 2 * (1 + kappa_min) - 4 * d)
+        line = [budget / 2, 0], [0, budget]
+        axes.plot(*line, color=BAD, linewidth=1.8, linestyle=dashes, label=text, clip_on=False)
+    for (label, found), marker in zip(marked.items(), "osD^vP*X" * len(marked), strict=False):
+        color = _judged(found, measured)
+        look: dict[str, Any] = {"color": color, "markeredgecolor": "white", "markersize": 11}
+        points = [g.p for g in found], [g.i for g in found]
+        axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
+    axes.set(
+        title=f"gains (p, i), shaded for d = {d:g}",
+        xlabel="p",
+        ylabel="i",
+        xlim=(0, top_p),
+        ylim=(0, top_i),
+    )
+    axes.grid(False)
+    axes.legend(fontsize=9.5, loc="upper right")
+
+
+def _shade(axes: Axes, d: float, top_p: float, top_i: float) -> Any:
+    """The worst radius over kappa in [0, 1] for each (p, i)."""
+    levels = np.linspace(0.5, 1, 11)
+    grid_p, grid_i, radii = _radii(d, top_p, top_i)
+    return axes.contourf(
+        grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min", alpha=0.75
+    )
+
+
+@cache
+def _radii(d: float, top_p: float, top_i: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 31), np.linspace(0, top_i, 31))
+    kappas = torch.linspace(0, 1, 9, dtype=torch.float64)
+    radii = np.empty_like(grid_p)
+    for place in np.ndindex(grid_p.shape):
+        point = PIDGains(p=float(grid_p[place]), i=float(grid_i[place]), d=d)
+        radii[place] = float(spectral_radius(kappas, point).max())
+    return grid_p, grid_i, radii
+
+
+def _mean(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The mean over runs, at the places that all have."""
+    shared = set(curves.runs[0][0]).intersection(*(run[0] for run in curves.runs))
+    xs = sorted(shared)
+    tables = [dict(zip(*run, strict=True)) for run in curves.runs]
+    return tuple(xs), tuple(sum(table[x] for table in tables) / len(tables) for x in xs)
+
+
+def _draw_curves(
+    figure: Figure | SubFigure,
+    curves: Sequence[Curves],
+    title: str,
+    x: str,
+    y: str,
+    *,
+    top: float | None = None,
+    bottom: float | None = None,
+    log: bool = False,
+) -> None:
+    """A thick line a model, the mean; thin lines its runs."""
+    axes: Axes = figure.subplots()
+    colors = run_colors([one.is_controlled for one in curves])
+    for one, color in zip(curves, colors, strict=True):
+        if len(one.runs) > 1:
+            for xs, ys in one.runs:
+                axes.plot(xs, ys, color=color, linewidth=0.9, alpha=0.55)
+        look: dict[str, Any] = {"color": color, "linewidth": 2.4, "label": one.label}
+        xs, ys = _mean(one)
+        axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if x == "layer":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if log:
+        axes.set_yscale("log")
+    if top is not None:
+        axes.set_ylim(top=max(top, axes.dataLim.ymax))
+    if bottom is not None:
+        axes.set_ylim(bottom=min(bottom, axes.dataLim.ymin))
+    axes.legend(fontsize=10, loc="best")

@@ -1,0 +1,244 @@
+"""What happens inside: similarity by layer, certificates, training and cost, from records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+from pidformer.report.collect import Run
+from pidformer.report.tables import (
+    about_text,
+    is_controlled,
+    minus,
+    named_apart,
+)
+from pidformer.report.views import NOTHING, CellView, Column, LineView, Sources, TableView
+from pidformer.results import Record
+from pidformer.robustness.compare import Group, Rows, group_runs
+
+HEADLINES = {"top1": "top-1, per cent", "miou": "mIoU, per cent", "ppl": "perplexity"}
+
+
+class Curves(NamedTuple):
+    """Lines of one model: one for each run, as (x, y)."""
+
+    label: str
+    is_controlled: bool
+    runs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+
+
+def analysed(runs: Sequence[Run]) -> list[Group]:
+    """Models with "analysis" records, rows named by what was looked at; the newest of each."""
+    models: list[Rows] = []
+    for run in runs:
+        by_variant: dict[Any, dict[str, Record]] = {}
+        for record in run.of("analysis"):
+            rows = by_variant.setdefault(record.settings.get("gains"), {})
+            rows[str(record.settings.get("what"))] = record
+        models += by_variant.values()
+    return named_apart(group_runs(models))
+
+
+def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
+    """Token similarity by layer."""
+    found = []
+    for group in groups:
+        lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
+        if lines:
+            runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
+            found.append(Curves(group.label, is_controlled(group), runs))
+    return found
+
+
+def layers(record: Record) -> tuple[float, ...]:
+    """similarity_layer_1, similarity_layer_2, ... of a record."""
+    values: list[float] = []
+    while (name := f"similarity_layer_{len(values) + 1}") in record.metrics:
+        values.append(record.metrics[name])
+    return tuple(values)
+
+
+def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | None:
+    """Where the eigenvalues of attention lie, and what the gains make of them."""
+    lines = []
+    for group in groups:
+        spectra = [run["spectrum"] for run in group.runs if "spectrum" in run]
+        certificates = [run["certificate"] for run in group.runs if "certificate" in run]
+        similar = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
+        section = f"Analysis, {group.label}"
+        cells = [
+            _cell(similar, _last_layer, 3, sources.add(section, "token_similarity", similar)),
+            _cell(spectra, "min_real", 3, sources.add(section, "spectrum", spectra)),
+            _cell(spectra, "max_imag", 3, sources.add(section, "spectrum", spectra)),
+        ]
+        source = sources.add(section, "certificate", certificates)
+        cells += [
+            _cell(certificates, "worst_radius", 3, source),
+            _cell(certificates, "share_outside", 1, source, scale=100),
+        ]
+        lines.append(LineView(group.label, about_text(group), tuple(cells)))
+    if not lines:
+        return None
+    return TableView(
+        title="Inside the trained models",
+        caption="Token similarity in the last layer (1: all tokens alike); the smallest real part "
+        "and largest imaginary part of the attention matrices' eigenvalues kappa; the largest "
+        "radius of the closed loop with the run's gains, and the share of modes outside the unit "
+        "circle, per cent. Small: the range over training seeds.",
+        columns=(
+            Column("Model"),
+            Column("Similarity", "last layer"),
+            Column("min Re kappa"),
+            Column("max |Im kappa|"),
+            Column("Worst radius"),
+            Column("Outside", "per cent"),
+        ),
+        lines=tuple(lines),
+    )
+
+
+def certificate_verdicts(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What `certify` said of each run: (run, verdict)."""
+    return [
+        (str(run["certificate"].settings.get("label")), str(run["certificate"].details["verdict"]))
+        for group in groups
+        for run in group.runs
+        if "certificate" in run and "verdict" in run["certificate"].details
+    ]
+
+
+def _last_layer(record: Record) -> float | None:
+    found = layers(record)
+    return found[-1] if found else None
+
+
+def _cell(
+    records: Sequence[Record], metric: Any, digits: int, source: str | None, scale: float = 1
+) -> CellView:
+    read = metric if callable(metric) else lambda record: record.metrics.get(metric)
+    values = [scale * value for record in records if (value := read(record)) is not None]
+    if not values:
+        return NOTHING
+    mean = f"{sum(values) / len(values):.{digits}f}"
+    spread = f"{min(values):.{digits}f} to {max(values):.{digits}f}" if len(values) > 1 else ""
+    return CellView(minus(mean), minus(spread), source)
+
+
+def training_groups(runs: Sequence[Run], task: str) -> list[Group]:
+    """Models of a task by their training: rows "train" (the last record)."""
+    models: list[Rows] = [
+        {"train": run.of("train")[-1]} for run in runs if run.task == task and run.of("train")
+    ]
+    return named_apart(group_runs(models))
+
+
+def training_curves(
+    runs: Sequence[Run], task: str
+) -> tuple[list[Curves], list[Curves], str | None]:
+    """Training loss and validation score over epochs, and which score it is."""
+    by_folder = {str(run.folder): run for run in runs}
+    losses, scores = [], []
+    headline: str | None = None
+    for group in training_groups(runs, task):
+        members = [by_folder[str(row["train"].settings["model"])] for row in group.runs]
+        loss_lines, score_lines = [], []
+        for run in members:
+            logged = [r for r in run.of("train") if "epoch" in r.metrics]
+            epochs = {r.step: r.metrics["epoch"] for r in logged}
+            loss_lines.append(_line([(r.metrics["epoch"], r.metrics["loss"]) for r in logged]))
+            scored = [r for r in run.of("evaluate") if r.step in epochs]
+            names = [n for n in HEADLINES if all(n in r.metrics for r in scored)]
+            if scored and names:
+                headline = headline or names[0]
+                points = [(epochs[r.step], r.metrics[headline]) for r in scored]
+                score_lines.append(_line(points))
+        held = is_controlled(group)
+        losses.append(Curves(group.label, held, tuple(loss_lines)))
+        if score_lines:
+            scores.append(Curves(group.label, held, tuple(score_lines)))
+    return losses, scores, headline
+
+
+def _line(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    return tuple(x for x, _ in points), tuple(y for _, y in points)
+
+
+def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
+    """What training and measuring took."""
+    lines = []
+    for task in dict.fromkeys(run.task for run in runs):
+        by_folder = {str(run.folder): run for run in runs}
+        for group in training_groups(runs, task):
+            members = [by_folder[str(row["train"].settings["model"])] for row in group.runs]
+            lasts = [row["train"] for row in group.runs]
+            source = sources.add(f"Training, {group.label}", "train", lasts)
+            speeds = [_speed(run) for run in members]
+            spent = [seconds for run in members if (seconds := _training_seconds(run)) is not None]
+            memory = [m for run in members if (m := _memory(run)) is not None]
+            measuring = [
+                sum(r.metrics.get("seconds", 0.0) for r in run.records if r.kind != "train")
+                for run in members
+            ]
+            cells = (
+                _plain([s for s in speeds if s is not None], "{:,.0f}", source),
+                _plain(spent, "{:,.0f} s", source),
+                _plain(memory, "{:.1f} GB", source) if memory else CellView("not recorded"),
+                _plain(measuring, "{:,.0f} s", None) if any(measuring) else NOTHING,
+            )
+            lines.append(LineView(group.label, _machines(members), cells))
+    if not lines:
+        return None
+    return TableView(
+        title="What it cost",
+        caption="Mean over runs. Training speed is the median over the log; training time is "
+        "computed from it and leaves out evaluation and start. Measuring is the sum over the "
+        "run's rows.",
+        columns=(
+            Column("Model"),
+            Column("Training", "images or windows a second"),
+            Column("Training time", "a run"),
+            Column("Memory", "peak"),
+            Column("Measuring", "a run"),
+        ),
+        lines=tuple(lines),
+    )
+
+
+def _plain(values: Sequence[float], shape: str, source: str | None) -> CellView:
+    if not values:
+        return NOTHING
+    return CellView(shape.format(sum(values) / len(values)), "", source)
+
+
+def _speed(run: Run) -> float | None:
+    name = "images_per_second"
+    found = [r.metrics[name] for r in run.of("train") if name in r.metrics]
+    return median(found) if found else None
+
+
+def _training_seconds(run: Run) -> float | None:
+    batch: Mapping[str, Any] = (run.recipe or {}).get("data", {})
+    size, last, total = batch.get("batch_size"), 0, 0.0
+    for record in run.of("train"):
+        speed = record.metrics.get("images_per_second")
+        if not size or not speed or record.step is None:
+            return None
+        total += (record.step - last) * size / speed
+        last = record.step
+    return total or None
+
+
+def _memory(run: Run) -> float | None:
+    found = [value for r in run.records for name, value in r.metrics.items() if name == "memory_gb"]
+    return max(found) if found else None
+
+
+def _machines(runs: Sequence[Run]) -> str:
+    names = dict.fromkeys(
+        str(machine.get("gpu") or f"{machine.get('cores')} cores")
+        for run in runs
+        for r in run.records
+        if isinstance(machine := r.settings.get("machine"), dict)
+    )
+    return ", ".join(names)

@@ -1,0 +1,80 @@
+"""Panels: pictures that go onto a page as SVG, light and dark, and into files as PNG."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+from matplotlib.figure import Figure, SubFigure
+
+from pidformer.files import atomic_path
+from pidformer.report.style import FAINT, INK, style
+
+DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
+"""What ink and grid become on a dark page; the colours of the models stand on both."""
+_WIDTH, _HEIGHT = 5.2, 3.6
+
+
+class Panel(NamedTuple):
+    """One picture of a figure: what is drawn on a (sub)figure, and its size in inches."""
+
+    draw: Callable[[Figure | SubFigure], None]
+    width: float = _WIDTH
+    height: float = _HEIGHT
+
+
+class Picture(NamedTuple):
+    """A panel as a page embeds it."""
+
+    light: str
+    dark: str
+    alt: str
+    width: int
+    height: int
+
+
+def svg(panel: Panel) -> str:
+    """A panel as SVG with a transparent ground."""
+    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
+        figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
+        panel.draw(figure)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :]
+
+
+def for_dark(drawn: str) -> str:
+    """The same SVG for a dark page."""
+    for light, dark in DARK.items():
+        drawn = drawn.replace(light, dark)
+    return drawn
+
+
+def picture(panel: Panel, alt: str) -> Picture:
+    """A panel with its data, ready for `<picture>`; `alt` says it in words."""
+    drawn = svg(panel)
+    light, dark = (
+        "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
+        for text in (drawn, for_dark(drawn))
+    )
+    return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height))
+
+
+def save_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
+    """All panels of a figure in one picture, PNG or SVG by its ending."""
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    size = columns * panels[0].width, rows * panels[0].height
+    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
+        figure = Figure(figsize=size, layout="constrained")
+        places = figure.subfigures(rows, columns, squeeze=False).flat
+        for panel, place in zip(panels, places, strict=False):
+            panel.draw(place)
+        is_svg = path.suffix == ".svg"
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=130, metadata={"Date": None} if is_svg else None)

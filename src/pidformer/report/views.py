@@ -1,0 +1,108 @@
+"""What a page shows of a table: cells of text, and where each number comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from pidformer.results import Record
+
+
+@dataclass(frozen=True)
+class CellView:
+    """A cell: its number, its interval, and the anchor of the records behind it."""
+
+    text: str
+    small: str = ""
+    source: str | None = None
+    is_clear: bool = False
+    """A difference whose 95 % interval leaves out zero."""
+    is_paper: bool = False
+    """The paper's number, not ours."""
+
+
+NOTHING = CellView("\u2013")
+NOT_MEASURED = CellView("\u2013", "not measured")
+
+
+@dataclass(frozen=True)
+class Note:
+    """What is missing, and the command that would make it."""
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Column:
+    title: str
+    small: str = ""
+    is_paper: bool = False
+
+
+@dataclass(frozen=True)
+class LineView:
+    title: str
+    small: str
+    cells: tuple[CellView, ...]
+    threat: str = ""
+
+
+@dataclass(frozen=True)
+class TableView:
+    title: str
+    caption: str
+    columns: tuple[Column, ...]
+    lines: tuple[LineView, ...]
+    notes: tuple[Note, ...] = ()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record in the appendix."""
+
+    anchor: str
+    row: str
+    record: Record
+    command: int
+    """Its place among the commands, from 1."""
+
+
+@dataclass
+class Sources:
+    """The appendix as it grows: records under what they were used for, commands once each."""
+
+    sections: dict[str, list[Entry]] = field(default_factory=dict)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    """Command and machine."""
+    _anchors: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, section: str, row: str, records: Sequence[Record]) -> str | None:
+        """The anchor of these records; None when there are none."""
+        if not records:
+            return None
+        if (section, row) in self._anchors:
+            return self._anchors[section, row]
+        anchor = f"record-{len(self._anchors) + 1}"
+        self._anchors[section, row] = anchor
+        entries = self.sections.setdefault(section, [])
+        for place, record in enumerate(records):
+            name = anchor if place == 0 else f"{anchor}-{place + 1}"
+            entries.append(Entry(name, row, record, self._command(record)))
+        return anchor
+
+    def _command(self, record: Record) -> int:
+        made = str(record.settings.get("command") or "command not recorded")
+        by = (made, machine_text(record))
+        if by not in self.commands:
+            self.commands.append(by)
+        return self.commands.index(by) + 1
+
+
+def machine_text(record: Record) -> str:
+    """The machine of a record in a few words."""
+    machine = record.settings.get("machine")
+    if not isinstance(machine, dict):
+        return "machine not recorded"
+    place = machine.get("gpu") or f"{machine.get('cpu')}, {machine.get('cores')} cores"
+    return f"{place}, Python {machine.get('python')}, torch {machine.get('torch')}"

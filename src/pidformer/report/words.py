@@ -1,0 +1,66 @@
+"""The findings in sentences, each chosen by the numbers it states."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pidformer.report.looks import Curves
+from pidformer.report.table1 import Line
+from pidformer.report.tables import Robustness, is_clear, minus
+
+
+def findings(table: Robustness | None, similarity: Sequence[Curves]) -> list[str]:
+    """What the first table and the similarity say of each model against the first."""
+    said: list[str] = []
+    if table is not None and table.groups:
+        names = [group.label for group in table.groups]
+        for place in range(1, len(names)):
+            said += _against(table.lines, names, place)
+        if len(names) == 1:
+            said += _alone(table.lines, names[0])
+    if similarity:
+        ends = [
+            (c.label, sum(run[1][-1] for run in c.runs) / len(c.runs)) for c in similarity if c.runs
+        ]
+        parts = ", ".join(f"{label} {value:.3f}" for label, value in ends)
+        said.append(f"Token similarity in the last layer: {parts} (1: all tokens alike).")
+    return said
+
+
+def _alone(lines: Sequence[Line], name: str) -> list[str]:
+    clean = next((line for line in lines if line.title == "Clean" and line.cells[0]), None)
+    if clean is None or clean.cells[0] is None:
+        return []
+    return [f"{name}: clean accuracy {clean.cells[0].value:.1f} %. Nothing to compare it with yet."]
+
+
+def _against(lines: Sequence[Line], names: Sequence[str], place: int) -> list[str]:
+    said = []
+    compared = [line for line in lines if line.differences[place] is not None]
+    for line in compared:
+        found, own, other = line.differences[place], line.cells[place], line.cells[0]
+        if line.title != "Clean" or found is None or own is None or other is None:
+            continue
+        ending = "" if is_clear(found) else ", not a clear one"
+        said.append(
+            f"Clean accuracy: {names[place]} {own.value:.1f} %, {names[0]} {other.value:.1f} %, a "
+            + minus(
+                f"difference of {found.points:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
+            )
+            + f"{ending}."
+        )
+    threats = [line for line in compared if line.title != "Clean"]
+    if threats:
+        ahead = behind = 0
+        for line in threats:
+            found = line.differences[place]
+            if found is not None and is_clear(found):
+                is_better = (found.points < 0) == line.lower_is_better
+                ahead, behind = ahead + is_better, behind + (not is_better)
+        level = len(threats) - ahead - behind
+        said.append(
+            f"Under {len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is "
+            f"ahead of {names[0]} in {ahead}, behind in {behind}, and level in {level} (by 95 % "
+            "intervals of the difference)."
+        )
+    return said

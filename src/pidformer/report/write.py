@@ -1,0 +1,303 @@
+"""One report from any number of run folders: HTML that needs nothing else, Markdown, figures."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pidformer.control import PIDGains
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+from pidformer.report import figures, looks
+from pidformer.report.collect import MAIN_TASK, Run, check_twins, collect, inputs_hash
+from pidformer.report.markdown import as_markdown
+from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.table1 import as_data
+from pidformer.report.tables import Robustness, other_table, robustness, robustness_view
+from pidformer.report.templates import page_template
+from pidformer.report.views import Entry, Note, Sources, TableView
+from pidformer.report.words import findings
+from pidformer.robustness.compare import Group
+
+DATA_FILE = "report.json"
+
+
+class FigureView(NamedTuple):
+    """A figure: its panels with words, or what would make it."""
+
+    name: str
+    title: str
+    caption: str
+    panels: list[figures.Drawn]
+    missing: Note | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What was written."""
+
+    out: Path
+    page: Path
+    markdown: Path
+    figures: tuple[Path, ...]
+    runs: int
+    findings: tuple[str, ...]
+    tables: tuple[dict[str, Any], ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "report": str(self.page),
+            "markdown": str(self.markdown),
+            "figures": [str(path) for path in self.figures],
+            "runs": self.runs,
+            "findings": list(self.findings),
+            "tables": list(self.tables),
+        }
+
+
+def write_report(
+    folders: Sequence[str | Path],
+    out: str | Path = "report",
+    *,
+    mixed: bool = False,
+    command: str | None = None,
+) -> Report:
+    """Read the records of all runs at and below `folders`; write report.html, report.md, figures.
+
+    Runs of one task must be twins, that is differ in gains and seed alone, and must have been
+    measured on the same images; `mixed` puts others into one report too, those that saw other
+    images into tables of their own.
+    """
+    runs = collect(folders)
+    if not mixed:
+        check_twins(runs)
+    out = _folder(Path(out))
+    sources = Sources()
+    tables = robustness(runs)
+    groups = looks.analysed(runs)
+    similarity = looks.similarity_curves(groups)
+    drawn = _figures(runs, tables, groups, similarity)
+    views = _views(runs, tables, sources)
+    details = [
+        view
+        for view in (looks.certificate_view(groups, sources), looks.cost_view(runs, sources))
+        if view is not None
+    ]
+    for table in tables:
+        for group in table.curves:
+            for row in dict.fromkeys(row for run in group.runs for row in run):
+                records = [run[row] for run in group.runs if row in run]
+                sources.add(f"Attack curves, {group.label}", row, records)
+    said = findings(tables[0] if tables else None, similarity)
+    written = _save_figures(drawn, out)
+    command = command or shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
+    content = {
+        "findings": said,
+        "tables": views,
+        "details": details,
+        "figures": drawn,
+        "verdicts": looks.certificate_verdicts(groups),
+        "sources": sources,
+        "runs": runs,
+        "command": command,
+        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "left_out": sum(run.left_out for run in runs),
+        "mixed": mixed,
+    }
+    page, text = out / "report.html", out / "report.md"
+    pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
+    html = page_template("report", "page.html.j2").render(
+        **content, pictures=pictures, entry_text=entry_text, missing_tables=_missing_tables(runs)
+    )
+    with atomic_path(page) as temporary:
+        temporary.write_text(html, encoding="utf-8")
+    with atomic_path(text) as temporary:
+        markdown = as_markdown(content, missing=_missing_tables(runs), entry_text=entry_text)
+        temporary.write_text(markdown, encoding="utf-8")
+    data = tuple(
+        {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
+    )
+    report = Report(
+        out=out,
+        page=page,
+        markdown=text,
+        figures=tuple(written),
+        runs=len(runs),
+        findings=tuple(said),
+        tables=data,
+    )
+    with atomic_path(out / DATA_FILE) as temporary:
+        fields = {"inputs": inputs_hash(folders)} | report.to_dict()
+        temporary.write_text(json.dumps(fields, indent=1))
+    return report
+
+
+def is_current(folders: Sequence[str | Path], out: str | Path) -> bool:
+    """Whether `out` holds the report of exactly these records."""
+    path = Path(out) / DATA_FILE
+    try:
+        known = json.loads(path.read_text())["inputs"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return known == inputs_hash(folders) and (Path(out) / "report.html").exists()
+
+
+def _folder(path: Path) -> Path:
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; --out names a folder")
+    try:
+        (path / "figures").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {path} ({error.strerror}); choose another --out"
+        ) from None
+    return path
+
+
+def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) -> list[TableView]:
+    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
+    views += [
+        view
+        for kind in ("segmentation", "language")
+        if (view := other_table(runs, sources, kind=kind)) is not None
+    ]
+    return views
+
+
+def _missing_tables(runs: Sequence[Run]) -> list[Note]:
+    """Tables without a single record, and what would make them."""
+    notes = []
+    folders = " ".join(str(run.folder) for run in runs if run.task == MAIN_TASK)
+    if not any(run.of("robustness") for run in runs):
+        command = f"pidformer evaluate {folders or 'RUNS'} --suite quick --data DIR"
+        notes.append(Note("Table 1: no record of robustness. This makes one:", command))
+    for kind, number, part in (("segmentation", 2, "table2"), ("language", 3, "table3")):
+        if not any(run.of(kind) for run in runs):
+            command = f"pidformer reproduce --scale small --only {part} --data DIR"
+            notes.append(Note(f"Table {number}: no record of {kind}. This makes some:", command))
+    return notes
+
+
+def _figures(
+    runs: Sequence[Run],
+    tables: Sequence[Robustness],
+    groups: Sequence[Group],
+    similarity: Sequence[looks.Curves],
+) -> list[FigureView]:
+    folders = " ".join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
+    curves = next((table.curves for table in tables if table.curves), [])
+    analyze = f"pidformer analyze {folders}"
+    evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd"
+    found = [
+        FigureView(
+            "similarity",
+            "Do the tokens grow alike?",
+            "Mean cosine between the tokens of an image after each layer, 1 when all are alike. "
+            "Thick: mean over seeds; thin: each seed.",
+            [figures.similarity_panel(similarity)] if similarity else [],
+            None
+            if similarity
+            else Note("Not drawn: no analysis record. This makes them:", analyze),
+        ),
+        FigureView(
+            "attacks",
+            "Under growing attacks",
+            "Accuracy by the largest change of a pixel. Thick: mean over seeds; thin: each seed.",
+            figures.attack_panels(curves) if curves else [],
+            None if curves else Note("Not drawn: no row over budgets. This makes them:", evaluate),
+        ),
+    ]
+    found += _training_figures(runs)
+    found.append(_stability_figure(runs, groups))
+    return found
+
+
+def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
+    found = []
+    for task in dict.fromkeys(run.task for run in runs):
+        losses, scores, headline = looks.training_curves(runs, task)
+        losses = [c for c in losses if c.runs and c.runs[0][0]]
+        if losses:
+            panels = figures.training_panels(losses, scores, headline)
+            suffix = "" if task == MAIN_TASK else f", {task}"
+            name = "training" if task == MAIN_TASK else f"training_{task}"
+            caption = "Loss on the training set and score on the validation set, as logged."
+            found.append(FigureView(name, f"Training{suffix}", caption, panels))
+    if not found:
+        note = Note("Not drawn: no training record.", "pidformer train RECIPE --out FOLDER")
+        found.append(FigureView("training", "Training", "", [], note))
+    return found
+
+
+def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureView:
+    marked: dict[str, Sequence[PIDGains]] = {}
+    for task in dict.fromkeys(run.task for run in runs):
+        by_folder = {str(run.folder): run for run in runs}
+        for group in looks.training_groups(runs, task):
+            gains = by_folder[str(group.runs[0]["train"].settings["model"])].gains
+            if gains:
+                marked[group.label] = gains
+    title = "Are the gains stable?"
+    if not marked:
+        note = Note("Not drawn: no run has a controller.", "pidformer stability --plot map.png")
+        return FigureView("stability", title, "", [], note)
+    measured = [
+        run["spectrum"].metrics["min_real"]
+        for group in groups
+        if looks.is_controlled(group)
+        for run in group.runs
+        if "spectrum" in run and "min_real" in run["spectrum"].metrics
+    ]
+    smallest = max(-1.0, min(measured)) if measured else None
+    how = (
+        "; dashed: the limit for the smallest real part that was measured in the controlled runs"
+        if measured
+        else " (pidformer analyze measures where they really are)"
+    )
+    caption = (
+        "Shaded: gains for which every mode of the idealised recursion decays, for eigenvalues "
+        f"kappa of attention from 0 to 1; red: its limit{how}. Markers: the runs' gains, green if "
+        "inside, ochre if inside for kappa from 0 only, red if outside. The recursion leaves out "
+        "the residual, the MLP, and that attention changes from layer to layer."
+    )
+    panel = figures.stability_panel(marked, smallest)
+    return FigureView("stability", title, caption, [panel])
+
+
+def _save_figures(drawn: Sequence[FigureView], out: Path) -> list[Path]:
+    written = []
+    for figure in drawn:
+        panels: list[Panel] = [panel for panel, _ in figure.panels]
+        for suffix in ("png", "svg"):
+            path = out / "figures" / f"{figure.name}.{suffix}"
+            if panels:
+                save_panels(panels, path)
+                written.append(path)
+            else:  # of an earlier report: nothing here would have made it
+                path.unlink(missing_ok=True)
+    return written
+
+
+_METRICS = ("top1", "aupr", "miou", "ppl", "min_real", "worst_radius", "similarity_layer_1", "loss")
+
+
+def entry_text(entry: Entry) -> dict[str, str]:
+    """A record of the appendix in words."""
+    record, settings = entry.record, entry.record.settings
+    name = next((n for n in _METRICS if n in record.metrics), None)
+    return {
+        "value": "" if name is None else f"{name} {record.metrics[name]:.4g}",
+        "run": str(settings.get("model", "")),
+        "threat": "" if settings.get("threat") in (None, "None") else str(settings["threat"]),
+        "seconds": f"{record.metrics['seconds']:.1f} s" if "seconds" in record.metrics else "",
+        "settings": ", ".join(
+            f"{key} {settings[key]}"
+            for key in ("data", "data_hash", "weights", "recipe", "seed", "limit", "domain")
+            if settings.get(key) is not None
+        ),
+    }

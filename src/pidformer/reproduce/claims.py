@@ -1,0 +1,195 @@
+"""Who works on which job: claims that several processes, on one disk, cannot both hold.
+
+A claim is a file `<job>.<n>.json` that is made exclusively; the one with the largest n counts. Its
+holder writes a rising number into it (the heartbeat). A claim is stale when its process is dead,
+which those on the same machine see at once, or when its heartbeat has not moved for `stale`
+seconds by the watcher's own clock: clocks of different machines are never compared. A stale claim
+n is taken over by making n + 1, which again only one can do. A holder that was overtaken (it had
+been suspended, say) notices at its next beat, and stops.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from pidformer.files import atomic_path
+
+BEAT, STALE = 5.0, 60.0
+
+
+class Claims:
+    """The claims in one folder, as one process sees them."""
+
+    def __init__(self, folder: Path, *, beat: float = BEAT, stale: float = STALE) -> None:
+        self.folder, self.beat, self.stale = folder, beat, stale
+        self._seen: dict[Path, tuple[str, float]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def take(self, job: str, on_beat: Callable[[], None] | None = None) -> Claim | None:
+        """The job's claim for this process; None while another holds it."""
+        number = self._latest(job)
+        if number and self._is_alive(self._path(job, number)):
+            return None
+        path = self._path(job, number + 1)
+        holder = {"job": job, "host": socket.gethostname(), **_myself(), "beat": 0}
+        return Claim(self, path, holder, on_beat) if _make(path, json.dumps(holder)) else None
+
+    def holder(self, job: str) -> dict[str, Any] | None:
+        """Who works on the job, if anyone does."""
+        number = self._latest(job)
+        if not number or not self._is_alive(self._path(job, number)):
+            return None
+        return _parse(_read(self._path(job, number))) or {}
+
+    def is_latest(self, path: Path) -> bool:
+        job, number = path.name.removesuffix(".json").rsplit(".", 1)
+        return self._latest(job) == int(number)
+
+    def clear(self, path: Path) -> None:
+        """Remove a claim, and the stale ones below it."""
+        job, number = path.name.removesuffix(".json").rsplit(".", 1)
+        for lower in range(int(number), 0, -1):
+            self._path(job, lower).unlink(missing_ok=True)
+
+    def tidy(self, job: str) -> None:
+        """Remove the claim that a killed process left on a job that is done."""
+        number = self._latest(job)
+        if number and not self._is_alive(self._path(job, number)):
+            self.clear(self._path(job, number))
+
+    def _path(self, job: str, number: int) -> Path:
+        return self.folder / f"{job}.{number}.json"
+
+    def _latest(self, job: str) -> int:
+        ends = (p.name[len(job) + 1 : -5] for p in self.folder.glob(f"{job}.*.json"))
+        return max((int(end) for end in ends if end.isdigit()), default=0)
+
+    def _is_alive(self, path: Path) -> bool:
+        text = _read(path)
+        if text is None:  # let go just now
+            return False
+        holder = _parse(text)
+        if holder is not None and holder.get("place") == _place():
+            return _born(int(holder["pid"])) == holder["born"]
+        seen, since = self._seen.get(path, (None, 0.0))
+        if seen != text:
+            self._seen[path] = (text, time.monotonic())
+            return True
+        return time.monotonic() - since < self.stale
+
+
+class Claim:
+    """A job that this process holds, with a thread that says so; lets go at the end of `with`."""
+
+    def __init__(
+        self,
+        claims: Claims,
+        path: Path,
+        holder: dict[str, Any],
+        on_beat: Callable[[], None] | None = None,
+    ) -> None:
+        self._claims, self._path, self._holder = claims, path, holder
+        self._on_beat = on_beat
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self.is_lost = False
+
+    def __enter__(self) -> Claim:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+        if not self.is_lost:
+            self._claims.clear(self._path)
+
+    def _beat(self) -> None:
+        while not self._ended.wait(self._claims.beat):
+            if not self._claims.is_latest(self._path):
+                self.is_lost = True
+                os.kill(os.getpid(), signal.SIGINT)  # training saves; what waits wakes up
+                return
+            self._holder["beat"] += 1
+            with atomic_path(self._path) as temporary:
+                temporary.write_text(json.dumps(self._holder))
+            if self._on_beat is not None:
+                self._on_beat()
+
+
+def _make(path: Path, text: str) -> bool:
+    """Make the file with its whole content; False if it is there already."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary.write_text(text)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    except OSError:  # a disk without links
+        try:
+            with open(path, "x") as file:
+                file.write(text)
+        except FileExistsError:
+            return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return None
+
+
+def _parse(text: str | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _myself() -> dict[str, Any]:
+    return {"place": _place(), "pid": os.getpid(), "born": _born(os.getpid())}
+
+
+def _place() -> str:
+    """Where process numbers mean the same: this boot of this machine, this container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {sys.platform}"
+
+
+def _born(pid: int) -> str | None:
+    """What tells a process from a later one of the same number; None when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]  # start time; a zombie is dead
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return None
+    return "alive"

@@ -1,0 +1,64 @@
+"""Jobs as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Kind = Literal["train", "evaluate", "analyze", "report"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """One piece of work; whether it is done is read from the folders it writes to."""
+
+    id: str
+    """Also the name of its claim: letters, digits, dots, dashes."""
+    kind: Kind
+    title: str
+    arguments: Mapping[str, Any]
+    needs: tuple[str, ...] = ()
+    """Jobs that come before it."""
+    seconds: float | None = None
+    """What it is expected to take on the machine the plan names."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "title": self.title,
+            "arguments": {k: _plain(v) for k, v in self.arguments.items()},
+            "needs": list(self.needs),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocked:
+    """A part of the plan that cannot be worked on here."""
+
+    part: str
+    state: Literal["not built yet", "not at this scale", "no data"]
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be done, in order."""
+
+    out: Path
+    jobs: tuple[Job, ...]
+    blocked: tuple[Blocked, ...] = ()
+    timed_on: str = ""
+    """The machine that the estimates are for."""
+    by_id: Mapping[str, Job] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", {job.id: job for job in self.jobs})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value

@@ -1,0 +1,290 @@
+"""Which jobs a table or figure needs at each scale: the one place that says so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pidformer.errors import InputError, unknown
+from pidformer.reproduce.jobs import Blocked, Job, Plan
+from pidformer.reproduce.work import TASKS
+from pidformer.training.recipe import shipped_recipes
+
+SCALES = ("demo", "small", "paper")
+PARTS = ("table1", "table2", "table3", "figures")
+
+
+class Evaluation(NamedTuple):
+    """A suite, or a curve over budgets, and its expected seconds a run."""
+
+    suite: str
+    seconds: float
+    curve: str | None = None
+    eps: str | None = None
+    domain: str = "pixel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one table or figure takes at one scale: the twins, and what is measured of each."""
+
+    recipes: tuple[str, ...]
+    data: tuple[str, ...] = ()
+    """Names that the set's folder may have; none for embedded data."""
+    task: str = "classification"
+    train_seconds: float
+    evaluations: tuple[Evaluation, ...] = ()
+    analyze_limit: int | None = None
+    """Images to look into; None for no analysis."""
+    analyze_seconds: float = 0.0
+    backbones: Mapping[str, str] = field(default_factory=dict)
+    """Recipes of Table 1 whose runs the recipes start from."""
+
+
+_DIGITS: dict[str, Any] = {
+    "recipes": ("digits/softmax.yaml", "digits/pid.yaml"),
+    "train_seconds": 11.0,
+}
+_TINY: dict[str, Any] = {
+    "recipes": (
+        "tiny_imagenet_100/deit_tiny_softmax.yaml",
+        "tiny_imagenet_100/deit_tiny_pid.yaml",
+        "tiny_imagenet_100/deit_tiny_pid_paper.yaml",
+    ),
+    "data": ("tiny-imagenet-100",),
+    "train_seconds": 110.0,
+}
+_IMAGENET: dict[str, Any] = {
+    "recipes": ("imagenet/deit_tiny_softmax.yaml", "imagenet/deit_tiny_pid.yaml"),
+    "data": ("imagenet", "imagenet-1k", "ILSVRC2012"),
+    "train_seconds": 300 * 1_281_167 / 5000,
+}
+
+TABLE: Mapping[tuple[str, str], Part] = {
+    ("table1", "demo"): Part(**_DIGITS, evaluations=(Evaluation("digits", 5.0),)),
+    ("figures", "demo"): Part(
+        **_DIGITS,
+        evaluations=(Evaluation("curve", 14.0, curve="fgsm,pgd", eps="0:24:8"),),
+        analyze_limit=1000,
+        analyze_seconds=4.0,
+    ),
+    ("table1", "small"): Part(
+        **_TINY,
+        evaluations=(
+            Evaluation("quick", 15.0),
+            Evaluation("ood", 5.0),
+            Evaluation("corruptions", 240.0),
+        ),
+    ),
+    ("figures", "small"): Part(
+        **_TINY,
+        evaluations=(Evaluation("curve", 60.0, curve="fgsm,pgd", eps="0:4:0.5"),),
+        analyze_limit=1000,
+        analyze_seconds=60.0,
+    ),
+    ("table1", "paper"): Part(
+        **_IMAGENET,
+        evaluations=(
+            Evaluation("paper", 7200.0, domain="normalized"),
+            Evaluation("paper", 7200.0),
+        ),
+    ),
+    ("figures", "paper"): Part(
+        **_IMAGENET,
+        evaluations=(Evaluation("curve", 3600.0, curve="fgsm,pgd", eps="0:8:1"),),
+        analyze_limit=1000,
+        analyze_seconds=600.0,
+    ),
+    ("table2", "small"): Part(
+        task="segmentation",
+        recipes=("camvid/softmax.yaml", "camvid/pid.yaml"),
+        data=("camvid",),
+        train_seconds=90.0,
+        evaluations=(Evaluation("single", 10.0), Evaluation("multi", 60.0)),
+    ),
+    ("table2", "paper"): Part(
+        task="segmentation",
+        recipes=("ade20k/segmenter_tiny_softmax.yaml", "ade20k/segmenter_tiny_pid.yaml"),
+        data=("ADEChallengeData2016", "ade20k"),
+        backbones={
+            "ade20k/segmenter_tiny_softmax.yaml": "imagenet/deit_tiny_softmax.yaml",
+            "ade20k/segmenter_tiny_pid.yaml": "imagenet/deit_tiny_pid.yaml",
+        },
+        train_seconds=43_200.0,
+        evaluations=(Evaluation("single", 600.0), Evaluation("multi", 3600.0)),
+    ),
+    ("table3", "small"): Part(
+        task="language",
+        recipes=("novels/softmax.yaml", "novels/pid.yaml"),
+        data=("novels",),
+        train_seconds=90.0,
+        evaluations=(Evaluation("valid", 60.0), Evaluation("test", 60.0)),
+    ),
+    ("table3", "paper"): Part(
+        task="language",
+        recipes=("wikitext103/lm_small_softmax.yaml", "wikitext103/lm_small_pid.yaml"),
+        data=("wikitext-103", "wikitext103", "wikitext-103-v1"),
+        train_seconds=86_400.0,
+        evaluations=(Evaluation("valid", 1800.0), Evaluation("test", 1800.0)),
+    ),
+}
+"""Seconds of `demo` are measured on two CPU cores, of `small` mostly on an H200; of `paper` they
+are guesses (5,000 images a second in training) until the first job of a kind has been timed."""
+TIMED_ON = {
+    "demo": "a 2.8 GHz CPU core",
+    "small": "one H200 GPU (a first guess until a job of the kind has run)",
+    "paper": "one H200 GPU (a first guess until a job of the kind has run)",
+}
+
+
+def make_plan(
+    out: str | Path,
+    *,
+    scale: str = "demo",
+    data: str | Path | None = None,
+    seeds: int = 2,
+    only: Sequence[str] = (),
+) -> Plan:
+    """The jobs of the parts `only` (all, by default) at a scale, with seeds 0 to `seeds` - 1."""
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    if seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}")
+    for name in only:
+        if name not in PARTS:
+            raise unknown("part", name, PARTS)
+    out = Path(out)
+    chosen: list[tuple[Part, Path | None]] = []
+    blocked: list[Blocked] = []
+    for name in PARTS:
+        if only and name not in only:
+            continue
+        part = TABLE.get((name, scale))
+        reason = _why_not(name, part, scale, data)
+        if reason is not None:
+            blocked.append(reason)
+        elif part is not None:
+            if part.backbones and "table1" not in (only or PARTS):
+                first = TABLE["table1", scale]
+                bare = replace(first, evaluations=(), recipes=tuple(part.backbones.values()))
+                chosen.append((bare, find_data(first, data)))
+            chosen.append((part, find_data(part, data)))
+    jobs = _jobs(out, chosen, seeds)
+    if jobs:
+        jobs.append(_report_job(out, jobs))
+    return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=TIMED_ON[scale])
+
+
+def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) -> Blocked | None:
+    if part is None:
+        return Blocked(part=name, state="not at this scale", reason="try --scale small")
+    lacking = sorted(set(part.recipes) - set(shipped_recipes()))
+    if lacking or part.task not in TASKS:
+        reason = f"no recipe {', '.join(lacking)}" if lacking else f"no evaluation of {part.task}"
+        return Blocked(part=name, state="not built yet", reason=reason)
+    if part.data and find_data(part, data) is None:
+        place = "say where with --data DIR" if data is None else f"no {part.data[0]} in {data}"
+        return Blocked(part=name, state="no data", reason=place)
+    first = TABLE.get(("table1", scale))
+    if part.backbones and first is not None and find_data(first, data) is None:
+        reason = f"its backbones are trained on {first.data[0]}, which is not in {data}"
+        return Blocked(part=name, state="no data", reason=reason)
+    return None
+
+
+def find_data(part: Part, data: str | Path | None) -> Path | None:
+    """The part's set: a folder of one of its names in `data`, or `data` itself."""
+    if not part.data or data is None:
+        return None
+    folder = Path(data)
+    spelled = {_letters(name) for name in part.data}
+    if _letters(folder.resolve().name) in spelled and folder.is_dir():
+        return folder
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    return next((p for p in inner if p.is_dir() and _letters(p.name) in spelled), None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_. ]", "", name).lower()
+
+
+def _jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) -> list[Job]:
+    """By run: train, then what is measured, one after the other: a run folder has one writer."""
+    jobs: list[Job] = []
+    recipes = dict.fromkeys(recipe for part, _ in parts for recipe in part.recipes)
+    for seed in range(seeds):
+        for recipe in recipes:
+            own = [(part, data) for part, data in parts if recipe in part.recipes]
+            jobs += _run_jobs(out, recipe, seed, own)
+    return jobs
+
+
+def _run_jobs(
+    out: Path, recipe: str, seed: int, parts: Sequence[tuple[Part, Path | None]]
+) -> list[Job]:
+    name = f"{recipe.removesuffix('.yaml')}-seed{seed}"
+    run, slug = out / "runs" / name, name.replace("/", ".")
+    first, data = parts[0]
+    shared = {"run": run, "data": data, "task": first.task}
+    more: dict[str, Any] = {"recipe": recipe, "seed": seed, "overrides": ()}
+    needs: tuple[str, ...] = ()
+    if recipe in first.backbones:
+        backbone = f"{first.backbones[recipe].removesuffix('.yaml')}-seed{seed}"
+        more["overrides"] = (f"segmentation.backbone={out / 'runs' / backbone}",)
+        needs = (f"train.{backbone.replace('/', '.')}",)
+    jobs = [
+        Job(
+            id=f"train.{slug}",
+            kind="train",
+            title=f"train {name}",
+            arguments=shared | more,
+            needs=needs,
+            seconds=first.train_seconds,
+        )
+    ]
+
+    def add(job_id: str, kind: Any, what: str, arguments: dict[str, Any], seconds: float) -> None:
+        needs = (jobs[-1].id,)
+        title = f"{kind} {name}: {what}"
+        jobs.append(
+            Job(
+                id=job_id,
+                kind=kind,
+                title=title,
+                arguments=shared | arguments,
+                needs=needs,
+                seconds=seconds,
+            )
+        )
+
+    for part, _ in parts:
+        for one in part.evaluations:
+            what = one.suite if one.domain == "pixel" else f"{one.suite}, {one.domain}"
+            arguments = {k: v for k, v in one._asdict().items() if k != "seconds"}
+            job_id = f"evaluate.{slug}.{one.suite}.{one.domain}"
+            add(job_id, "evaluate", what, arguments, one.seconds)
+    limits = [part for part, _ in parts if part.analyze_limit is not None]
+    if limits:
+        arguments = {"limit": limits[0].analyze_limit, "out": out / "analysis" / name}
+        add(f"analyze.{slug}", "analyze", "tokens", arguments, limits[0].analyze_seconds)
+    return jobs
+
+
+def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
+    tasks = {str(job.arguments["task"]) for job in jobs}
+    recipes = {str(job.arguments["recipe"]).split("/")[0] for job in jobs if job.kind == "train"}
+    return Job(
+        id="report",
+        kind="report",
+        title="report",
+        arguments={
+            "folders": (out / "runs",),
+            "out": out / "report",
+            "mixed": len(recipes) > len(tasks),
+        },
+        needs=tuple(job.id for job in jobs),
+        seconds=8.0,
+    )

@@ -1,0 +1,238 @@
+"""Work through a plan: take what is ready, leave what others hold, end when all is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pidformer.devices import as_device
+from pidformer.errors import InputError
+from pidformer.reproduce.claims import BEAT, STALE, Claims
+from pidformer.reproduce.display import Display
+from pidformer.reproduce.jobs import Job, Plan
+from pidformer.reproduce.plan import make_plan
+from pidformer.reproduce.times import Spent, Times, estimates
+from pidformer.reproduce.work import Setting, do, is_done
+from pidformer.training.loop import Interrupted
+
+POLL = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A job as the table shows it."""
+
+    job: Job
+    state: str
+    spent: float
+    estimate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The plan as it stands."""
+
+    plan: Plan
+    lines: tuple[Line, ...]
+    failed: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def left(self) -> float:
+        """Expected seconds of work that is left, for one process."""
+        return sum(
+            max(0.0, (line.estimate or 0.0) - line.spent)
+            for line in self.lines
+            if line.state != "done"
+        )
+
+    @property
+    def spent(self) -> float:
+        return sum(line.spent for line in self.lines)
+
+    @property
+    def report(self) -> Path:
+        return self.plan.out / "report" / "report.html"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "out": str(self.plan.out),
+            "report": str(self.report) if self.report.exists() else None,
+            "timed_on": self.plan.timed_on,
+            "seconds_spent": round(self.spent, 1),
+            "seconds_left": round(self.left, 1),
+            "jobs": [
+                line.job.to_dict()
+                | {"state": line.state, "seconds": line.spent, "estimate": line.estimate}
+                for line in self.lines
+            ],
+            "blocked": [vars(part) for part in self.plan.blocked],
+            "failed": self.failed,
+        }
+
+
+def reproduce(
+    out: str | Path = "reproduction",
+    *,
+    scale: str = "demo",
+    data: str | Path | None = None,
+    seeds: int = 2,
+    only: Sequence[str] = (),
+    device: str = "auto",
+    dry_run: bool = False,
+    is_shown: bool = True,
+) -> Outcome:
+    """Train, evaluate, analyse and report what the paper's tables and figures need.
+
+    Run again, also after a kill, it goes on where it stopped; several processes, on one machine or
+    on several that share a disk, may work on the same `out`. `dry_run` only shows the plan.
+    """
+    plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only)
+    as_device(device)
+    if plan.out.exists() and not plan.out.is_dir():
+        raise InputError(f"{out} is a file; --out names a folder")
+    if dry_run:
+        return look(plan)
+    if not plan.jobs:
+        reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
+        raise InputError(f"nothing of this plan can be made here ({reasons})")
+    return run_plan(plan, Setting(device=device), is_shown=is_shown)
+
+
+def run_plan(
+    plan: Plan,
+    setting: Setting | None = None,
+    *,
+    is_shown: bool = True,
+    beat: float = BEAT,
+    stale: float = STALE,
+    poll: float = POLL,
+) -> Outcome:
+    """Work on the plan until every job is done, here or elsewhere, or cannot be."""
+    setting = setting or Setting()
+    try:
+        claims = Claims(plan.out / "claims", beat=beat, stale=stale)
+        times = Times(plan.out / "jobs")
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {plan.out} ({error.strerror}); choose another --out"
+        ) from None
+    done: set[str] = set()
+    failed: dict[str, str] = {}
+    with Display(plan, is_shown=is_shown) as display:
+        while True:
+            done |= {job.id for job in plan.jobs if job.id not in done and is_done(job)}
+            display.show(_lines(plan, done, failed, claims, times))
+            ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
+            if not ready:
+                break
+            attempts = (
+                _attempt(plan, job, setting, claims, times, done, failed, display) for job in ready
+            )
+            if not any(attempts):  # the first success ends the round
+                time.sleep(poll)
+        for job_id in done:
+            claims.tidy(job_id)
+        lines = _lines(plan, done, failed, claims, times)
+        display.show(lines)
+    return Outcome(plan=plan, lines=lines, failed=failed)
+
+
+def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
+    """What comes before it is done; a report is made of what there is."""
+    if job.id in done or job.id in failed:
+        return False
+    if job.kind == "report":
+        return all(need in done or need in failed for need in job.needs)
+    return all(need in done for need in job.needs)
+
+
+def _attempt(
+    plan: Plan,
+    job: Job,
+    setting: Setting,
+    claims: Claims,
+    times: Times,
+    done: set[str],
+    failed: dict[str, str],
+    display: Display,
+) -> bool:
+    """Do a job unless another holds it; whether there is news."""
+    before, begun = times.read(job), time.perf_counter()
+
+    def spent() -> Spent:
+        return Spent(before.seconds + time.perf_counter() - begun, before.starts + 1)
+
+    claim = claims.take(job.id, on_beat=lambda: times.write(job, spent()))
+    if claim is None:
+        return False
+    with claim:
+        if is_done(job):  # by another process, between the look and the claim
+            done.add(job.id)
+            return True
+        times.write(job, spent())
+        display.begin(job)
+        try:
+            do(job, setting)
+            done.add(job.id)
+        except InputError as error:
+            failed[job.id] = str(error)
+            failed.update(_that_need(plan, job.id))
+        except (KeyboardInterrupt, Interrupted):
+            if not claim.is_lost:
+                raise
+            return True  # another process has it now
+        finally:
+            times.write(job, spent())
+        display.end(job, time.perf_counter() - begun, failed.get(job.id))
+    return True
+
+
+def _that_need(plan: Plan, failed: str) -> dict[str, str]:
+    """The jobs that cannot be done without a failed one; a report is made all the same."""
+    found = {failed: ""}
+    for job in plan.jobs:  # in order: what is needed comes first
+        if job.kind != "report" and any(need in found for need in job.needs):
+            found[job.id] = f"needs {failed}"
+    del found[failed]
+    return found
+
+
+def look(plan: Plan) -> Outcome:
+    """The plan as it stands, without working on it or writing anything."""
+    done = {job.id for job in plan.jobs if is_done(job)}
+    exists = plan.out.is_dir()
+    claims = Claims(plan.out / "claims") if exists else None
+    times = Times(plan.out / "jobs") if exists else None
+    return Outcome(plan=plan, lines=_lines(plan, done, {}, claims, times))
+
+
+def _lines(
+    plan: Plan,
+    done: set[str],
+    failed: dict[str, str],
+    claims: Claims | None,
+    times: Times | None,
+) -> tuple[Line, ...]:
+    spent = {job.id: times.read(job) if times else Spent() for job in plan.jobs}
+    expected = estimates(plan, spent, done)
+    return tuple(
+        Line(
+            job=job,
+            state=_state(job, done, failed, claims),
+            spent=spent[job.id].seconds,
+            estimate=expected[job.id],
+        )
+        for job in plan.jobs
+    )
+
+
+def _state(job: Job, done: set[str], failed: dict[str, str], claims: Claims | None) -> str:
+    if job.id in done:
+        return "done"
+    if job.id in failed:
+        return "failed"
+    holder = claims.holder(job.id) if claims is not None else None
+    return f"running ({holder.get('host')}, {holder.get('pid')})" if holder else "waiting"

@@ -1,0 +1,287 @@
+"""How a job is done, and how its folders tell that it has been."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pidformer import results
+from pidformer.checkpoint import load
+from pidformer.devices import as_device
+from pidformer.report.analyze import analyze
+from pidformer.report.write import is_current, write_report
+from pidformer.reproduce.jobs import Job
+from pidformer.robustness.bench import Bench
+from pidformer.robustness.run import remaining, run_suite
+from pidformer.robustness.segmentation import evaluate_segmentation
+from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
+from pidformer.subjects import fingerprint, open_subject
+from pidformer.training import load_recipe
+from pidformer.training.run import train
+
+SAMPLE_SEED = 0
+"""What the images to look into are drawn with; the same for every run."""
+_WEIGHTS = "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all jobs of a process share."""
+
+    device: str = "auto"
+    is_shown: bool = False
+    overrides: tuple[str, ...] = ()
+    """For every recipe; not part of the plan."""
+
+
+def do(job: Job, setting: Setting) -> None:
+    """Work on a job until it is done; going on where an earlier try stopped."""
+    _DO[job.kind](job, setting)
+
+
+def is_done(job: Job) -> bool:
+    """Whether the job's folders hold all that it makes."""
+    return _IS_DONE[job.kind](job)
+
+
+def _train(job: Job, setting: Setting) -> None:
+    about = job.arguments
+    recipe = load_recipe(
+        about["recipe"], [*setting.overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
+    )
+    train(
+        recipe, about["run"], data=about["data"], device=setting.device, is_shown=setting.is_shown
+    )
+
+
+def _is_trained(job: Job) -> bool:
+    return (Path(job.arguments["run"]) / _WEIGHTS).exists()  # written last
+
+
+def _evaluate(job: Job, setting: Setting) -> None:
+    TASKS[job.arguments["task"]].evaluate(job, setting)
+
+
+def _is_evaluated(job: Job) -> bool:
+    run = Path(job.arguments["run"])
+    if not (run / _WEIGHTS).exists() or not (run / results.FILE_NAME).exists():
+        return False
+    return _evaluated_at(_Frozen(job), _stamp(run))
+
+
+@lru_cache(maxsize=1024)
+def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
+    return TASKS[frozen.job.arguments["task"]].is_evaluated(frozen.job)
+
+
+def _evaluate_classifier(job: Job, setting: Setting) -> None:
+    suite = _suite(job.arguments)
+    run_suite(_bench(job, setting.device), suite, command=_command(job), is_shown=setting.is_shown)
+
+
+def _is_classifier_evaluated(job: Job) -> bool:
+    names = {r.settings.get("row") for r in results.read(job.arguments["run"])}
+    suite = _suite(job.arguments)
+    wanted = {row.name for row in suite.rows} - {"clean"} or {"clean"}
+    if names.isdisjoint(wanted):
+        return False  # not begun: no need to open the model
+    return not remaining(_bench(job, "cpu"), suite)
+
+
+def _evaluate_segmenter(job: Job, setting: Setting) -> None:
+    about = job.arguments
+    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, views={about['suite']!r}"
+    command = f"pidformer.robustness.segmentation.evaluate_segmentation({place})"
+    evaluate_segmentation(
+        about["run"],
+        data=about["data"],
+        views=about["suite"],
+        device=setting.device,
+        command=command,
+    )
+
+
+def _is_segmenter_evaluated(job: Job) -> bool:
+    """A record of these views of the undisturbed set and the present weights."""
+    about = job.arguments
+    wanted = {"views": about["suite"], "row": "clean", "limit": None}
+    found = _records(job, "segmentation", wanted)
+    return bool(found) and fingerprint(load(about["run"])) in found
+
+
+def _evaluate_language(job: Job, setting: Setting) -> None:
+    from pidformer.training.evaluate_language import evaluate_language  # transformers: seconds
+
+    about = job.arguments
+    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, split={about['suite']!r}"
+    command = f"pidformer.training.evaluate_language.evaluate_language({place})"
+    evaluate_language(
+        about["run"],
+        data=about["data"],
+        split=about["suite"],
+        device=setting.device,
+        command=command,
+    )
+
+
+def _is_language_evaluated(job: Job) -> bool:
+    """A record of this split in the paper's protocol and of the present weights."""
+    from pidformer.language import load_language
+
+    about = job.arguments
+    wanted = {"split": about["suite"], "protocol": "sliding", "noise": "None", "limit": None}
+    found = _records(job, "language", wanted)
+    return bool(found) and fingerprint(load_language(about["run"]).model) in found
+
+
+def _records(job: Job, kind: str, wanted: Mapping[str, Any]) -> set[str]:
+    """Of which weights there is such a record."""
+    return {
+        str(r.settings.get("weights"))
+        for r in results.read(job.arguments["run"])
+        if r.kind == kind and all(r.settings.get(k) == v for k, v in wanted.items())
+    }
+
+
+def _bench(job: Job, device: str) -> Bench:
+    about = job.arguments
+    subject = open_subject(about["run"])
+    location = about["data"] or subject.data or "digits"
+    return Bench(
+        subject=subject,
+        location=location,
+        device=as_device(device),
+        domain=about.get("domain", "pixel"),
+        allow_missing=True,
+    )
+
+
+def _suite(about: Mapping[str, Any]) -> Suite:
+    if about.get("curve"):
+        return curve_suite(about["curve"].split(","), read_budgets(about["eps"]))
+    return load_suite(about["suite"])
+
+
+def _command(job: Job) -> str:
+    """What a person would type for this job alone."""
+    about = job.arguments
+    words = ["pidformer", job.kind, str(about["run"])]
+    if job.kind == "analyze":
+        words += ["--limit", str(about["limit"]), "--out", str(about["out"])]
+    elif about.get("curve"):
+        words += ["--curve", about["curve"], "--eps", about["eps"]]
+    else:
+        words += ["--suite", str(about["suite"])]
+    if about.get("domain", "pixel") != "pixel":
+        words += ["--domain", about["domain"]]
+    if about["data"] is not None:
+        words += ["--data", str(about["data"])]
+    return " ".join(words)
+
+
+def _analyze(job: Job, setting: Setting) -> None:
+    about = job.arguments
+    run = Path(about["run"])
+    begun = _analysis_records(job)
+    if begun:  # of a try that was killed between its records: it starts anew
+        kept = [r for r in results.read(run) if r.to_json() not in begun]
+        results.rewrite(run, kept)
+    analyze(
+        [run],
+        data=about["data"],
+        out=about["out"],
+        limit=about["limit"],
+        seed=SAMPLE_SEED,
+        device=setting.device,
+        command=_command(job),
+        is_shown=setting.is_shown,
+    )
+
+
+def _is_analyzed(job: Job) -> bool:
+    """The certificate is the last of its records."""
+    run = Path(job.arguments["run"])
+    if not (run / _WEIGHTS).exists():
+        return False
+    return any('"certificate"' in text for text in _analysis_records(job))
+
+
+def _analysis_records(job: Job) -> set[str]:
+    """The records of this analysis of the present weights."""
+    run = Path(job.arguments["run"])
+    found = [
+        r
+        for r in results.read(run)
+        if r.kind == "analysis"
+        and r.settings.get("limit") == job.arguments["limit"]
+        and r.settings.get("seed") == SAMPLE_SEED
+    ]
+    if not found:
+        return set()
+    weights = _weights(run, _stamp(run)[0])
+    return {r.to_json() for r in found if r.settings.get("weights") == weights}
+
+
+@lru_cache(maxsize=256)
+def _weights(run: Path, written: int) -> str:
+    return fingerprint(open_subject(run).model)
+
+
+def _report(job: Job, setting: Setting) -> None:
+    about = job.arguments
+    write_report(about["folders"], about["out"], mixed=about["mixed"])
+
+
+def _is_reported(job: Job) -> bool:
+    return is_current(job.arguments["folders"], job.arguments["out"])
+
+
+def _stamp(run: Path) -> tuple[int, ...]:
+    """Changes whenever the run's weights or records do."""
+    weights, records = (run / name for name in (_WEIGHTS, results.FILE_NAME))
+    return weights.stat().st_mtime_ns, records.stat().st_mtime_ns, records.stat().st_size
+
+
+class _Frozen:
+    """A job as the key of a cache: the same id and folder are the same job."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self._key = (job.id, str(job.arguments.get("run")))
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Frozen) and self._key == other._key
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """How the runs of a task are measured."""
+
+    evaluate: Callable[[Job, Setting], None]
+    is_evaluated: Callable[[Job], bool]
+
+
+TASKS: dict[str, Evaluator] = {
+    "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated),
+    "segmentation": Evaluator(_evaluate_segmenter, _is_segmenter_evaluated),
+    "language": Evaluator(_evaluate_language, _is_language_evaluated),
+}
+"""Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
+_DO: dict[str, Callable[[Job, Setting], None]] = {
+    "train": _train,
+    "evaluate": _evaluate,
+    "analyze": _analyze,
+    "report": _report,
+}
+_IS_DONE: dict[str, Callable[[Job], bool]] = {
+    "train": _is_trained,
+    "evaluate": _is_evaluated,
+    "analyze": _is_analyzed,
+    "report": _is_reported,
+}

@@ -1,0 +1,116 @@
+import json
+
+import pytest
+
+import pidformer as pf
+from pidformer.reproduce import make_plan, reproduce
+from pidformer.reproduce.plan import PARTS, SCALES, TABLE
+from pidformer.reproduce.times import Spent, estimates
+from pidformer.reproduce.work import TASKS
+from pidformer.robustness.suite import load_suite
+from pidformer.training.recipe import load_recipe
+
+
+def test_the_demo_trains_measures_and_reports_the_twins(tmp_path):
+    plan = make_plan(tmp_path / "out", seeds=2)
+    kinds = [job.kind for job in plan.jobs]
+    assert kinds.count("train") == 4 and kinds[-1] == "report" and kinds.count("analyze") == 4
+    assert len(plan.by_id) == len(plan.jobs) == 17
+    assert {blocked.part for blocked in plan.blocked} == {"table2", "table3"}
+    json.dumps([job.to_dict() for job in plan.jobs])  # plain data
+
+
+def test_what_is_needed_comes_first_and_a_run_has_one_writer(tmp_path):
+    plan = make_plan(tmp_path, seeds=3)
+    seen = set()
+    by_run = {}
+    for job in plan.jobs:
+        assert set(job.needs) <= seen
+        seen.add(job.id)
+        if "run" in job.arguments:
+            by_run.setdefault(job.arguments["run"], []).append(job)
+    assert len(by_run) == 6
+    for jobs in by_run.values():
+        assert [job.needs for job in jobs[1:]] == [(job.id,) for job in jobs[:-1]]
+
+
+def test_only_the_asked_parts(tmp_path):
+    table = make_plan(tmp_path, only=["table1"])
+    assert not any(job.kind == "analyze" or job.arguments.get("curve") for job in table.jobs)
+    figures = make_plan(tmp_path, only=["figures"])
+    assert not any(job.arguments.get("suite") == "digits" for job in figures.jobs)
+
+
+@pytest.mark.parametrize("key", TABLE, ids="-".join)
+def test_the_table_names_recipes_and_suites_that_exist(key, tmp_path):
+    part, scale = key
+    for name in (*TABLE[key].data[:1], "imagenet"):
+        (tmp_path / name).mkdir(exist_ok=True)
+    plan = make_plan(tmp_path / "out", scale=scale, data=tmp_path, only=[part], seeds=1)
+    assert not plan.blocked
+    for job in plan.jobs:
+        if job.kind == "train":
+            assert load_recipe(job.arguments["recipe"]).task == job.arguments["task"]
+        if job.kind == "evaluate" and job.arguments["task"] == "classification":
+            assert job.arguments["curve"] or load_suite(job.arguments["suite"]).rows
+
+
+def test_what_is_not_built_is_listed(tmp_path, monkeypatch):
+    (tmp_path / "camvid").mkdir()
+    make = {"scale": "small", "data": tmp_path, "only": ["table2"]}
+    assert make_plan(tmp_path / "out", **make).jobs
+    monkeypatch.delitem(TASKS, "segmentation")
+    (blocked,) = make_plan(tmp_path / "out", **make).blocked
+    assert blocked.state == "not built yet" and "segmentation" in blocked.reason
+    monkeypatch.setattr("pidformer.reproduce.plan.shipped_recipes", lambda: ["camvid/pid.yaml"])
+    (blocked,) = make_plan(tmp_path / "out", **make).blocked
+    assert blocked.reason == "no recipe camvid/softmax.yaml"
+
+
+def test_data_is_found_by_its_usual_names(tmp_path):
+    plan = make_plan(tmp_path / "out", scale="small", only=["table1"])
+    assert plan.blocked[0].state == "no data" and "--data" in plan.blocked[0].reason
+    plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
+    assert plan.blocked[0].state == "no data" and not plan.jobs
+    (tmp_path / "Tiny_ImageNet_100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
+    assert plan.jobs[0].arguments["data"] == tmp_path / "Tiny_ImageNet_100"
+
+
+def test_estimates_learn_from_what_was_done(tmp_path):
+    plan = make_plan(tmp_path, seeds=2)
+    trains = [job for job in plan.jobs if job.kind == "train"]
+    spent = {job.id: Spent() for job in plan.jobs} | {trains[0].id: Spent(100.0, 1)}
+    found = estimates(plan, spent, {trains[0].id})
+    assert found[trains[1].id] == 100.0
+    assert found["report"] == plan.by_id["report"].seconds
+
+
+def test_a_dry_run_writes_nothing(run, tmp_path):
+    out = tmp_path / "out"
+    code, text, _ = run("reproduce", "--out", out, "--dry-run")
+    assert code == 0 and "waiting" in text and "17 jobs" in text and not out.exists()
+    code, text, _ = run("reproduce", "--out", out, "--dry-run", "--json")
+    found = json.loads(text)
+    assert found["seconds_left"] > 60 and len(found["jobs"]) == 17
+    assert {job["state"] for job in found["jobs"]} == {"waiting"} and not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"scale": "huge"}, "scale"),
+        ({"seeds": 0}, "seeds"),
+        ({"only": ["table9"]}, "did you mean"),
+        ({"device": "tpu"}, "device"),
+        ({"scale": "small"}, "--data"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path, options, words):
+    with pytest.raises(pf.InputError, match=words):
+        reproduce(tmp_path / "out", is_shown=False, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_every_scale_has_parts():
+    assert {scale for _, scale in TABLE} == set(SCALES) and {p for p, _ in TABLE} == set(PARTS)

@@ -1,0 +1,123 @@
+import json
+import subprocess
+import sys
+
+import pytest
+
+from pidformer import results
+from pidformer.reproduce import run_plan
+from pidformer.reproduce.run import look
+from pidformer.reproduce.work import Setting, is_done
+from tests.reproduce.tiny import records_of, tiny_plan
+
+CPU = Setting(device="cpu")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A tiny plan, worked through without disturbance."""
+    root = tmp_path_factory.mktemp("whole")
+    plan = tiny_plan(root / "inputs", root / "out")
+    return run_plan(plan, CPU, is_shown=False)
+
+
+def starts(out):
+    paths = (out / "jobs").glob("*.json")
+    return {path.stem: json.loads(path.read_text())["starts"] for path in paths}
+
+
+def test_a_plan_is_worked_through(whole):
+    assert {line.state for line in whole.lines} == {"done"} and not whole.failed
+    assert whole.report.exists() and whole.left == 0 and whole.spent > 0
+    assert set(starts(whole.plan.out).values()) == {1}
+    assert list((whole.plan.out / "claims").iterdir()) == []
+    json.dumps(whole.to_dict())
+
+
+def test_records_name_the_command_that_makes_them_alone(whole):
+    records = results.read(whole.plan.out / "runs" / "pid-seed0")
+    commands = {r.settings["command"] for r in records if r.settings.get("command")}
+    assert {command.split()[1] for command in commands} == {"evaluate", "analyze"}
+    assert all("reproduce" not in command for command in commands)
+
+
+def test_a_second_run_does_nothing(whole):
+    before = records_of(whole.plan.out)
+    again = run_plan(whole.plan, CPU, is_shown=False)
+    assert records_of(whole.plan.out) == before and not again.failed
+    assert set(starts(whole.plan.out).values()) == {1}
+
+
+def test_what_is_done_is_read_from_the_folders(whole):
+    plan = whole.plan
+    run = plan.out / "runs" / "softmax-seed0"
+    kept = results.read(run)
+    rows = [r for r in kept if r.settings.get("row") != "noise"]
+    results.rewrite(run, rows)
+    states = {line.job.id: line.state for line in look(plan).lines}
+    assert states["evaluate.softmax"] == "waiting" and states["train.softmax"] == "done"
+    assert states["report"] == "waiting"  # it showed a record that is gone
+    results.rewrite(run, kept)
+    assert {line.state for line in look(plan).lines} == {"done"}
+
+
+def test_half_an_analysis_is_none(whole):
+    plan = whole.plan
+    job = plan.by_id["analyze.pid"]
+    run = job.arguments["run"]
+    kept = results.read(run)
+    results.rewrite(run, kept[:-1])  # killed before the certificate
+    assert not is_done(job)
+    run_plan(plan, CPU, is_shown=False)
+    assert is_done(job) and len(results.read(run)) == len(kept)
+
+
+def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
+    (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
+    found = run_plan(plan, CPU, is_shown=False)
+    states = {line.job.id: line.state for line in found.lines}
+    assert states["train.pid"] == states["evaluate.pid"] == "failed"
+    assert states["evaluate.softmax"] == states["report"] == "done"
+    assert "optim.lr" in found.failed["train.pid"]
+
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+torch.set_num_threads(1)
+from pidformer.reproduce import run_plan
+from pidformer.reproduce.work import Setting
+from tests.reproduce.tiny import tiny_plan
+plan = tiny_plan(Path(sys.argv[1]), Path(sys.argv[2]))
+found = run_plan(plan, Setting(device="cpu"), is_shown=False, beat=0.2, poll=0.1)
+sys.exit(1 if found.failed else 0)
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_share_the_jobs(whole, tmp_path):
+    tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out")]
+    pair = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=300) for process in pair] == [0, 0]
+    assert set(starts(tmp_path / "out").values()) == {1}  # each job ran once
+    found, expected = records_of(tmp_path / "out"), records_of(whole.plan.out)
+    assert without_inputs(found) == without_inputs(expected)
+
+
+def without_inputs(records):
+    """The suite's file lies elsewhere; so do the commands' words."""
+    for lines in records.values():
+        for line in lines:
+            line["settings"].pop("command", None)
+    return records
+
+
+@pytest.mark.slow
+def test_kills_change_no_record(tmp_path):
+    command = [sys.executable, "-m", "tests.reproduce.kill", str(tmp_path), "3", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["killed"] == 3 and found["same"]
