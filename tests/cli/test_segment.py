@@ -131,3 +131,22 @@ def test_training_on_a_bad_tree_is_one_line_and_code_2(run, tmp_path):
     (root / "images/training/ADE_training_00000003.jpg").unlink()
     code, _, error = run(*arguments, "--out", tmp_path / "c", "segmentation.scale=[64, 24]")
     assert code == 2 and "no partner" in error and len(error.splitlines()) == 1
+
+
+def test_evaluate_gives_miou(run, trained):
+    folder, data = trained
+    code, text, err = run("evaluate", folder, "--data", data, "--device", "cpu", "--json")
+    assert code == 0, err
+    (rows,) = json.loads(text)["runs"].values()
+    assert 0 <= rows["clean"]["miou_low"] <= rows["clean"]["miou"] <= 100
+    code, text, _ = run(
+        "evaluate", folder, "--data", data, "--device", "cpu", "--views", "multi", "--limit", 2
+    )
+    assert code == 0 and "mIoU" in text
+    for arguments, words in [
+        (["--data", data, "--suite", "paper"], "clean, robustness"),
+        ([], "--data DIR"),
+        (["--data", data, "--views", "many"], "single"),
+    ]:
+        code, _, err = run("evaluate", folder, *arguments, "--device", "cpu")
+        assert code == 2 and words in err and err.count("\n") == 1, err

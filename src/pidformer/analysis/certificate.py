@@ -119,7 +119,7 @@ class Certificate:
                 f"{self.peak_growth:.2f}"
             )
         return (
-            f"unstable in the idealised recursion: {100 * (self.outside or 0):.1f} % of the "
+            f"unstable in the idealised recursion: {100 * (self.outside or 0):.2g} % of the "
             f"measured modes lie outside the unit circle, the worst grows by "
             f"{self.worst_radius:.3f} a layer ({where}); over {depth} layers a perturbation of "
             f"v_0 grows at most to {self.peak_growth:.2f}"

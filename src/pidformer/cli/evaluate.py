@@ -51,6 +51,13 @@ def evaluate(
         str | None, typer.Option(help="Other gains than a run was trained with: P,I,D[,BETA].")
     ] = None,
     ema: Annotated[bool, typer.Option("--ema", help="Use the averaged weights of runs.")] = False,
+    views: Annotated[
+        str, typer.Option(help="Segmentation: single, or multi (six scales, flipped too).")
+    ] = "single",
+    protocol: Annotated[
+        str, typer.Option(help="Language: sliding (the paper's), strided, segments, documents.")
+    ] = "sliding",
+    split: Annotated[str, typer.Option(help="Language: valid, test or valid,test.")] = "valid",
     batch_size: Annotated[
         int, typer.Option(help="Images at a time: bounds memory, changes no number.")
     ] = 128,
@@ -75,6 +82,8 @@ def evaluate(
     column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
     and not measured again.
 
+    Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
+
     Examples:
 
     pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
@@ -84,11 +93,35 @@ def evaluate(
     pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
     from pidformer.report.curve import curve_figure
+    from pidformer.report.other_tasks import evaluate_other, other_table, task_of
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.robustness.compare import group_runs
     from pidformer.robustness.run import evaluate_models
     from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
+    command = shlex.join(["pidformer", *sys.argv[1:]])
+    if (task := task_of(models)) != "classification":
+        scores = evaluate_other(
+            task,
+            models,
+            suite,
+            data,
+            views=views,
+            protocol=protocol,
+            split=split,
+            device=device,
+            limit=limit,
+            seed=seed,
+            gains=gains,
+            ema=ema,
+            command=command,
+            is_shown=not as_json,
+        )
+        if as_json:
+            typer.echo(json.dumps({"task": task, "runs": scores}))
+        else:
+            Console().print(other_table(task, scores))
+        return
     attacks = [] if curve is None else [name.strip().lower() for name in curve.split(",")]
     found = evaluate_models(
         models,
@@ -104,7 +137,7 @@ def evaluate(
         batch_size=batch_size,
         workers=workers,
         allow_missing=allow_missing,
-        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        command=command,
         is_shown=not as_json,
     )
     groups = group_runs([evaluated.records for evaluated in found])

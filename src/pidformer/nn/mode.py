@@ -14,10 +14,10 @@ def evaluating(model: object) -> Iterator[None]:
 
     Anything callable may be given; what is not a module has no mode and is left alone.
     """
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    were_training = [module for module in modules if module.training]
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    were_training = [module for module in modules if module.training]  # setting one takes a while
     try:
-        for module in modules:
+        for module in were_training:
             module.training = False
         yield
     finally:

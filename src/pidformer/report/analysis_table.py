@@ -48,7 +48,7 @@ def _loop(found: Certificate | str) -> list[str]:
         return [lowest, "-", "-", "-"]
     return [
         lowest,
-        f"{100 * found.outside:.1f} %",
+        f"{100 * found.outside:.2g} %",
         f"{found.worst_radius:.3f}",
         f"{found.peak_growth:.2f}",
     ]

@@ -55,7 +55,7 @@ def _title(label: str, certificate: Certificate) -> str:
     share = certificate.outside
     if share is None:
         return f"{label}: no control"
-    return f"{label}: {100 * share:.1f} % of the modes outside"
+    return f"{label}: {100 * share:.2g} % of the modes outside"
 
 
 def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:

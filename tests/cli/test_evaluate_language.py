@@ -1,0 +1,43 @@
+import json
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from pidformer.training.run import train
+from tests.language.tiny import tiny_language
+
+WORDS = "the cat sat on a mat and saw one bird that sang so well it slept".split()
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    root = tmp_path_factory.mktemp("language")
+    data = root / "data"
+    data.mkdir()
+    for split, count in (("train", 300), ("valid", 60), ("test", 60)):
+        lines = (" ".join(WORDS[(k * j) % len(WORDS)] for j in range(9)) for k in range(count))
+        (data / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    recipe = tiny_language("schedule.epochs=1", f"text.cache={root / 'cache'}")
+    train(recipe, root / "run", data=data, device="cpu", is_shown=False)
+    return root / "run", data
+
+
+def test_evaluate_gives_perplexity(run, trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("PIDFORMER_CACHE", str(tmp_path))
+    folder, data = trained
+    common = ["evaluate", folder, "--data", data, "--device", "cpu", "--limit", 200]
+    code, text, err = run(*common, "--split", "valid,test", "--json")
+    assert code == 0, err
+    (rows,) = json.loads(text)["runs"].values()
+    assert list(rows) == ["valid, sliding", "test, sliding"] and rows["test, sliding"]["ppl"] > 1
+    code, text, _ = run(*common, "--protocol", "segments")
+    assert code == 0 and "perplexity" in text
+    code, text, _ = run(*common, "--suite", "robustness", "--json")
+    assert code == 0 and len(json.loads(text)["runs"][str(folder)]) > 10
+    for arguments, words in [
+        (["--protocol", "slding"], "did you mean 'sliding'"),
+        (["--split", "dev"], "dev"),
+    ]:
+        code, _, err = run(*common, *arguments)
+        assert code == 2 and words in err and err.count("\n") == 1, err
