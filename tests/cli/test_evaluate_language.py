@@ -7,7 +7,7 @@ pytest.importorskip("transformers")
 from pidformer.training.run import train
 from tests.language.tiny import tiny_language
 
-WORDS = "the cat sat on a mat and saw one bird that sang so well it slept".split()
+WORDS = [f"w{k}" for k in range(16)]
 
 
 @pytest.fixture(scope="module")
