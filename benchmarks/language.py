@@ -13,11 +13,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 
 import torch
 from torch import Tensor
 
+from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.training.perplexity import window_nll
 
@@ -28,20 +30,32 @@ def main() -> None:
     options = _options()
     device = torch.device(options.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"Paper's language model, {name}, fp32, window {WINDOW}\n")
+    print(f"Paper's language model, {name}, window {WINDOW}\n")
     torch.manual_seed(0)
     model = _model(device, gains="lm")
     tokens = torch.randint(0, model.config.vocab_size, (options.tokens + 1,), device=device)
-    batched = _seconds(lambda: _batched(model, tokens, options.batch), device) / options.tokens
     few = tokens[: WINDOW + options.naive + 1]
-    naive = _seconds(lambda: _naive(model, few), device) / options.naive
-    print("| sliding evaluation | targets/s | ratio |\n|---|---|---|")
-    print(f"| one window at a time | {1 / naive:,.1f} | 1 |")
-    ratio = naive / batched
-    print(f"| batches of {options.batch} | {1 / batched:,.1f} | {ratio:.0f} |\n", flush=True)
+    _naive(model, few[: WINDOW + 5])  # a warm-up
+    print("| sliding evaluation | precision | targets/s | one window at a time | ratio |")
+    print("|---|---|---|---|---|")
+    for name in ("fp32", "tf32", "bf16") if device.type == "cuda" else ("fp32",):
+        with _precision(name, device):
+            naive = _seconds(lambda: _naive(model, few), device) / options.naive
+            _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
+            spent = _seconds(lambda: _batched(model, tokens, options.batch), device)
+        batched = spent / options.tokens
+        row = f"{name} | {1 / batched:,.1f} | {1 / naive:,.1f} | {naive / batched:.0f}"
+        print(f"| batches of {options.batch} | {row} |", flush=True)
+    print()
     print("| decoding, cache | batch | tokens/s | PID / softmax |\n|---|---|---|---|")
     for cache in ("dynamic", "static") if options.static else ("dynamic",):
         _compare_decoding(device, options, cache)
+
+
+def _precision(name: str, device: torch.device) -> AbstractContextManager[object]:
+    if name == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return tf32() if name == "tf32" else nullcontext()
 
 
 def _compare_decoding(device: torch.device, options: argparse.Namespace, cache: str) -> None:

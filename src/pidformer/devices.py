@@ -1,6 +1,9 @@
-"""Where tensors live."""
+"""Where tensors live, and how exactly matrices are multiplied there."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -20,3 +23,21 @@ def as_device(device: str | torch.device) -> torch.device:
     if found.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device {str(device)!r} needs a GPU that torch can use; use cpu")
     return found
+
+
+@contextmanager
+def tf32() -> Iterator[None]:
+    """Matrix products of a CUDA device round their factors to 10 bits, for a while."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.fp32_precision
+    if before == "tf32":
+        yield
+        return
+    # torch has an older and a newer name for this, and refuses to answer when they disagree: the
+    # older one sets both. Setting it back leaves "ieee" where nothing was set, hence the last line.
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        matmul.fp32_precision = before

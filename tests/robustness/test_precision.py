@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import pidformer as pf
+from pidformer.devices import tf32
 from pidformer.robustness import (
     APGD,
     FAB,
@@ -122,7 +123,7 @@ def test_tf32_is_given_back(before):
     default = matmul.fp32_precision
     matmul.fp32_precision = before
     try:
-        with contextlib.suppress(ZeroDivisionError), precision._tf32():
+        with contextlib.suppress(ZeroDivisionError), tf32():
             assert matmul.fp32_precision == "tf32"
             raise ZeroDivisionError
         assert matmul.fp32_precision == before

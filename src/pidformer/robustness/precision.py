@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
+from pidformer.devices import tf32
 from pidformer.errors import InputError
 from pidformer.robustness.threat import Model
 
@@ -51,24 +51,7 @@ def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
         return nullcontext()
     if model.precision == "bfloat16":
         return torch.autocast(device_type, torch.bfloat16)
-    return _tf32() if device_type == "cuda" else nullcontext()
-
-
-@contextmanager
-def _tf32() -> Iterator[None]:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    if before == "tf32":
-        yield
-        return
-    # torch has an older and a newer name for this, and refuses to answer when they disagree: the
-    # older one sets both. Setting it back leaves "ieee" where nothing was set, hence the last line.
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision("highest")
-        matmul.fp32_precision = before
+    return tf32() if device_type == "cuda" else nullcontext()
 
 
 def check_precision(precision: str) -> None:

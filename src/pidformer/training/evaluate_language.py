@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from pidformer import results
 from pidformer.checkpoint import read_recipe
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
-from pidformer.devices import as_device
+from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, unknown
 from pidformer.language import LanguageModel, Weights, load_language
 from pidformer.subjects import fingerprint, recipe_hash
@@ -39,7 +39,7 @@ def evaluate_language(
     noise: Perturbation | None = None,
     limit: int | None = None,
     device: str = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32",
     batch_size: int | None = None,
     gains: Any = None,
     weights: Weights = "auto",
@@ -232,9 +232,11 @@ def _ppl(loss: float) -> float:
 def _precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
     if name == "fp32":
         return nullcontext()
+    if name == "tf32":
+        return tf32()
     if name == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
-    raise InputError(f"precision must be fp32 or bf16, got {name!r}")
+    raise InputError(f"precision must be fp32, tf32 or bf16, got {name!r}")
 
 
 def _facts(
