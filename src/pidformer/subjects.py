@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -101,6 +102,7 @@ def _timm(text: str, rest: str) -> Subject:
         near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"timm has no model {name!r}{hint}")
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line will do
     try:
         model = timm.create_model(name, pretrained=not file)
     except Exception as error:  # the hub client raises many kinds when there is no network

@@ -101,8 +101,9 @@ def test_bad_input_gets_one_line_and_exit_code_2(run, twins, tmp_path):
         (["evaluate", twins[0], "--curve", "fgms"], "did you mean 'fgsm'"),
         (["evaluate", twins[0], "--curve", "fgsm", "--eps", "0:8"], "FIRST:LAST:STEP"),
         (["evaluate", twins[0], "--data", tmp_path / "gone"], "gone"),
-        (["evaluate", "timm:test_vit@gone"], "gone"),
-        (["evaluate", "nothing:here"], "neither a run folder"),
+        (["evaluate", "timm:test_vit@gone", "--data", "digits"], "gone"),
+        (["evaluate", "nothing:here"], "--data DIR"),
+        (["evaluate", "nothing:here", "--data", "digits"], "neither a run folder"),
         (["evaluate", twins[0], "--device", "tpu"], "auto, cpu or cuda"),
     ]:
         code, out, err = run(*arguments)

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from pidformer.cli.options import Data, Device, Json, Seed
+from pidformer.cli.options import Data, Device, Json, Seed, tables
 
 
 def evaluate(
@@ -120,7 +119,7 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps({"task": task, "runs": scores}))
         else:
-            Console().print(other_table(task, scores))
+            tables().print(other_table(task, scores))
         return
     attacks = [] if curve is None else [name.strip().lower() for name in curve.split(",")]
     found = evaluate_models(
@@ -151,7 +150,7 @@ def evaluate(
         by_model = [{"model": model} | evaluated.to_dict() for model, evaluated in named]
         typer.echo(json.dumps({"models": by_model, "table": as_data(lines, groups)}))
         return
-    Console().print(rich_table(lines, groups))
+    tables().print(rich_table(lines, groups))
     for line in dict.fromkeys(line for evaluated in found for line in evaluated.missing_lines()):
         typer.echo(f"not evaluated: {line}")
     if attacks:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Device, Json
+from pidformer.cli.options import Device, Json, tables
 from pidformer.errors import InputError
 
 
@@ -66,11 +66,9 @@ def reproduce(
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
     else:
-        from rich.console import Console
-
         from pidformer.reproduce.display import plan_table
 
-        Console().print(plan_table(found.plan, found.lines))
+        tables().print(plan_table(found.plan, found.lines))
         if not dry_run and found.report.exists():
             typer.echo(f"report: {found.report}")
     if found.failed:

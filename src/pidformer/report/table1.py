@@ -171,8 +171,14 @@ def _title(row: str) -> str:
 
 
 def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
-    """For a terminal. Differences are to the first column."""
-    table = Table(box=SIMPLE_HEAD, caption=_caption(groups), caption_justify="left", pad_edge=False)
+    """For a terminal. Differences are to the first column; ↓ marks what is better when lower."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        caption=_caption(groups),
+        caption_justify="left",
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
     table.add_column("")
     table.add_column("")
     for place, group in enumerate(groups):
@@ -183,7 +189,7 @@ def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
             table.add_column("p", justify="right")
     previous = None
     for line in lines:
-        metric = line.metric + (" (low is good)" if line.lower_is_better else "")
+        metric = line.metric + (" ↓" if line.lower_is_better else "")
         cells = [line.title if line.title != previous else "", metric]
         for place, (cell, difference) in enumerate(zip(line.cells, line.differences, strict=True)):
             cells.append("-" if cell is None else str(cell))

@@ -63,6 +63,8 @@ def evaluate_models(
     """
     found = []
     for name in names:
+        if data is None and ":" in name:
+            raise InputError(f"{name} needs images: say where with --data DIR")
         subject = open_subject(name, gains=gains, ema=ema)
         location = data or subject.data
         if location is None or (data is None and location != "digits"):
