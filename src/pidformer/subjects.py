@@ -21,6 +21,8 @@ from pidformer.checkpoint import load, load_weights, read_recipe
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 
+_IMAGES = "classification"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
@@ -69,6 +71,12 @@ def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> S
         raise InputError(f"other gains and averaged weights are for run folders, not for {text}")
     kind, _, name = text.partition(":")
     return _timm(text, name) if kind == "timm" else _function(text, kind, name)
+
+
+def task_of(name: str | Path) -> str:
+    """What a model is for: the task of a run folder; anything else classifies images."""
+    folder = Path(name)
+    return str(read_recipe(folder).get("task", _IMAGES)) if folder.is_dir() else _IMAGES
 
 
 def _run(run: Path, gains: Any, ema: bool) -> Subject:

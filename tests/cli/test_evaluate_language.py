@@ -41,3 +41,15 @@ def test_evaluate_gives_perplexity(run, trained, monkeypatch, tmp_path):
     ]:
         code, _, err = run(*common, *arguments)
         assert code == 2 and words in err and err.count("\n") == 1, err
+
+
+def test_analyze_reads_causal_attention(run, trained, monkeypatch, tmp_path):
+    monkeypatch.setenv("PIDFORMER_CACHE", str(tmp_path / "cache"))
+    folder, data = trained
+    arguments = ["--data", data, "--device", "cpu", "--limit", 6, "--spectrum-limit", 2]
+    code, text, err = run("analyze", folder, *arguments, "--out", tmp_path, "--json")
+    assert code == 0, err
+    (found,) = json.loads(text)["models"]
+    assert len(found["similarity"]["blocks"]) == 2 and isinstance(found["certificate"], dict)
+    # the eigenvalues of causal attention are its diagonal: real and positive
+    assert found["certificate"]["kappa"]["max_imag"] == 0

@@ -150,3 +150,14 @@ def test_evaluate_gives_miou(run, trained):
     ]:
         code, _, err = run("evaluate", folder, *arguments, "--device", "cpu")
         assert code == 2 and words in err and err.count("\n") == 1, err
+
+
+def test_analyze_looks_at_the_encoder(run, trained, tmp_path):
+    folder, data = trained
+    arguments = ["--data", data, "--device", "cpu", "--limit", 3, "--spectrum-limit", 2]
+    code, text, err = run("analyze", folder, *arguments, "--out", tmp_path, "--json")
+    assert code == 0, err
+    (found,) = json.loads(text)["models"]
+    assert len(found["similarity"]["blocks"]) == 2 and isinstance(found["certificate"], dict)
+    code, _, err = run("analyze", folder, "--device", "cpu", "--out", tmp_path)
+    assert code == 2 and "--data DIR" in err

@@ -25,7 +25,7 @@ class Trajectory(NamedTuple):
 
 
 def token_trajectory(model: Model, image: Tensor) -> Trajectory:
-    """The directions x / |x| of the tokens of one image (C, H, W), at each depth.
+    """The directions x / |x| of the tokens of one image (C, H, W) or text (N,), at each depth.
 
     Directions, because the token similarity compares those and lengths grow with depth. The plane
     is that of the first two principal components of all depths together; each axis points where
@@ -51,9 +51,11 @@ def joint_trajectories(models: Sequence[Model], image: Tensor) -> list[Trajector
 
 def _centred(model: Model, image: Tensor) -> Tensor:
     """Directions of the tokens less their mean, (L + 1, N, C), float64."""
-    if image.ndim != 3:
+    is_text = image.ndim == 1 and not image.is_floating_point()
+    if image.ndim != 3 and not is_text:
         raise InputError(
-            f"token_trajectory needs one image (channels, height, width), got {tuple(image.shape)}"
+            "token_trajectory needs one image (channels, height, width) or one text (tokens,), "
+            f"got {tuple(image.shape)}"
         )
     seen: list[Tensor] = []
     visit_tokens(model, image[None], lambda _, tokens: seen.append(tokens[0]))

@@ -92,14 +92,14 @@ def evaluate(
     pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
     from pidformer.report.curve import curve_figure
-    from pidformer.report.other_tasks import evaluate_other, other_table, task_of
+    from pidformer.report.other_tasks import evaluate_other, other_table, shared_task
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.robustness.compare import group_runs
     from pidformer.robustness.run import evaluate_models
     from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
     command = shlex.join(["pidformer", *sys.argv[1:]])
-    if (task := task_of(models)) != "classification":
+    if (task := shared_task(models)) != "classification":
         scores = evaluate_other(
             task,
             models,

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +23,13 @@ from pidformer.analysis import (
     token_similarity,
     token_spectrum,
 )
-from pidformer.data import ImageSource, open_images, sample_images
-from pidformer.data.views import first
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.report.similarity import Collapse, similarity_figure
+from pidformer.report.specimens import Specimen, open_specimen
 from pidformer.report.spectrum import spectrum_figure
 from pidformer.report.trajectory import trajectory_plot
-from pidformer.subjects import Subject, open_subject
+from pidformer.subjects import Subject
 
 TENSORS: dict[str, dict[str, Any]] = {
     "blocks": {},
@@ -114,17 +111,15 @@ def analyze(
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
     out, place = _folder(Path(out)), as_device(device)
-    subjects = _labelled([open_subject(run) for run in runs])
-    samples = {
-        label: _Sample.of(subject, data, limit, min(limit, spectrum_limit), seed)
-        for label, subject in subjects.items()
-    }
+    counts = (limit, min(limit, spectrum_limit))
+    specimens = _labelled([open_specimen(run, data, counts, seed) for run in runs])
     console = Console(stderr=True, quiet=not is_shown)
     found: list[Analysis] = []
     pictures: dict[str, Tensor] = {}
-    for label, subject in subjects.items():
+    for label, specimen in specimens.items():
+        subject = specimen.subject
         subject.model.to(place)
-        images, small = (batch.to(place) for batch in samples[label].images())
+        images, small = (batch.to(place) for batch in specimen.inputs())
         found.append(_measure(subject, label, images, small, seed, console))
         pictures[label] = small[0]
         settings = dict(subject.facts) | {
@@ -138,60 +133,10 @@ def analyze(
             "command": command,
         }
         folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
-        _record(folder, found[-1], settings, samples[label].hashes())
+        _record(folder, found[-1], settings, specimen.hashes())
     with _bar(console, "figures", None):
-        figures = _draw(found, subjects, pictures, out)
+        figures = _draw(found, specimens, pictures, out)
     return Analyses(models=found, figures=figures)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
-    """The images of one model: many for the tokens, few for the spectra, which cost more."""
-
-    source: ImageSource
-    image_size: int
-    crop_ratio: float
-    counts: tuple[int, int]
-    seed: int
-
-    @classmethod
-    def of(
-        cls, subject: Subject, data: str | Path | None, many: int, few: int, seed: int
-    ) -> _Sample:
-        location = data or subject.data
-        if location is None or (data is None and location != "digits"):
-            trained = f", trained on {location}," if location else ""
-            raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
-        source = open_images(location, "val")
-        return cls(
-            source=source,
-            image_size=subject.image_size or min(source.decode(0).size),
-            crop_ratio=subject.crop_ratio,
-            counts=(many, few),
-            seed=seed,
-        )
-
-    def images(self) -> list[Tensor]:
-        prepared = partial(
-            sample_images,
-            self.source,
-            seed=self.seed,
-            image_size=self.image_size,
-            crop_ratio=self.crop_ratio,
-        )
-        return [prepared(count).images for count in self.counts]
-
-    def hashes(self) -> list[str]:
-        """16 hex digits of which images are looked at: their number, labels and names."""
-        found = []
-        for count in self.counts:
-            view = first(self.source, count, self.seed)
-            digest = hashlib.sha256(view.labels.numpy().tobytes())
-            for index in range(0, len(view), max(1, len(view) // 64)):
-                digest.update(view.name(index).encode())
-            digest.update(f"{self.image_size} {self.crop_ratio}".encode())
-            found.append(digest.hexdigest()[:16])
-        return found
 
 
 def _measure(
@@ -270,7 +215,7 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
 
 def _draw(
     found: Sequence[Analysis],
-    subjects: Mapping[str, Subject],
+    specimens: Mapping[str, Specimen],
     pictures: Mapping[str, Tensor],
     out: Path,
 ) -> list[Path]:
@@ -293,21 +238,23 @@ def _draw(
         spectrum_figure(certificates, figures[-1])
     image = next(iter(pictures.values()))  # a model of another size cannot show the same one
     models = {
-        label: subjects[label].model for label, own in pictures.items() if own.shape == image.shape
+        label: specimens[label].subject.model
+        for label, own in pictures.items()
+        if own.shape == image.shape
     }
     flags = {made.label: made.is_controlled for made in found}
     figures += trajectory_plot(models, image, out / "trajectory.png", is_controlled=flags)
     return figures
 
 
-def _labelled(subjects: Sequence[Subject]) -> dict[str, Subject]:
+def _labelled(specimens: Sequence[Specimen]) -> dict[str, Specimen]:
     """By their own labels, or by their whole names where these are not unique."""
-    labels = [subject.label for subject in subjects]
+    labels = [specimen.subject.label for specimen in specimens]
     named = {
-        subject.label if labels.count(subject.label) == 1 else subject.name: subject
-        for subject in subjects
+        label if labels.count(label) == 1 else specimen.subject.name: specimen
+        for label, specimen in zip(labels, specimens, strict=True)
     }
-    if len(named) < len(subjects):
+    if len(named) < len(specimens):
         raise InputError("each model may be given once")
     return named
 

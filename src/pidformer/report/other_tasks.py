@@ -10,9 +10,9 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from pidformer.checkpoint import read_recipe
 from pidformer.errors import InputError, unknown
 from pidformer.robustness.segmentation import evaluate_segmentation, segmentation_threats
+from pidformer.subjects import task_of
 
 Found = dict[str, dict[str, dict[str, float]]]
 """Metrics by run and row."""
@@ -22,14 +22,9 @@ _COLUMNS = {
 }
 
 
-def task_of(names: Sequence[str]) -> str:
+def shared_task(names: Sequence[str]) -> str:
     """What the models are for; a table takes one task."""
-    tasks = {
-        str(read_recipe(Path(name)).get("task", "classification"))
-        if Path(name).is_dir()
-        else "classification"
-        for name in names
-    }
+    tasks = {task_of(name) for name in names}
     if len(tasks) > 1:
         raise InputError(f"these models have different tasks ({', '.join(sorted(tasks))})")
     return tasks.pop()
