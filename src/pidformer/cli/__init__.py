@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from pidformer.cli.analyze import analyze
+from pidformer.cli.convert import convert
 from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
@@ -37,6 +38,7 @@ commands = (
     analyze,
     segment,
     generate,
+    convert,
     report,
     reproduce,
     stability,

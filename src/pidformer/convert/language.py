@@ -143,14 +143,12 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
     """
     config = transformers.AutoConfig.from_pretrained(folder)
     saved = getattr(config, "pidformer", None)
-    names = config.architectures or []
-    kind = getattr(transformers, names[0], None) if names else None
-    if saved is None or kind is None:
+    if saved is None:
         raise InputError(
             f"{folder} holds no converted model (its config.json has no pidformer section); load "
             "it with transformers, then pf.convert it"
         )
-    model = kind.from_pretrained(folder, **options)
+    model = load_plain(folder, **options)
     plan = Plan(
         gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
         first_layer=saved["first_layer"],
@@ -160,6 +158,15 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
     if plan.learn_gains:
         _load_gains(model, Path(folder))
     return model
+
+
+def load_plain(folder: str | Path, **options: Any) -> Any:
+    """The model of a folder, of the class that its config.json names, without a controller."""
+    names = transformers.AutoConfig.from_pretrained(folder).architectures or ["no class"]
+    kind = getattr(transformers, names[0], None)
+    if kind is None:
+        raise InputError(f"{folder} names {names[0]}, which transformers does not have")
+    return kind.from_pretrained(folder, **options)
 
 
 def is_converted(model: Any) -> bool:
