@@ -14,6 +14,7 @@ from pidformer.cli.convert import convert
 from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
@@ -39,6 +40,7 @@ commands = (
     segment,
     generate,
     convert,
+    export,
     report,
     reproduce,
     stability,
