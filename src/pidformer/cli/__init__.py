@@ -21,6 +21,7 @@ from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
+from pidformer.cli.tune import tune
 from pidformer.errors import InputError
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
@@ -40,6 +41,7 @@ commands = (
     segment,
     generate,
     convert,
+    tune,
     export,
     report,
     reproduce,
