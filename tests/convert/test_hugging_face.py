@@ -261,6 +261,27 @@ def test_lora_trains_around_the_controller(tmp_path):
         torch.testing.assert_close(pf.from_pretrained(tmp_path)(**x).logits, after)
 
 
+@pytest.fixture
+def one_process(tmp_path):
+    store = f"file://{tmp_path}/store"
+    torch.distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.usefixtures("one_process")
+def test_ddp_gives_the_same_gradients(name):
+    plain = gradients(name, checkpointing=False)
+    model = pf.convert(build(name), GAINS).train()
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped(**batch(name)).logits.square().sum().backward()
+    for key, parameter in model.named_parameters():
+        if key in plain:
+            torch.testing.assert_close(parameter.grad, plain[key], rtol=1e-5, atol=1e-6)
+
+
 @torch.no_grad()
 def test_two_forwards_are_independent():
     model = pf.convert(build("qwen3"), GAINS)

@@ -136,10 +136,40 @@ def test_learned_gains_get_gradients_and_keys_of_their_own():
     assert new == {
         f"blocks.{n}.attn.gains.{k}" for n in (1, 2, 3) for k in ("raw_load", "raw_split")
     }
+    assert new <= set(converted.no_weight_decay())
     converted(images()).sum().backward()
     assert all(converted.get_parameter(name).grad.abs().sum() > 0 for name in new)
     pf.revert(converted)
     assert list(converted.state_dict()) == list(model.state_dict())
+
+
+@torch.no_grad()
+def test_the_unfused_path_of_timm_agrees():
+    model, x = timm_model("vit"), images()
+    for block in model.blocks:
+        block.attn.fused_attn = False
+    torch.testing.assert_close(pf.convert(model, pf.PIDGains())(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_quantised_layers_are_called_not_read():
+    """Attention goes through the linear layers it has, whatever their weights are kept as."""
+
+    class Packed(torch.nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            self.scale = float(linear.weight.detach().abs().max()) / 127
+            weight = (linear.weight.detach() / self.scale).round().to(torch.int8)
+            self.packed, self.bias = [weight], [linear.bias.detach()]
+
+        def forward(self, x):
+            return F.linear(x, self.packed[0].float() * self.scale, self.bias[0])
+
+    model, x = timm_model("vit"), images()
+    for block in model.blocks:
+        block.attn.qkv, block.attn.proj = Packed(block.attn.qkv), Packed(block.attn.proj)
+    assert torch.equal(pf.convert(model, pf.PIDGains())(x), model(x))
+    assert not torch.equal(pf.convert(model, GAINS)(x), model(x))
 
 
 @torch.no_grad()

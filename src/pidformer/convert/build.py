@@ -38,6 +38,8 @@ def build_image_model(
     gains = config.get("gains")
     if gains is None:
         model.gains = None  # as our own models say that there is no controller
+        if hasattr(model, "blocks"):
+            model._no_split_modules = (type(model.blocks[0]).__name__,)  # for sharding
         return model
     return convert(
         model,

@@ -13,7 +13,7 @@ from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
 from pidformer.models.gains import GainsLike, layer_gains, resolve_gains
 from pidformer.models.vit import learned_layers
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, device_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ class Plan:
         """Hand the attention modules of a model their controllers."""
         learned = learned_layers(self.gains, self.learn_gains, self.first_layer)
         for module, gains, is_learned in zip(attention, self.gains, learned, strict=True):
-            weight = next(p for p in module.parameters() if p.is_floating_point())
-            module.gains = LearnedGains(gains, heads, device=weight.device) if is_learned else gains
+            place = device_of(module)
+            module.gains = LearnedGains(gains, heads, device=place) if is_learned else gains
             module.first_layer = self.first_layer
             module.register_buffer("gain_share", None, persistent=False)
 

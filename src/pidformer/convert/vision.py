@@ -23,7 +23,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.convert.plan import Plan, remove
 from pidformer.errors import InputError
-from pidformer.models.vit import ControlledDepth
+from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import pid_attention
@@ -136,6 +136,10 @@ class ControlledModel(Controlled, ControlledDepth):
     def gains(self) -> PIDGains | tuple[PIDGains, ...]:
         """The gains the model was converted with: for all layers, or one a layer."""
         return self._plan.model_gains
+
+    def no_weight_decay(self: Any) -> set[str]:
+        """timm's set, and the learned gains."""
+        return set(self.original.no_weight_decay(self)) | learned_parameters(self)
 
 
 class ControlledEva(ControlledModel):

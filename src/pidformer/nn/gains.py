@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Sequence
@@ -129,11 +130,17 @@ def set_gain_share(model: nn.Module, shares: float | Sequence[float] | None) -> 
         raise InputError(f"{len(shares)} shares do not fit a model of {len(attention)} layers")
     for module, share in zip(attention, shares, strict=True):
         if share is None or module.gain_share is None:
-            weight = next(module.parameters())
-            value = None if share is None else torch.tensor(float(share), device=weight.device)
+            place = device_of(module)
+            value = None if share is None else torch.tensor(float(share), device=place)
             module.register_buffer("gain_share", value, persistent=False)
         else:
             module.gain_share.fill_(share)
+
+
+def device_of(module: nn.Module) -> torch.device | None:
+    """Where a module is; None if it holds no tensor to tell (packed, quantised weights)."""
+    held = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return None if held is None else held.device
 
 
 def _load(gains: PIDGains) -> float:
