@@ -25,6 +25,45 @@ def test_zero_gains_change_no_bit(family):
     assert torch.equal(pf.convert(model, pf.PIDGains())(**x).logits, model(**x).logits)
 
 
+@pytest.mark.parametrize("name", ["llama", "gpt2", "vit"])
+@torch.no_grad()
+def test_zero_gains_change_no_bit_in_half_precision(name):
+    model = build(name).bfloat16()
+    x = {k: v.bfloat16() if v.is_floating_point() else v for k, v in batch(name).items()}
+    plain, found = model(**x).logits, pf.convert(model, pf.PIDGains())(**x).logits
+    assert found.dtype == torch.bfloat16 and torch.equal(found, plain)
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        ("llama", "LlamaModel"),
+        ("llama", "LlamaForSequenceClassification"),
+        ("qwen3", "Qwen3ForTokenClassification"),
+        ("gpt2", "GPT2ForSequenceClassification"),
+        ("vit", "ViTModel"),
+        ("dinov2", "Dinov2Backbone"),
+        ("bert", "BertModel"),
+        ("bert", "BertForSequenceClassification"),
+        ("roberta", "RobertaForQuestionAnswering"),
+    ],
+)
+@torch.no_grad()
+def test_other_heads(name, head):
+    import transformers as hf
+
+    torch.manual_seed(0)
+    config, x = build(name).config, batch(name)
+    model = getattr(hf, head)(config).eval()
+    plain = pf.convert(model, pf.PIDGains())(**x).to_tuple()
+    wanted, found = model(**x).to_tuple(), pf.convert(model, GAINS)(**x).to_tuple()
+    for a, b, c in zip(plain, wanted, found, strict=True):
+        if isinstance(a, tuple):
+            a, b, c = a[-1], b[-1], c[-1]
+        if isinstance(a, torch.Tensor):
+            assert torch.equal(a, b) and not torch.equal(a, c)
+
+
 @torch.no_grad()
 def test_zero_gains_agree_with_eager_attention(family):
     model, x = build(family), batch(family)
@@ -299,6 +338,26 @@ def test_a_share_of_the_gains():
     pf.nn.set_gain_share(converted, [1.0, 0.5, 0.25])
     wanted = pf.convert(model, [GAINS, GAINS.scaled(0.5), GAINS.scaled(0.25)])
     torch.testing.assert_close(converted(**x).logits, wanted(**x).logits)
+
+
+@torch.no_grad()
+def test_converting_again_replaces_the_gains_and_copies_stand_alone():
+    model, x = build("gpt2"), batch("gpt2")
+    once = pf.convert(model, "0.9,0,0")
+    twice = pf.convert(once, GAINS)
+    assert torch.equal(twice(**x).logits, pf.convert(model, GAINS)(**x).logits)
+    pf.revert(twice)
+    assert torch.equal(twice(**x).logits, model(**x).logits)
+    assert not torch.equal(once(**x).logits, model(**x).logits)
+
+
+def test_another_attention_does_not_lose_the_controller_silently():
+    model = pf.convert(build("llama"), GAINS)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(InputError, match="leaves the controller out"):
+        model(**batch("llama"))
+    model.set_attn_implementation("pidformer")
+    model(**batch("llama"))
 
 
 def test_what_cannot_be_converted_is_named():

@@ -1,13 +1,17 @@
+import copy
 import json
 
 import numpy as np
 import pytest
+import torch
 
 import pidformer as pf
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
+from pidformer.tune.run import put_gains
+from tests.convert.families import timm_model
 from tests.training.tiny import tiny_recipe
 
 SPACE = Space(p=(0.2, 0.6), i=(0.0, 0.3), d=(0.0,))
@@ -70,6 +74,15 @@ def test_the_command_writes_the_figure_and_the_numbers(softmax, run):
     code, text, _ = run("tune", softmax, "--metric", "clean", *grid)
     assert code == 0 and "best" in text
     assert pf.load(softmax).model.gains is None  # the run itself is as it was
+
+
+@torch.no_grad()
+def test_gains_are_put_into_a_plain_timm_model_and_replaced():
+    plain, x = timm_model("vit"), torch.rand(2, 3, 32, 32)
+    model = pf.PixelModel(copy.deepcopy(plain))
+    for gains in (pf.PIDGains(p=0.9), pf.PIDGains(p=0.4, i=0.2)):
+        put_gains(model, gains)
+        assert torch.equal(model(x), pf.PixelModel(pf.convert(plain, gains))(x))
 
 
 def test_optuna_resumes_from_records(softmax):

@@ -175,6 +175,12 @@ def is_converted(model: Any) -> bool:
 
 def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each forward pass: a fresh tape."""
+    if backbone.config._attn_implementation != NAME:
+        raise InputError(
+            f"the attention of this model was set to {backbone.config._attn_implementation!r} after"
+            " it was converted, which leaves the controller out; pf.revert it first, or call "
+            f'model.set_attn_implementation("{NAME}")'
+        )
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
     return args, {**kwargs, KEYWORD: Tape()}
