@@ -25,10 +25,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from pidformer.convert.build import build_image_model
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.models import PixelModel
-from pidformer.models.build import build_classifier, build_segmenter
+from pidformer.models.build import build_segmenter
 
 CHECKSUMS = "checksums.json"
 KEEP = 2
@@ -153,6 +154,17 @@ def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
     return checkpoint.tensors[name]
 
 
+def initial_weights(where: str | Path) -> dict[str, Tensor]:
+    """Weights to start training from: of a run folder (its best, if it keeps them) or a file."""
+    path = Path(where)
+    if path.is_file():
+        return load_weights(path)
+    if not path.is_dir():
+        raise InputError(f"no run folder and no .safetensors file at {path}")
+    best = path / "best.safetensors"
+    return load_weights(best) if best.exists() else run_weights(path)
+
+
 def read_model_info(run: Path) -> dict[str, Any]:
     """What `write_model_info` wrote."""
     return json.loads((run / "model.json").read_text())
@@ -162,7 +174,7 @@ def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
     """The model of a resolved recipe, for what the data set adds."""
     if recipe.get("task") == "segmentation":
         return build_segmenter(recipe["model"], recipe["segmentation"]["decoder"], **build)
-    return build_classifier(recipe["model"], **build)
+    return build_image_model(recipe["model"], **build)
 
 
 def read_recipe(run: Path) -> dict[str, Any]:

@@ -174,7 +174,10 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
 def recipe_hash(recipe: Mapping[str, Any]) -> str:
     """16 hex digits of all that twins share: the recipe without its gains, seed and backbone."""
     shared = {key: v for key, v in recipe.items() if key != "seed" and v is not None}
-    shared["model"] = {key: v for key, v in recipe["model"].items() if key != "gains"}
+    model = {key: v for key, v in recipe["model"].items() if key != "gains"}
+    shared["model"] = {key: v for key, v in model.items() if key != "init" or v is not None}
+    if schedule := shared.get("schedule"):  # how the gains come in is the controller's matter
+        shared["schedule"] = {k: v for k, v in schedule.items() if not k.startswith("gain_ramp")}
     if own := shared.get("segmentation"):  # twins start from twins
         decoder = {key: v for key, v in own["decoder"].items() if key != "gains"}
         shared["segmentation"] = {**own, "decoder": decoder, "backbone": None}

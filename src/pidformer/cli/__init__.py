@@ -10,15 +10,18 @@ from typing import Any
 import typer
 
 from pidformer.cli.analyze import analyze
+from pidformer.cli.convert import convert
 from pidformer.cli.data import data
 from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
+from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
+from pidformer.cli.tune import tune
 from pidformer.errors import InputError
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
@@ -37,6 +40,9 @@ commands = (
     analyze,
     segment,
     generate,
+    convert,
+    tune,
+    export,
     report,
     reproduce,
     stability,

@@ -102,7 +102,7 @@ class MaskTransformer(nn.Module):
 
     def tokens(self, patches: Tensor) -> DecodedTokens:
         """Patches and classes after the blocks and the last normalisation."""
-        classes = self.class_tokens.expand(len(patches), -1, -1)
+        classes = self.class_tokens.expand(patches.shape[0], -1, -1)
         x = self.proj(patches)
         x = torch.cat([x, classes.to(x.dtype)], dim=1)
         x, _ = scan_blocks(self.blocks, x, checkpointing=self.grad_checkpointing)

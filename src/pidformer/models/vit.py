@@ -25,7 +25,90 @@ from pidformer.nn.gains import LearnedGains
 DEIT_STD = 0.02
 
 
-class PIDVisionTransformer(VisionTransformer):
+class ControlledDepth:
+    """What replaces timm's own loops over the blocks of a `VisionTransformer`: `scan_blocks`.
+
+    For blocks that are called as `x, state = block(x, state)`.
+    """
+
+    blocks: Any
+    norm: Any
+    num_prefix_tokens: int
+    patch_embed: Any
+    patch_drop: Any
+    norm_pre: Any
+    grad_checkpointing: bool
+
+    def forward_features(
+        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+    ) -> Tensor:
+        """Images to normalised tokens, (B, N, C)."""
+        return self.norm(self._scan(x, self.blocks, attn_mask=attn_mask, is_causal=is_causal))
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> list[Any] | tuple[Tensor, list[Any]] | dict[str, Any]:
+        """Outputs of some blocks, with timm's options and timm's return values."""
+        if output_fmt not in ("NCHW", "NLC"):
+            raise unknown("output_fmt", output_fmt, ("NCHW", "NLC"))
+        take, last = feature_take_indices(len(self.blocks), indices)
+        taken: list[Tensor] = []
+
+        def observe(depth: int, tokens: Tensor, _: object) -> None:
+            if depth in take:
+                taken.append(self.norm(tokens) if norm else tokens)
+
+        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
+        size = x.shape[-2:]
+        x = self._scan(x, blocks, observe, attn_mask=attn_mask, is_causal=is_causal)
+
+        split = self.num_prefix_tokens
+        prefixes = [tokens[:, :split] for tokens in taken] if split and return_prefix_tokens else []
+        outputs = [tokens[:, split:] for tokens in taken]
+        if output_fmt == "NCHW":
+            grid = self.patch_embed.dynamic_feat_size(size)
+            outputs = [out.transpose(1, 2).unflatten(2, grid).contiguous() for out in outputs]
+        if output_dict:
+            named: dict[str, Any] = {"image_intermediates": outputs}
+            if prefixes:
+                named["image_intermediates_prefix"] = prefixes
+            return named if intermediates_only else named | {"image_features": self.norm(x)}
+        paired = list(zip(outputs, prefixes, strict=True)) if prefixes else outputs
+        return paired if intermediates_only else (self.norm(x), paired)
+
+    def embed(self, x: Tensor) -> Tensor:
+        """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
+        return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))  # type: ignore[attr-defined]
+
+    def _scan(
+        self,
+        x: Tensor,
+        blocks: Sequence[nn.Module],
+        observe: Observer | None = None,
+        **block_options: Any,
+    ) -> Tensor:
+        """Images to tokens, through the embedding and the given blocks."""
+        tokens, _ = scan_blocks(
+            blocks,
+            self.embed(x),
+            checkpointing=self.grad_checkpointing,
+            observe=observe,
+            **block_options,
+        )
+        return tokens
+
+
+class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     """timm's `VisionTransformer` with PID attention; its other keywords keep their meaning.
 
     `gains` is one controller for all layers (`PIDGains`, "P,I,D,BETA", a preset name or a
@@ -100,64 +183,7 @@ class PIDVisionTransformer(VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         """timm's set, and the learned gains."""
-        learned = {
-            f"{name}.{parameter}"
-            for name, module in self.named_modules()
-            if isinstance(module, LearnedGains)
-            for parameter, _ in module.named_parameters()
-        }
-        return super().no_weight_decay() | learned
-
-    def forward_features(
-        self, x: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
-    ) -> Tensor:
-        """Images to normalised tokens, (B, N, C)."""
-        return self.norm(self._scan(x, self.blocks, attn_mask=attn_mask, is_causal=is_causal))
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | Sequence[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-        output_dict: bool = False,
-        attn_mask: Tensor | None = None,
-        is_causal: bool = False,
-    ) -> list[Any] | tuple[Tensor, list[Any]] | dict[str, Any]:
-        """Outputs of some blocks, with timm's options and timm's return values."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise unknown("output_fmt", output_fmt, ("NCHW", "NLC"))
-        take, last = feature_take_indices(len(self.blocks), indices)
-        taken: list[Tensor] = []
-
-        def observe(depth: int, tokens: Tensor, _: object) -> None:
-            if depth in take:
-                taken.append(self.norm(tokens) if norm else tokens)
-
-        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
-        size = x.shape[-2:]
-        x = self._scan(x, blocks, observe, attn_mask=attn_mask, is_causal=is_causal)
-
-        split = self.num_prefix_tokens
-        prefixes = [tokens[:, :split] for tokens in taken] if split and return_prefix_tokens else []
-        outputs = [tokens[:, split:] for tokens in taken]
-        if output_fmt == "NCHW":
-            grid = self.patch_embed.dynamic_feat_size(size)
-            outputs = [out.transpose(1, 2).unflatten(2, grid).contiguous() for out in outputs]
-        if output_dict:
-            named: dict[str, Any] = {"image_intermediates": outputs}
-            if prefixes:
-                named["image_intermediates_prefix"] = prefixes
-            return named if intermediates_only else named | {"image_features": self.norm(x)}
-        paired = list(zip(outputs, prefixes, strict=True)) if prefixes else outputs
-        return paired if intermediates_only else (self.norm(x), paired)
-
-    def embed(self, x: Tensor) -> Tensor:
-        """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
-        return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))
+        return super().no_weight_decay() | learned_parameters(self)
 
     def _pos_embed(self, x: Tensor) -> Tensor:
         """timm's, but for positions that are resized as `position_resize` says."""
@@ -173,25 +199,18 @@ class PIDVisionTransformer(VisionTransformer):
         x = x.flatten(1, 2)
         if self.no_embed_class:
             x = x + positions
-        x = torch.cat([*(t.expand(len(x), -1, -1) for t in prefix), x], dim=1)
+        x = torch.cat([*(t.expand(x.shape[0], -1, -1) for t in prefix), x], dim=1)
         return self.pos_drop(x if self.no_embed_class else x + positions)
 
-    def _scan(
-        self,
-        x: Tensor,
-        blocks: Sequence[nn.Module],
-        observe: Observer | None = None,
-        **block_options: Any,
-    ) -> Tensor:
-        """Images to tokens, through the embedding and the given blocks."""
-        tokens, _ = scan_blocks(
-            blocks,
-            self.embed(x),
-            checkpointing=self.grad_checkpointing,
-            observe=observe,
-            **block_options,
-        )
-        return tokens
+
+def learned_parameters(model: nn.Module) -> set[str]:
+    """Names of the parameters of learned gains, which are not to decay."""
+    return {
+        f"{name}.{parameter}"
+        for name, module in model.named_modules()
+        if isinstance(module, LearnedGains)
+        for parameter, _ in module.named_parameters()
+    }
 
 
 def learned_layers(

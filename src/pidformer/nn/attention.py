@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, acting_gains
 from pidformer.ops.attention import pid_attention
 
 
@@ -65,6 +65,7 @@ class PIDAttention(nn.Module):
         self.head_dim = dim // num_heads
         self.gains = gains
         self.first_layer = first_layer
+        self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.is_causal = is_causal
         width = (num_heads + 2 * num_kv_heads) * self.head_dim
         self.qkv = nn.Linear(dim, width, bias=qkv_bias, **place)
@@ -91,7 +92,7 @@ class PIDAttention(nn.Module):
             self.k_norm(k),
             v,
             state,
-            self.gains() if isinstance(self.gains, LearnedGains) else self.gains,
+            acting_gains(self),
             attn_mask=attn_mask,
             is_causal=self.is_causal or is_causal,
             dropout_p=self.attn_drop.p if self.training else 0.0,

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.gains import GainTensors, PIDGains
+from pidformer.control.gains import Gains, GainTensors, PIDGains
 from pidformer.control.stability import check_range
 from pidformer.errors import InputError
 
@@ -98,6 +101,46 @@ class LearnedGains(nn.Module):
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, kappa_min={self.kappa_min:g}, initial={self.initial}"
+
+
+def acting_gains(attention: Any) -> Gains | None:
+    """The gains with which an attention module acts now: learned or fixed, times its share."""
+    gains = attention.gains() if isinstance(attention.gains, LearnedGains) else attention.gains
+    share = attention.gain_share
+    if gains is None or share is None:
+        return gains
+    return GainTensors(share * gains.p, share * gains.i, share * gains.d, gains.beta)
+
+
+def controlled_attention(model: nn.Module) -> list[Any]:
+    """The attention modules of a model that carry gains, first layer first."""
+    return [m for m in model.modules() if hasattr(m, "gains") and hasattr(m, "first_layer")]
+
+
+def set_gain_share(model: nn.Module, shares: float | Sequence[float] | None) -> None:
+    """Let the controllers act with a share of their gains: for all layers, or one a layer.
+
+    None ends it. The share is a buffer outside the state dict, changed in place: a compiled model
+    is not compiled again when it moves.
+    """
+    attention = controlled_attention(model)
+    if not isinstance(shares, Sequence):
+        shares = [shares] * len(attention)  # type: ignore[list-item]
+    if len(shares) != len(attention):
+        raise InputError(f"{len(shares)} shares do not fit a model of {len(attention)} layers")
+    for module, share in zip(attention, shares, strict=True):
+        if share is None or module.gain_share is None:
+            place = device_of(module)
+            value = None if share is None else torch.tensor(float(share), device=place)
+            module.register_buffer("gain_share", value, persistent=False)
+        else:
+            module.gain_share.fill_(share)
+
+
+def device_of(module: nn.Module) -> torch.device | None:
+    """Where a module is; None if it holds no tensor to tell (packed, quantised weights)."""
+    held = next(itertools.chain(module.parameters(), module.buffers()), None)
+    return None if held is None else held.device
 
 
 def _load(gains: PIDGains) -> float:

@@ -61,7 +61,7 @@ def pid_attention(
         control, state = one_token_step(value, state, gains)
     else:
         control, state = pid_step(value, state, gains, first_layer)
-    return (out if is_free else _add(out, control)), state
+    return (out if is_free else add_control(out, control)), state
 
 
 def one_token_step(value: Tensor, state: PIDState, gains: PIDGains) -> tuple[Tensor, PIDState]:
@@ -93,7 +93,7 @@ def _is_decoding(value: Tensor) -> bool:
     return is_single and not torch.compiler.is_compiling()
 
 
-def _add(out: Tensor, control: Tensor) -> Tensor:
+def add_control(out: Tensor, control: Tensor) -> Tensor:
     """out (B, H, N, D) + control (B, Hkv, N, D), each value head serving its group of queries."""
     grouped = out.unflatten(-3, (control.shape[-3], -1))  # (B, Hkv, H / Hkv, N, D)
     return (grouped.to(control.dtype) + control.unsqueeze(-3)).to(out.dtype).flatten(-4, -3)

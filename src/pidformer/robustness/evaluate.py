@@ -26,7 +26,7 @@ from pidformer.statistics import Hits, pack, percentage
 from pidformer.subjects import fingerprint
 
 KIND = "robustness"
-IDENTITY = ("weights", "data_hash", "row", "threat", "domain", "seed", "limit")
+IDENTITY = ("weights", "gains", "data_hash", "row", "threat", "domain", "seed", "limit")
 """What makes a record the same measurement as another, however and wherever it was made."""
 
 Batches = Iterable[tuple[Tensor, Tensor]]

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pidformer.checkpoint import initial_weights
+from pidformer.convert.build import start_from
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
 from pidformer.models.language.build import build_language_model
@@ -49,7 +51,11 @@ class Language:
         self._eval_tokens: tuple[Tensor, Tensor] | None = None
 
     def build(self) -> nn.Module:
-        return build_language_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
+        model = build_language_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
+        init = self.recipe.model.init
+        if init is not None:
+            start_from(model, initial_weights(init), init)
+        return model
 
     def model_info(self) -> dict[str, Any]:
         build = {

@@ -63,6 +63,7 @@ class Trainer:
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.average = WeightAverage(self.model, recipe.train.ema) if recipe.train.ema else None
         self.watch = NonFiniteWatch(recipe.train.on_nan, self.gains, place.device)
+        self.ramp = recipe.schedule.ramp
         self.step = 0
         self.saved_at = time.monotonic()
         self._log = _Log(place.device)
@@ -72,6 +73,8 @@ class Trainer:
         """Train to the end and return the final scores."""
         self._resume(progress)
         if self.step >= self.last_step:
+            if self.ramp is not None:
+                self.ramp.apply(self.model, 1.0)
             return self.evaluate()
         self.model.train()
         with self._signals():
@@ -135,6 +138,8 @@ class Trainer:
             self._log = _Log(self.engine.place.device)
         for batch in self.data.epoch(epoch, begin):
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
+            if self.ramp is not None:
+                self.ramp.apply(self.model, self.step / self.last_step)
             measured = self._train_step(batch, rate)
             self.step += 1
             if measured is not None:

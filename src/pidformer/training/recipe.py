@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import yaml
 
+from pidformer.convert import GainRamp
 from pidformer.data import Augment
 from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
@@ -28,6 +29,7 @@ SHIPPED = Path(__file__).parents[1] / "recipes"
 @dataclass(frozen=True, kw_only=True)
 class ModelRecipe:
     name: str = "pid_deit_tiny_patch16_224"
+    """One of ours, or "timm:NAME": timm's, converted when there are gains."""
     gains: Any = None
     """None (softmax), a preset, "P,I,D[,BETA]", {p, i, d, beta}, or a list of these by layer."""
     learn_gains: bool = False
@@ -35,6 +37,8 @@ class ModelRecipe:
     attention_residual: bool = True
     options: dict[str, Any] = field(default_factory=dict)
     """Further keywords of the model: patch_size, depth, drop_path_rate, ..."""
+    init: str | None = None
+    """A run folder or a .safetensors file whose weights training starts from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +100,18 @@ class ScheduleRecipe:
     steps: int | None = None
     """If set, the length of the run, instead of epochs; warm-up is then `warmup_steps`."""
     warmup_steps: int = 0
+    gain_ramp: float | None = None
+    """If set, gains grow from zero over this share of training; see `GainRamp`."""
+    gain_ramp_by_layer: bool = False
+
+    def __post_init__(self) -> None:
+        _ = self.ramp  # refuses one that ends after training
+
+    @property
+    def ramp(self) -> GainRamp | None:
+        if self.gain_ramp is None:
+            return None
+        return GainRamp(share=self.gain_ramp, by_layer=self.gain_ramp_by_layer)
 
 
 @dataclass(frozen=True, kw_only=True)

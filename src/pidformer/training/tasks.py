@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pidformer.checkpoint import initial_weights
+from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images
 from pidformer.errors import InputError
-from pidformer.models.build import build_classifier
 from pidformer.statistics import percentage
 from pidformer.training.recipe import Recipe
 from pidformer.training.segmentation import Segmentation
@@ -82,7 +83,11 @@ class Classification:
             )
 
     def build(self) -> nn.Module:
-        return build_classifier(self.recipe.to_dict()["model"], **self.model_info()["build"])
+        model = build_image_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
+        init = self.recipe.model.init
+        if init is not None:
+            start_from(model, initial_weights(init), init)
+        return model
 
     def model_info(self) -> dict[str, Any]:
         data = self.recipe.data

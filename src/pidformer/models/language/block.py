@@ -15,7 +15,7 @@ from pidformer.control.pid import PIDState
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, acting_gains
 from pidformer.ops.attention import pid_attention
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -45,6 +45,7 @@ class CausalAttention(nn.Module):
         self.depth, self.head_dim = depth, size
         self.gains = gains
         self.first_layer = config.first_layer
+        self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.dropout = config.attention_dropout
         self.q_proj = nn.Linear(config.hidden_size, heads * size, bias=bias)
         self.k_proj = nn.Linear(config.hidden_size, groups * size, bias=bias)
@@ -77,7 +78,7 @@ class CausalAttention(nn.Module):
             k,
             v,
             state,
-            self.gains() if isinstance(self.gains, LearnedGains) else self.gains,
+            acting_gains(self),
             attn_mask=mask.attn_mask,
             is_causal=mask.is_causal,
             dropout_p=self.dropout if self.training else 0.0,

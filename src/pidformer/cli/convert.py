@@ -1,0 +1,53 @@
+"""`pidformer convert`: a controller for a model that others trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pidformer.cli.options import Json
+from pidformer.errors import InputError
+
+
+def convert(
+    model: Annotated[
+        str,
+        typer.Argument(help="timm:NAME, timm:NAME@FILE, a run folder, or a Hugging Face folder."),
+    ],
+    gains: Annotated[str, typer.Option(help="P,I,D[,BETA], or a preset: deit, segmenter, lm.")],
+    out: Annotated[Path, typer.Option(help="New folder for the converted model.")],
+    layers: Annotated[
+        str | None, typer.Option(help="Layers to control, as 4-11 or 1,3,5; all by default.")
+    ] = None,
+    first_layer: Annotated[
+        str, typer.Option(help="free: sets the reference; controlled: is controlled too.")
+    ] = "free",
+    as_json: Json = False,
+) -> None:
+    """Put a controller into a model: same weights, in a folder that other commands take.
+
+    Example: pidformer convert timm:deit_tiny_patch16_224 --gains 0.4,0.1,0.05 --out runs/deit-pid
+
+    Example: pidformer convert runs/softmax --gains 0.4,0.1,0.05 --out runs/softmax-pid, then
+    pidformer train finetune/tiny_imagenet_100_pid.yaml model.init=runs/softmax-pid
+    """
+    from pidformer.training.converted import convert_run
+
+    chosen: Any = first_layer
+    found = convert_run(
+        model, gains, out, layers=_layers(layers) if layers else None, first_layer=chosen
+    )
+    typer.echo(json.dumps(found) if as_json else f"{out}: {found['model']} with {gains}")
+
+
+def _layers(text: str) -> list[int]:
+    found: list[int] = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise InputError(f"layers must be numbers or ranges, as 1,3 or 4-11, got {text!r}")
+        found += range(int(low), int(high if dash else low) + 1)
+    return found

@@ -1,0 +1,45 @@
+"""`pidformer export`: a trained model for other runtimes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pidformer.cli.options import Json
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run folder, or a converted Hugging Face folder.")],
+    out: Annotated[Path, typer.Option(help="The file to write: model.onnx or model.pt2.")],
+    format: Annotated[
+        str | None, typer.Option(help="onnx or pt2; by the suffix of --out if not given.")
+    ] = None,
+    gains: Annotated[
+        str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
+    ] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a run's model as ONNX or as a program of torch.export, for batches of any size.
+
+    The file is kept only if its logits are within 1e-4 of PyTorch's on random input.
+
+    Example: pidformer export runs/pid --out pid.onnx
+
+    Example: pidformer export runs/pid --format pt2 --out pid.pt2
+    """
+    from pidformer.export import export as write
+
+    chosen: Any = format
+    found = write(run, out, format=chosen, gains=gains, ema=ema)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    takes = found["input"]
+    typer.echo(
+        f"{out}: takes {takes['name']} {takes['shape']}, logits within {found['difference']:.1e} "
+        "of PyTorch's"
+    )

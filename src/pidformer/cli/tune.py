@@ -1,0 +1,99 @@
+"""`pidformer tune`: the best gains of a frozen model."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from pidformer.cli.options import Data, Device, Json, Seed
+
+Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or 0,0.1,0.3.")]
+
+
+def tune(
+    run: Annotated[Path, typer.Argument(help="Folder of a run, trained or converted.")],
+    metric: Annotated[str, typer.Option(help="What to seek: clean, pgd, noise or ppl.")] = "clean",
+    data: Data = None,
+    search: Annotated[str, typer.Option(help="grid, or optuna (pidformer[search]).")] = "grid",
+    trials: Annotated[
+        int | None, typer.Option(help="Gains to try; the whole grid, or 32 by optuna.")
+    ] = None,
+    p: Levels = None,
+    i: Levels = None,
+    d: Levels = None,
+    beta: Levels = None,
+    kappa_min: Annotated[
+        float, typer.Option(help="Gains must be stable for kernel eigenvalues from here to 1.")
+    ] = 0.0,
+    split: Annotated[str, typer.Option(help="Of a text: train, valid or test.")] = "valid",
+    limit: Annotated[int | None, typer.Option(help="Images, or tokens, to try them on.")] = None,
+    batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 128,
+    plot: Annotated[
+        Path | None, typer.Option(help="Clean against robust; RUN/tune-METRIC.png by default.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Try stable gains on a frozen model: nothing is trained, nothing in the run changes.
+
+    Every trial is recorded in the run's results.jsonl; a stopped search goes on where it was.
+
+    Example: pidformer tune runs/softmax --metric pgd --data DIR --limit 500
+
+    Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
+    """
+    from pidformer.tune import Space, read_levels
+    from pidformer.tune import tune as run_search
+    from pidformer.tune.figure import pareto_figure
+
+    given = {"p": p, "i": i, "d": d, "beta": beta}
+    levels: Any = {name: read_levels(text, name) for name, text in given.items() if text}
+    kinds: Any = {"metric": metric, "search": search}
+    found = run_search(
+        run,
+        data=data,
+        space=Space(kappa_min=kappa_min, **levels),
+        trials=trials,
+        split=split,
+        limit=limit,
+        batch_size=batch_size,
+        seed=seed,
+        device=device,
+        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        watch=lambda record, is_old: None if as_json else _say(record, is_old),
+        **kinds,
+    )
+    figure = None
+    if metric in ("pgd", "noise"):
+        figure = plot or run / f"tune-{metric}.png"
+        pareto_figure(found, metric, figure)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict() | {"figure": figure and str(figure)}))
+        return
+    names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
+    table = Table("gains", *names)
+    for title, record in (
+        *(("front", r) for r in found.front),
+        ("plain", found.trials[0]),
+        ("best", found.best),
+    ):
+        table.add_row(
+            f"{title}: {record.settings['gains']}", *[f"{record.metrics[n]:.2f}" for n in names]
+        )
+    Console().print(table)
+    if figure:
+        typer.echo(f"figure {figure}")
+
+
+def _say(record: Any, is_old: bool) -> None:
+    names = [name for name in ("clean", "pgd", "noise", "ppl") if name in record.metrics]
+    numbers = ", ".join(f"{name} {record.metrics[name]:.2f}" for name in names)
+    typer.echo(f"{record.settings['gains']}: {numbers}{' (recorded)' if is_old else ''}", err=True)

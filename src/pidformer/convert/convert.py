@@ -1,0 +1,90 @@
+"""`convert` and `revert`: a controller for the models people already have."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from torch import nn
+
+from pidformer.control.pid import FirstLayer
+from pidformer.convert.plan import Plan
+from pidformer.convert.vision import ControlledModel, convert_vision, is_vision, revert_vision
+from pidformer.errors import InputError
+from pidformer.models.gains import GainsLike
+from pidformer.models.vit import PIDVisionTransformer
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def convert(
+    model: Model,
+    gains: GainsLike | Sequence[GainsLike],
+    *,
+    layers: Iterable[int] | None = None,
+    first_layer: FirstLayer = "free",
+    learn_gains: bool = False,
+    inplace: bool = False,
+) -> Model:
+    """The model with a controller in its attention: same weights, same state-dict keys.
+
+    For timm's vision transformers and for Hugging Face models that attend through its attention
+    interface. `gains` are for all layers (`PIDGains`, "P,I,D,BETA", a preset, a mapping) or a
+    sequence with one for each; zero gains change nothing. `layers` are those that are controlled,
+    all by default. `learn_gains` adds parameters, per layer and head, inside the region of
+    stability. A copy is converted unless `inplace`. A converted model is given other gains by
+    converting it again.
+
+    Loops over depth must be the model's own: checkpointing is non-reentrant only.
+    """
+    layers = None if layers is None else list(layers)
+
+    def plan(depth: int) -> Plan:
+        return Plan.of(gains, depth, layers, first_layer, learn_gains)
+
+    work = _way_in(model)
+    if not inplace:
+        model = copy.deepcopy(model)
+    work(model, plan)
+    return model
+
+
+def revert(model: Model) -> Model:
+    """Take the controller out again, in place: the model as it was, with its weights as they are.
+
+    Learned gains are lost.
+    """
+    if isinstance(model, ControlledModel):
+        revert_vision(model)
+    elif _is_hugging_face(model):
+        from pidformer.convert.language import revert_transformers
+
+        revert_transformers(model)
+    else:
+        raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
+    return model
+
+
+def _way_in(model: nn.Module) -> Any:
+    if isinstance(model, PIDVisionTransformer) or type(model).__name__.startswith("PIDformer"):
+        raise InputError(
+            f"{type(model).__name__} has a controller of its own; build or load it with gains=..."
+        )
+    if is_vision(model):
+        return convert_vision
+    if _is_hugging_face(model):
+        from pidformer.convert.language import convert_transformers
+
+        return convert_transformers
+    inner = getattr(model, "model", None)
+    hint = f"; convert the {type(inner).__name__} inside it" if isinstance(inner, nn.Module) else ""
+    raise InputError(
+        f"{type(model).__name__} cannot be converted: supported are timm's VisionTransformer and "
+        f"Eva, and models of transformers{hint}"
+    )
+
+
+def _is_hugging_face(model: nn.Module) -> bool:
+    """Told without importing transformers, which is an extra."""
+    return any(kind.__module__ == "transformers.modeling_utils" for kind in type(model).__mro__)

@@ -1,0 +1,87 @@
+"""What a conversion asks for: gains by layer, however they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import FirstLayer, check_first_layer
+from pidformer.errors import InputError
+from pidformer.models.gains import GainsLike, layer_gains, resolve_gains
+from pidformer.models.vit import learned_layers
+from pidformer.nn.gains import LearnedGains, device_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The controllers of a model, one a layer."""
+
+    gains: tuple[PIDGains, ...]
+    first_layer: FirstLayer = "free"
+    learn_gains: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        gains: GainsLike | Sequence[GainsLike],
+        depth: int,
+        layers: Iterable[int] | None,
+        first_layer: FirstLayer,
+        learn_gains: bool,
+    ) -> Plan:
+        """Gains for each of `depth` layers; those not among `layers` have none.
+
+        A layer that is not controlled still counts: the error of its values goes into the sum.
+        """
+        check_first_layer(first_layer)
+        resolved = resolve_gains(gains, depth)
+        if resolved is None:
+            raise InputError(
+                "convert needs gains, as pf.PIDGains(p=0.4); PIDGains() changes nothing"
+            )
+        by_layer = [layer or PIDGains() for layer in layer_gains(resolved, depth)]
+        if layers is not None:
+            chosen = {_checked(layer, depth) for layer in layers}
+            by_layer = [g if n in chosen else g.scaled(0.0) for n, g in enumerate(by_layer)]
+        learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
+        return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
+
+    def put(self, attention: Sequence[Any], heads: int) -> None:
+        """Hand the attention modules of a model their controllers."""
+        learned = learned_layers(self.gains, self.learn_gains, self.first_layer)
+        for module, gains, is_learned in zip(attention, self.gains, learned, strict=True):
+            place = device_of(module)
+            module.gains = LearnedGains(gains, heads, device=place) if is_learned else gains
+            module.first_layer = self.first_layer
+            module.register_buffer("gain_share", None, persistent=False)
+
+    @property
+    def model_gains(self) -> PIDGains | tuple[PIDGains, ...]:
+        """The gains as models give them: one for all layers if they agree."""
+        return self.gains[0] if len(set(self.gains)) == 1 else self.gains
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for a configuration file."""
+        return {
+            "gains": [layer.to_dict() for layer in self.gains],
+            "first_layer": self.first_layer,
+            "learn_gains": self.learn_gains,
+        }
+
+
+def remove(attention: Sequence[nn.Module]) -> None:
+    """Take the controllers away again."""
+    for module in attention:
+        del module.gains, module.first_layer, module.gain_share
+
+
+def _checked(layer: int, depth: int) -> int:
+    if not isinstance(layer, int) or not -depth <= layer < depth:
+        raise InputError(
+            f"layers must be numbers from 0 to {depth - 1} (or -1 for the last), got {layer!r}"
+        )
+    return layer % depth

@@ -1,0 +1,128 @@
+"""Run folders from models that others trained, with a controller put in."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pidformer.checkpoint import (
+    read_model_info,
+    read_recipe,
+    run_weights,
+    save_weights,
+    write_model_info,
+    write_recipe,
+)
+from pidformer.control.pid import FirstLayer
+from pidformer.convert import convert
+from pidformer.convert.build import PREFIX
+from pidformer.data.imagenet import imagenet_classes
+from pidformer.errors import InputError
+from pidformer.subjects import open_subject
+from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
+
+TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "preprocessor_config.json")
+
+
+def convert_run(
+    source: str,
+    gains: Any,
+    out: str | Path,
+    *,
+    layers: Sequence[int] | None = None,
+    first_layer: FirstLayer = "free",
+) -> dict[str, Any]:
+    """Put a controller into `source` and write it to the new folder `out`; what was made.
+
+    - `timm:NAME` or `timm:NAME@FILE`: a run folder that train (as model.init), evaluate and
+      analyze take
+    - a run folder: the same run with these gains
+    - a folder of Hugging Face's `save_pretrained`: the same, for `pf.from_pretrained`
+    """
+    out = Path(out)
+    if out.exists() and any(out.iterdir()):
+        raise InputError(f"{out} is not empty; choose another --out")
+    path = Path(source)
+    if (path / "recipe.yaml").exists():
+        return _from_run(path, gains, out, layers, first_layer)
+    if (path / "config.json").exists():
+        return _from_hugging_face(path, gains, out, layers, first_layer)
+    if source.startswith(PREFIX):
+        return _from_timm(source, gains, out, layers, first_layer)
+    raise InputError(
+        f"{source!r} is neither timm:NAME, nor a run folder, nor a folder with a config.json"
+    )
+
+
+def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
+    subject = open_subject(source)
+    inner: Any = subject.model.model
+    model = convert(inner, gains, layers=layers, first_layer=first, inplace=True)
+    count, scale = model.num_classes, subject.scale
+    assert scale is not None and subject.image_size is not None
+    recipe = Recipe(
+        model=ModelRecipe(
+            name=PREFIX + source.removeprefix(PREFIX).partition("@")[0],
+            gains=_plain(model.gains),
+            first_layer=first,
+        ),
+        data=DataRecipe(
+            name="imagenet" if count == 1000 else "unknown",
+            image_size=subject.image_size,
+            mean=scale[0],
+            std=scale[1],
+            crop_ratio=subject.crop_ratio,
+        ),
+    )
+    info = {
+        "build": {
+            "num_classes": count,
+            "channels": len(scale[0]),
+            "image_size": subject.image_size,
+        },
+        "mean": list(scale[0]),
+        "std": list(scale[1]),
+        "classes": list(imagenet_classes()) if count == 1000 else [str(n) for n in range(count)],
+    }
+    return _write(out, recipe.to_dict(), info, model.state_dict(), model.gains)
+
+
+def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
+    recipe, info, weights = read_recipe(run), read_model_info(run), run_weights(run)
+    if any(".gains." in key for key in weights):
+        raise InputError(f"run {run} has learned its gains; it cannot be given others")
+    if layers is not None:
+        raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
+    recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
+    checked = recipe_from(recipe).to_dict()
+    return _write(out, checked, info, weights, gains)
+
+
+def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
+    from pidformer.convert.language import load_plain  # needs the extra `lm`
+
+    model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
+    out.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(out)
+    for pattern in TOKENIZER_FILES:
+        for file in path.glob(pattern):
+            shutil.copy(file, out)
+    return {"run": str(out), "model": type(model).__name__, "gains": str(gains)}
+
+
+def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
+    write_model_info(out, json.loads(json.dumps(info)))
+    write_recipe(out, recipe)
+    save_weights(out / "model.safetensors", weights)
+    return {"run": str(out), "model": recipe["model"]["name"], "gains": str(gains)}
+
+
+def _plain(gains: Any) -> Any:
+    """Gains as YAML has them."""
+    if isinstance(gains, tuple | list):
+        return [_plain(layer) for layer in gains]
+    return gains.to_dict() if hasattr(gains, "to_dict") else gains

@@ -1,0 +1,253 @@
+"""Trying gains on a frozen model: every trial is a record, and a stopped search goes on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+from torch import nn
+
+from pidformer import results
+from pidformer.checkpoint import read_recipe
+from pidformer.control import PIDGains
+from pidformer.convert import convert
+from pidformer.data.text import open_corpus
+from pidformer.devices import as_device
+from pidformer.errors import InputError, unknown
+from pidformer.models import PixelModel
+from pidformer.nn import LearnedGains, controlled_attention
+from pidformer.results import Record
+from pidformer.robustness import PGD, Noise, evaluate
+from pidformer.robustness.bench import Bench
+from pidformer.subjects import fingerprint, open_subject
+from pidformer.tune.search import Scores, Space, search_grid, search_optuna
+
+Metric = Literal["clean", "pgd", "noise", "ppl"]
+Search = Literal["grid", "optuna"]
+KIND = "tune"
+IDENTITY = ("weights", "metric", "data_hash", "seed", "limit", "threat")
+THREATS = {"pgd": PGD(), "noise": Noise()}
+
+
+class Tuned(NamedTuple):
+    """What a search found; every trial is in `trials`, plain attention among them."""
+
+    trials: tuple[Record, ...]
+    best: Record
+    """By the metric; of equals the one with the better clean score."""
+    front: tuple[Record, ...]
+    """Trials that no other beats in both the clean score and the metric, by clean score."""
+
+    def to_dict(self) -> dict[str, Any]:
+        def line(record: Record) -> dict[str, Any]:
+            return {"gains": record.settings["gains"]} | dict(record.metrics)
+
+        return {
+            "best": line(self.best),
+            "plain": line(self.trials[0]),
+            "front": [line(record) for record in self.front],
+            "trials": [line(record) for record in self.trials],
+        }
+
+
+def tune(
+    run: str | Path,
+    *,
+    data: str | Path | None = None,
+    metric: Metric = "clean",
+    space: Space | None = None,
+    search: Search = "grid",
+    trials: int | None = None,
+    split: str = "valid",
+    limit: int | None = None,
+    batch_size: int = 128,
+    seed: int = 0,
+    device: str = "auto",
+    command: str | None = None,
+    watch: Callable[[Record, bool], None] = lambda record, is_old: None,
+) -> Tuned:
+    """Sweep the gains of a frozen model over validation data; its weights do not change.
+
+    `metric` is what is sought: "clean" accuracy, accuracy under "pgd" or "noise" (the paper's), or
+    "ppl" of a language model. Trials are recorded in the run's results as "tune"; one that is
+    there is not run again. `watch(record, was_there)` is told of each. Choose gains on one half of
+    the data and report on the other: the best of many is better than it looks.
+    """
+    run, space = Path(run), space or Space()
+    _check(metric, search, trials)
+    is_language = read_recipe(run).get("task") == "language"
+    if is_language != (metric == "ppl"):
+        raise InputError(
+            f"run {run} is for {read_recipe(run).get('task')}; "
+            + ("its metric is ppl" if is_language else "its metrics are clean, pgd and noise")
+        )
+    place = as_device(device)
+    if is_language:
+        score, facts = _language(run, data, split, limit, place)
+    else:
+        score, facts = _images(run, data, metric, limit, batch_size, seed, place)
+    facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
+    facts |= {"limit": limit, "machine": results.machine(), "command": command}
+    book = _Book(run, facts, score, watch)
+    names, directions = _objectives(metric)
+    if search == "grid":
+        search_grid(space, trials, book.measure)
+    else:
+        known = book.known(space)
+        search_optuna(
+            space,
+            trials or 32,
+            book.measure,
+            names=names,
+            directions=directions,
+            known=known,
+            seed=seed,
+        )
+    return _found(list(book.used.values()), names, directions)
+
+
+class _Book:
+    """The trials of one search: what the folder has, and what is added."""
+
+    def __init__(self, run: Path, facts: dict[str, Any], score: Any, watch: Any) -> None:
+        self.run, self.facts, self.score, self.watch = run, facts, score, watch
+        self.used: dict[PIDGains, Record] = {}
+        wanted = [facts.get(name) for name in IDENTITY]
+        self.there = {
+            PIDGains.from_dict(record.details["gains"]): record
+            for record in results.read(run)
+            if record.kind == KIND and [record.settings.get(n) for n in IDENTITY] == wanted
+        }
+
+    def known(self, space: Space) -> list[tuple[PIDGains, Scores]]:
+        """The trials that are there and allowed, all of which count as used."""
+        found = [(g, r) for g, r in self.there.items() if space.allows(g)]
+        for gains, record in found:
+            self.used[gains] = record
+            self.watch(record, True)
+        return [(gains, dict(record.metrics)) for gains, record in found]
+
+    def measure(self, gains: PIDGains) -> Scores:
+        record = self.there.get(gains)
+        if record is None:
+            record = Record(
+                kind=KIND,
+                metrics=self.score(gains),
+                settings=self.facts | {"gains": str(gains)},
+                details={"gains": gains.to_dict()},
+            )
+            results.append(self.run, record)
+            self.watch(record, False)
+        else:
+            self.watch(record, True)
+        self.there[gains] = self.used[gains] = record
+        return dict(record.metrics)
+
+
+def put_gains(model: nn.Module, gains: PIDGains) -> None:
+    """The same gains in every layer of a model that is in use."""
+    attention = controlled_attention(model)
+    if any(isinstance(module.gains, LearnedGains) for module in attention):
+        raise InputError("the run has learned its gains; there is nothing to tune")
+    if not attention:
+        inner = model.model if isinstance(model, PixelModel) else model
+        convert(inner, gains, inplace=True)
+    for module in attention:
+        module.gains = gains
+
+
+def _images(
+    run: Path, data: Any, metric: Metric, limit: int | None, size: int, seed: int, place: Any
+) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+    subject = open_subject(run)
+    location = data or subject.data
+    if location is None or (data is None and location != "digits"):
+        raise InputError(f"{run}, trained on {location}, needs images: say where with --data DIR")
+    bench = Bench(
+        subject=subject, location=location, device=place, seed=seed, limit=limit, batch_size=size
+    )
+    threat = THREATS.get(metric)
+    rows: Mapping[str, Any] = {"clean": None} | ({metric: threat} if threat else {})
+
+    def score(gains: PIDGains) -> Scores:
+        put_gains(bench.model, gains)
+        found = evaluate(bench.model, bench.clean, rows, seed=seed)
+        return {row: record.metrics["top1"] for row, record in found.items()} | {
+            "images": found["clean"].metrics["images"],
+            "seconds": sum(record.metrics["seconds"] for record in found.values()),
+        }
+
+    about = {"data": str(location), "data_hash": bench.data_hash, "threat": repr(threat)}
+    return score, about | {"weights": subject.facts["weights"]}
+
+
+def _language(
+    run: Path, data: Any, split: str, limit: int | None, place: torch.device
+) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+    from pidformer.language import load_language  # needs the extra `lm`
+    from pidformer.training.perplexity import window_nll
+
+    if data is None:
+        raise InputError(f"{run} needs text: say where with --data DIR")
+    loaded = load_language(run)
+    corpus = open_corpus(data, split, loaded.tokenizer)
+    loaded.model.to(place)
+    tokens = torch.from_numpy(corpus.tokens[:limit].astype("int64")).to(place)
+    window = loaded.length
+
+    @torch.inference_mode()
+    def score(gains: PIDGains) -> Scores:
+        put_gains(loaded.model, gains)
+        nll = window_nll(
+            loaded.model,
+            tokens[:-1],
+            tokens[1:],
+            window=window,
+            stride=window,
+            batch_size=max(1, 2**13 // window),
+        )
+        mean = float(nll.nanmean())
+        return {"ppl": math.exp(min(mean, 700.0)), "tokens": float(len(nll))}
+
+    about = {"data": str(data), "data_hash": corpus.fingerprint[:16], "split": split}
+    return score, about | {"weights": fingerprint(loaded.model), "threat": None}
+
+
+def _objectives(metric: Metric) -> tuple[list[str], list[str]]:
+    if metric == "ppl":
+        return ["ppl"], ["minimize"]
+    if metric == "clean":
+        return ["clean"], ["maximize"]
+    return ["clean", metric], ["maximize", "maximize"]
+
+
+def _found(trials: list[Record], names: list[str], directions: list[str]) -> Tuned:
+    plain = next((r for r in trials if r.details["gains"]["p"] == 0), trials[0])
+    trials = [plain, *(r for r in trials if r is not plain)]
+    signs = [1 if direction == "maximize" else -1 for direction in directions]
+
+    def values(record: Record) -> list[float]:
+        return [sign * record.metrics[name] for sign, name in zip(signs, names, strict=True)]
+
+    def is_beaten(record: Record) -> bool:
+        mine = values(record)
+        return any(
+            all(a >= b for a, b in zip(values(other), mine, strict=True)) and values(other) != mine
+            for other in trials
+        )
+
+    front = sorted((r for r in trials if not is_beaten(r)), key=values, reverse=True)
+    best = max(trials, key=lambda record: values(record)[::-1])
+    return Tuned(tuple(trials), best, tuple(front))
+
+
+def _check(metric: str, search: str, trials: int | None) -> None:
+    if metric not in get_args(Metric):
+        raise unknown("metric", metric, get_args(Metric))
+    if search not in get_args(Search):
+        raise unknown("search", search, get_args(Search))
+    if trials is not None and trials < 1:
+        raise InputError(f"trials must be at least 1, got {trials}")

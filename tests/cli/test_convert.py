@@ -1,0 +1,87 @@
+import json
+
+import pytest
+import timm
+import torch
+import yaml
+
+import pidformer as pf
+from pidformer import results
+from pidformer.checkpoint import load_weights, save_weights
+from pidformer.training.run import train
+from tests.training.tiny import tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def softmax(tmp_path_factory):
+    out = tmp_path_factory.mktemp("softmax") / "run"
+    train(tiny_recipe("model.gains=null", "schedule.epochs=1"), out, device="cpu", is_shown=False)
+    return out
+
+
+def test_a_run_becomes_a_controlled_run(run, softmax, tmp_path):
+    out = tmp_path / "pid"
+    code, text, _ = run("convert", softmax, "--gains", "0.4,0.1,0.05", "--out", out, "--json")
+    assert code == 0 and json.loads(text)["run"] == str(out)
+    ours, theirs = pf.load(out), pf.load(softmax)
+    assert ours.model.gains == pf.PIDGains(p=0.4, i=0.1, d=0.05) and theirs.model.gains is None
+    a, b = load_weights(out / "model.safetensors"), load_weights(softmax / "model.safetensors")
+    assert all(torch.equal(a[key], b[key]) for key in b) and a.keys() == b.keys()
+    code, text, _ = run("evaluate", out, "--device", "cpu", "--json")
+    assert code == 0 and json.loads(text)["models"][0]["rows"]["clean"]["images"] == 360
+    run("evaluate", out, "--device", "cpu", "--gains", "1,1,1")  # measured anew, not found
+    assert len([r for r in results.read(out) if r.kind == "robustness"]) == 2
+    code, _, _ = run("analyze", out, "--device", "cpu", "--out", tmp_path / "analysis")
+    assert code == 0
+    recipe = tmp_path / "tiny.yaml"
+    recipe.write_text(yaml.safe_dump(tiny_recipe("schedule.epochs=1").to_dict()))
+    code, _, _ = run(
+        "train", recipe, f"model.init={out}", "schedule.gain_ramp=0.5", "--out", tmp_path / "tuned"
+    )
+    assert code == 0 and (tmp_path / "tuned" / "model.safetensors").exists()
+
+
+def test_a_timm_model_becomes_a_run(run, tmp_path):
+    torch.manual_seed(0)
+    model = timm.create_model("deit_tiny_patch16_224").eval()
+    file, out = tmp_path / "weights.safetensors", tmp_path / "run"
+    save_weights(file, model.state_dict())
+    source = f"timm:deit_tiny_patch16_224@{file}"
+    code, text, _ = run("convert", source, "--gains", "0,0,0", "--out", out)
+    assert code == 0 and "timm:deit_tiny_patch16_224" in text
+    loaded, x = pf.load(out), torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        assert torch.equal(loaded(x), model(loaded.normalise(x)))
+    code, _, error = run("convert", source, "--gains", "0,0,0", "--out", out)
+    assert code == 2 and "is not empty" in error
+    other = tmp_path / "some"
+    code, _, _ = run("convert", source, "--gains", "0.4,0,0", "--layers", "4-6,11", "--out", other)
+    acting = [n for n, g in enumerate(pf.load(other).model.gains) if g.kind == "P"]
+    assert code == 0 and acting == [4, 5, 6, 11]
+
+
+def test_a_hugging_face_folder_is_converted(run, tmp_path):
+    from tests.convert.hugging_face import batch, build
+
+    build("gpt2").save_pretrained(tmp_path / "plain")
+    (tmp_path / "plain" / "tokenizer.json").write_text("{}")
+    out = tmp_path / "pid"
+    code, _, _ = run("convert", tmp_path / "plain", "--gains", "0.4,0.1,0", "--out", out)
+    wanted = pf.convert(build("gpt2"), "0.4,0.1,0")(**batch("gpt2")).logits
+    assert code == 0 and (out / "tokenizer.json").exists()
+    torch.testing.assert_close(pf.from_pretrained(out)(**batch("gpt2")).logits, wanted)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "neither timm:NAME, nor a run folder"),
+        (["timm:vit_tinny"], "timm has no model"),
+        (["timm:resnet18@none.safetensors"], "no weights at none.safetensors"),
+        (["nothing", "--layers", "a-b"], "numbers or ranges"),
+    ],
+)
+def test_bad_input_gets_one_line(run, arguments, words, tmp_path):
+    code, _, error = run("convert", *arguments, "--gains", "0.1,0,0", "--out", tmp_path / "x")
+    assert code == 2 and words in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()

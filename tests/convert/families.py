@@ -1,0 +1,46 @@
+"""Small timm models with random weights, and the direct definition they are compared with."""
+
+import timm
+import torch
+from timm.models.vision_transformer import ResPostBlock
+
+TIMM = {
+    "vit": ("vit_tiny_patch16_224", {}),
+    "deit": ("deit_tiny_patch16_224", {}),
+    "deit distilled": ("deit_tiny_distilled_patch16_224", {}),
+    "deit3": ("deit3_small_patch16_224", {}),
+    "dinov2 reg4": ("vit_small_patch14_reg4_dinov2", {}),
+    "post-norm": ("vit_tiny_patch16_224", {"block_fn": ResPostBlock}),
+    "eva02": ("eva02_tiny_patch14_224", {}),
+    "eva02 post-norm": ("eva02_tiny_patch14_224", {"use_post_norm": True}),
+    "rope mixed": ("vit_small_patch16_rope_mixed_224", {}),
+    "dinov3": ("vit_small_patch16_dinov3", {}),
+}
+SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
+
+
+def timm_model(family: str) -> torch.nn.Module:
+    """Small, in evaluation mode, with weights large enough that attention is not flat."""
+    name, options = TIMM[family]
+    torch.manual_seed(0)
+    model = timm.create_model(name, patch_size=8, **SMALL, **options).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model
+
+
+def controls(values, gains, first_layer="free"):
+    """p e + i sum e + d (e - e_before) of every layer, in float64, from the values alone."""
+    values = [v.double() for v in values]
+    reference, found = values[0], []
+    errors = [g.beta * reference - v for v, g in zip(values, gains, strict=True)]
+    for layer, (error, g) in enumerate(zip(errors, gains, strict=True)):
+        if layer == 0 and first_layer == "free":
+            found.append(torch.zeros_like(error))
+            continue
+        start = 1 if first_layer == "free" else 0
+        # e_l - e_{l-1} with one reference: beta cancels, whatever gains the layers have
+        change = values[layer - 1] - values[layer] if layer else torch.zeros_like(error)
+        found.append(g.p * error + g.i * sum(errors[start : layer + 1]) + g.d * change)
+    return found

@@ -1,0 +1,87 @@
+"""Small Hugging Face models with random weights, one of each family that can be converted."""
+
+from dataclasses import dataclass, field
+
+import torch
+import transformers as hf
+
+SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+WORDS = SIZE | {"vocab_size": 50, "intermediate_size": 48, "max_position_embeddings": 64}
+PIXELS = SIZE | {"intermediate_size": 48, "image_size": 16, "patch_size": 4, "num_labels": 5}
+GROUPED = {"num_key_value_heads": 2}
+
+
+@dataclass(frozen=True)
+class Family:
+    model: str
+    config: str
+    options: dict = field(default_factory=dict)
+    merged: str = "o_proj"
+    """Where in attention the merged heads go in; empty: they are what attention gives."""
+    takes: str = "words"
+    is_causal: bool = True
+
+
+FAMILIES = {
+    "llama": Family("LlamaForCausalLM", "LlamaConfig", WORDS | GROUPED),
+    "mistral": Family("MistralForCausalLM", "MistralConfig", WORDS | GROUPED),
+    "mistral sliding": Family(
+        "MistralForCausalLM", "MistralConfig", WORDS | GROUPED | {"sliding_window": 4}
+    ),
+    "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", WORDS | GROUPED),
+    "qwen3": Family("Qwen3ForCausalLM", "Qwen3Config", WORDS | GROUPED | {"head_dim": 16}),
+    "gemma": Family(
+        "GemmaForCausalLM",
+        "GemmaConfig",
+        WORDS | {"num_key_value_heads": 1, "head_dim": 16, "attn_implementation": "sdpa"},
+    ),
+    "gpt2": Family(
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"n_embd": 32, "n_layer": 3, "n_head": 4, "vocab_size": 50, "n_positions": 64}
+        | {"bos_token_id": 1, "eos_token_id": 2},
+        "c_proj",
+    ),
+    "gpt_neox": Family("GPTNeoXForCausalLM", "GPTNeoXConfig", WORDS, "dense"),
+    "vit": Family("ViTForImageClassification", "ViTConfig", PIXELS, "o_proj", "pixels", False),
+    "dinov2": Family(
+        "Dinov2ForImageClassification", "Dinov2Config", PIXELS, "o_proj", "pixels", False
+    ),
+    "dinov2 registers": Family(
+        "Dinov2WithRegistersForImageClassification",
+        "Dinov2WithRegistersConfig",
+        PIXELS | {"num_register_tokens": 2},
+        "o_proj",
+        "pixels",
+        False,
+    ),
+    "bert": Family("BertForMaskedLM", "BertConfig", WORDS, "", is_causal=False),
+    "roberta": Family("RobertaForMaskedLM", "RobertaConfig", WORDS, "", is_causal=False),
+}
+CAUSAL = [name for name, family in FAMILIES.items() if family.is_causal]
+
+
+def build(name: str) -> torch.nn.Module:
+    """In evaluation mode, without dropout, with weights large enough to matter."""
+    family = FAMILIES[name]
+    torch.manual_seed(0)
+    config = getattr(hf, family.config)(**family.options)
+    for key in vars(config):
+        if "drop" in key and isinstance(getattr(config, key), float):
+            setattr(config, key, 0.0)
+    config.pad_token_id = 0
+    model = getattr(hf, family.model)(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    if hasattr(model, "generation_config"):
+        model.generation_config.eos_token_id = None
+    return model
+
+
+def batch(name: str, count: int = 2, length: int = 7) -> dict:
+    random = torch.Generator().manual_seed(1)
+    if FAMILIES[name].takes == "pixels":
+        return {"pixel_values": torch.randn(count, 3, 16, 16, generator=random)}
+    ids = torch.randint(3, 50, (count, length), generator=random)
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

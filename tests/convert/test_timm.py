@@ -1,0 +1,251 @@
+import copy
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+
+import pidformer as pf
+from pidformer.analysis import token_similarity
+from pidformer.errors import InputError
+from tests.convert.families import SMALL, TIMM, controls, timm_model
+
+GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
+
+
+def images(count=2, size=32):
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(params=TIMM)
+def model(request):
+    return timm_model(request.param)
+
+
+def attention_calls(model, x, monkeypatch):
+    """Every (q, k, v) and output of attention before the control is added."""
+    seen, real = [], F.scaled_dot_product_attention
+
+    def watch(q, k, v, **options):
+        out = real(q, k, v, **options)
+        seen.append((q, k, v, out))
+        return out
+
+    with monkeypatch.context() as patched:
+        patched.setattr(F, "scaled_dot_product_attention", watch)
+        model(x)
+    return seen
+
+
+@torch.no_grad()
+def test_zero_gains_change_no_bit(model):
+    x = images()
+    converted = pf.convert(model, pf.PIDGains())
+    assert torch.equal(converted(x), model(x))
+    for ours, theirs in zip(
+        converted.forward_intermediates(x, return_prefix_tokens=True, norm=True)[1],
+        model.forward_intermediates(x, return_prefix_tokens=True, norm=True)[1],
+        strict=True,
+    ):
+        for a, b in zip(ours, theirs, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("first_layer", ["free", "controlled"])
+@torch.no_grad()
+def test_control_is_the_definition_computed_from_the_values(model, first_layer, monkeypatch):
+    x = images()
+    gains = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8), GAINS]
+    converted = pf.convert(model, gains, first_layer=first_layer)
+    merged = []
+    for block in converted.blocks:
+        block.attn.norm.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
+    calls = attention_calls(converted, x, monkeypatch)
+    wanted = controls([v for _, _, v, _ in calls], gains, first_layer)
+    assert len(calls) == len(merged) == 4
+    for (q, k, v, _), control, found in zip(calls, wanted, merged, strict=True):
+        scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
+        direct = (scores.softmax(-1) @ v.double() + control).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(converted(x), model(x), atol=1e-3)
+
+
+def test_keys_parameters_and_class_stay(model):
+    converted = pf.convert(model, GAINS)
+    ours, theirs = converted.state_dict(), model.state_dict()
+    assert list(ours) == list(theirs)
+    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert [n for n, _ in converted.named_parameters()] == [n for n, _ in model.named_parameters()]
+    assert isinstance(converted, type(model)) and converted.gains == GAINS
+    assert type(model).__module__.startswith("timm.")  # the copy was converted, not the model
+
+
+def test_checkpointing_keeps_gradients(model):
+    x, found = images(), []
+    for is_on in (False, True):
+        converted = pf.convert(model, GAINS).train()
+        converted.set_grad_checkpointing(is_on)
+        converted(x).square().sum().backward()
+        found.append({n: p.grad for n, p in converted.named_parameters() if p.grad is not None})
+    assert found[0].keys() == found[1].keys()
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_revert_gives_the_original_back(model):
+    before, x = copy.deepcopy(model), images()
+    assert pf.convert(model, GAINS, inplace=True) is model
+    assert pf.revert(model) is model
+    assert [type(m) for m in model.modules()] == [type(m) for m in before.modules()]
+    for ours, theirs in zip(model.modules(), before.modules(), strict=True):
+        assert ours.__dict__.keys() == theirs.__dict__.keys()
+        assert ours._buffers.keys() == theirs._buffers.keys()
+    assert torch.equal(model(x), before(x))
+
+
+@torch.no_grad()
+def test_layers_choose_what_is_controlled():
+    model, x = timm_model("vit"), images()
+    chosen = pf.convert(model, GAINS, layers=[1, -1])
+    none = GAINS.scaled(0)
+    assert chosen.gains == (none, GAINS, none, GAINS)
+    assert torch.equal(chosen(x), pf.convert(model, [none, GAINS, none, GAINS])(x))
+    assert not torch.equal(chosen(x), pf.convert(model, GAINS)(x))
+
+
+@torch.no_grad()
+def test_converting_again_replaces_the_gains():
+    model, x = timm_model("vit"), images()
+    twice = pf.convert(pf.convert(model, "0.9,0,0"), GAINS)
+    assert torch.equal(twice(x), pf.convert(model, GAINS)(x))
+
+
+@torch.no_grad()
+def test_a_converted_vit_is_our_vit_with_its_weights():
+    theirs, x = timm_model("deit"), images()
+    ours = timm.create_model("pid_deit_tiny_patch16_224", gains=GAINS, **SMALL, patch_size=8).eval()
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x), pf.convert(theirs, GAINS)(x), rtol=1e-5, atol=1e-5)
+
+
+def test_learned_gains_get_gradients_and_keys_of_their_own():
+    model = timm_model("vit")
+    converted = pf.convert(model, GAINS, learn_gains=True)
+    new = set(converted.state_dict()) - set(model.state_dict())
+    assert new == {
+        f"blocks.{n}.attn.gains.{k}" for n in (1, 2, 3) for k in ("raw_load", "raw_split")
+    }
+    assert new <= set(converted.no_weight_decay())
+    converted(images()).sum().backward()
+    assert all(converted.get_parameter(name).grad.abs().sum() > 0 for name in new)
+    pf.revert(converted)
+    assert list(converted.state_dict()) == list(model.state_dict())
+
+
+@torch.no_grad()
+def test_the_unfused_path_of_timm_agrees():
+    model, x = timm_model("vit"), images()
+    for block in model.blocks:
+        block.attn.fused_attn = False
+    torch.testing.assert_close(pf.convert(model, pf.PIDGains())(x), model(x), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_quantised_layers_are_called_not_read():
+    """Attention goes through the linear layers it has, whatever their weights are kept as."""
+
+    class Packed(torch.nn.Module):
+        def __init__(self, linear):
+            super().__init__()
+            self.scale = float(linear.weight.detach().abs().max()) / 127
+            weight = (linear.weight.detach() / self.scale).round().to(torch.int8)
+            self.packed, self.bias = [weight], [linear.bias.detach()]
+
+        def forward(self, x):
+            return F.linear(x, self.packed[0].float() * self.scale, self.bias[0])
+
+    model, x = timm_model("vit"), images()
+    for block in model.blocks:
+        block.attn.qkv, block.attn.proj = Packed(block.attn.qkv), Packed(block.attn.proj)
+    assert torch.equal(pf.convert(model, pf.PIDGains())(x), model(x))
+    assert not torch.equal(pf.convert(model, GAINS)(x), model(x))
+
+
+@torch.no_grad()
+def test_a_share_of_the_gains():
+    model, x = timm_model("vit"), images()
+    converted = pf.convert(model, GAINS)
+    full = converted(x)
+    pf.nn.set_gain_share(converted, 0.0)
+    assert torch.equal(converted(x), model(x))
+    pf.nn.set_gain_share(converted, [0.0, 0.25, 1.0, 0.5])
+    by_layer = [GAINS.scaled(share) for share in (0.0, 0.25, 1.0, 0.5)]
+    torch.testing.assert_close(converted(x), pf.convert(model, by_layer)(x))
+    assert list(converted.state_dict()) == list(model.state_dict())
+    pf.nn.set_gain_share(converted, None)
+    assert torch.equal(converted(x), full)
+    with pytest.raises(InputError, match="3 shares do not fit a model of 4"):
+        pf.nn.set_gain_share(converted, [1, 1, 1])
+
+
+def test_two_forwards_are_independent():
+    converted, x = pf.convert(timm_model("eva02"), GAINS), images()
+    first = converted(x)
+    converted(images(3))
+    assert torch.equal(converted(x), first)
+
+
+@torch.no_grad()
+def test_analysis_reads_a_converted_model():
+    converted = pf.convert(timm_model("dinov2 reg4"), GAINS)
+    assert len(token_similarity(converted, images())) >= 4
+    assert pf.analysis.certify(converted, images()) is not None
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_compiles_to_one_graph():
+    converted, x = pf.convert(timm_model("vit"), GAINS), images()
+    compiled = torch.compile(converted, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), converted(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.nn.Linear(2, 2), "Linear cannot be converted"),
+        (lambda: timm.create_model("resnet18"), "ResNet cannot be converted"),
+        (lambda: timm.create_model("swin_tiny_patch4_window7_224"), "SwinTransformer cannot"),
+        (
+            lambda: timm.create_model("pid_deit_tiny_patch16_224", **SMALL, patch_size=8),
+            "has a controller of its own",
+        ),
+        (
+            lambda: timm.create_model("vit_tiny_patch16_224", **SMALL, attn_layer="diff"),
+            "attention of layer 0 is DiffAttention.*supported: Attention, AttentionRope",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_is_named_and_left_alone(make, words):
+    model = make()
+    kinds = [type(m) for m in model.modules()]
+    with pytest.raises(InputError, match=words):
+        pf.convert(model, GAINS, inplace=True)
+    assert [type(m) for m in model.modules()] == kinds
+
+
+def test_bad_arguments_get_one_line_and_change_nothing():
+    model = timm_model("vit")
+    for options, words in (
+        ({"gains": [GAINS] * 3}, "gains for 3 layers do not fit a model of 4"),
+        ({"gains": None}, "convert needs gains"),
+        ({"gains": GAINS, "layers": [4]}, "layers must be numbers from 0 to 3"),
+        ({"gains": GAINS, "first_layer": "fre"}, "did you mean 'free'"),
+        ({"gains": pf.PIDGains(), "learn_gains": True}, "learn_gains needs"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pf.convert(model, inplace=True, **options)
+        assert type(model) is timm.models.VisionTransformer
+    with pytest.raises(InputError, match="nothing to revert"):
+        pf.revert(model)

@@ -1,0 +1,116 @@
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import pidformer as pf
+from pidformer import results
+from pidformer.errors import InputError
+from pidformer.training.run import train
+from pidformer.tune import Space, tune
+from pidformer.tune.run import put_gains
+from tests.convert.families import timm_model
+from tests.training.tiny import tiny_recipe
+
+SPACE = Space(p=(0.2, 0.6), i=(0.0, 0.3), d=(0.0,))
+
+
+@pytest.fixture
+def softmax(tmp_path):
+    out = tmp_path / "run"
+    train(tiny_recipe("model.gains=null", "schedule.epochs=2"), out, device="cpu", is_shown=False)
+    return out
+
+
+def test_trials_are_what_evaluate_gives_and_are_not_run_again(softmax, run):
+    told = []
+    found = tune(
+        softmax,
+        metric="noise",
+        space=SPACE,
+        limit=100,
+        device="cpu",
+        watch=lambda record, is_old: told.append(is_old),
+    )
+    assert len(found.trials) == 5 and told == [False] * 5
+    assert found.trials[0].settings["gains"] == str(pf.PIDGains())
+    code, text, _ = run("evaluate", softmax, "--gains", "0.6,0.3,0", "--limit", 100, "--json")
+    clean = json.loads(text)["models"][0]["rows"]["clean"]["top1"]
+    same = [r for r in found.trials if r.settings["gains"] == str(pf.PIDGains(p=0.6, i=0.3))]
+    assert code == 0 and [r.metrics["clean"] for r in same] == [clean]
+    told.clear()
+    again = tune(
+        softmax,
+        metric="noise",
+        space=Space(p=(0.2, 0.6, 0.7), i=(0.0, 0.3), d=(0.0,)),
+        limit=100,
+        device="cpu",
+        watch=lambda record, is_old: told.append(is_old),
+    )
+    assert sorted(told) == [False] * 2 + [True] * 5 and len(again.trials) == 7
+    kept = [r for r in results.read(softmax) if r.kind == "tune"]
+    assert len(kept) == 7
+
+
+def test_the_front_is_what_no_other_trial_beats(softmax):
+    found = tune(softmax, metric="noise", space=SPACE, limit=100, device="cpu")
+    points = np.array([[r.metrics["clean"], r.metrics["noise"]] for r in found.trials])
+    for record, point in zip(found.trials, points, strict=True):
+        beaten = ((points >= point).all(1) & (points != point).any(1)).any()
+        assert (record in found.front) == (not beaten)
+    assert found.best.metrics["noise"] == points[:, 1].max()
+    clean = [record.metrics["clean"] for record in found.front]
+    assert clean == sorted(clean, reverse=True)
+
+
+def test_the_command_writes_the_figure_and_the_numbers(softmax, run):
+    grid = ("--p", "0.2,0.6", "--i", "0", "--d", "0", "--limit", 50, "--device", "cpu")
+    code, text, _ = run("tune", softmax, "--metric", "noise", *grid, "--json")
+    found = json.loads(text)
+    assert code == 0 and len(found["trials"]) == 3
+    assert (softmax / "tune-noise.png").read_bytes()[:4] == b"\x89PNG"
+    code, text, _ = run("tune", softmax, "--metric", "clean", *grid)
+    assert code == 0 and "best" in text
+    assert pf.load(softmax).model.gains is None  # the run itself is as it was
+
+
+@torch.no_grad()
+def test_gains_are_put_into_a_plain_timm_model_and_replaced():
+    plain, x = timm_model("vit"), torch.rand(2, 3, 32, 32)
+    model = pf.PixelModel(copy.deepcopy(plain))
+    for gains in (pf.PIDGains(p=0.9), pf.PIDGains(p=0.4, i=0.2)):
+        put_gains(model, gains)
+        assert torch.equal(model(x), pf.PixelModel(pf.convert(plain, gains))(x))
+
+
+def test_optuna_resumes_from_records(softmax):
+    pytest.importorskip("optuna")
+    settings = {"metric": "noise", "search": "optuna", "limit": 50, "device": "cpu"}
+    first = tune(softmax, trials=4, **settings)
+    second = tune(softmax, trials=6, **settings)
+    assert [r.settings["gains"] for r in second.trials[:4]] == [
+        r.settings["gains"] for r in first.trials
+    ]
+    assert len(second.trials) == 6
+    assert len([r for r in results.read(softmax) if r.kind == "tune"]) == 6
+
+
+def test_bad_input_gets_one_line(softmax, run):
+    for options, words in (
+        (["--metric", "fgsm"], "unknown metric 'fgsm'"),
+        (["--metric", "ppl"], "its metrics are clean, pgd and noise"),
+        (["--search", "random"], "unknown search 'random'"),
+        (["--p", "x"], "--p must be FIRST:LAST:STEP"),
+        (["--p", "3", "--i", "0", "--d", "0"], "none of the 1 gains is stable"),
+        (["--kappa-min", "2"], "kappa range"),
+        (["--trials", "0"], "trials must be at least 1"),
+    ):
+        code, _, error = run("tune", softmax, *options)
+        assert code == 2 and words in error and error.count("\n") == 1
+    learned = softmax.parent / "learned"
+    recipe = tiny_recipe("model.learn_gains=true", "schedule.epochs=1")
+    train(recipe, learned, device="cpu", is_shown=False)
+    with pytest.raises(InputError, match="has learned its gains"):
+        tune(learned, device="cpu")
