@@ -1,0 +1,69 @@
+"""The page: four views on one gradio application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from pidformer.lab.address import view_of
+from pidformer.lab.controller_view import controller_view
+from pidformer.lab.parts import CSS, Shared
+
+VIEWS = ("controller",)
+
+
+def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> Any:
+    """Put the lab onto a FastAPI application."""
+    from pidformer.lab.server import UPLOAD_LIMIT
+
+    blocks = build(runs, home=home)
+    return gr.mount_gradio_app(
+        app,
+        blocks,
+        path="/",
+        footer_links=[],
+        ssr_mode=False,
+        max_file_size=UPLOAD_LIMIT,
+        show_error=True,
+        css=CSS,
+        theme=_theme(),
+        pwa=False,
+    )
+
+
+def _theme() -> gr.themes.Base:
+    """Fonts of the system: nothing is fetched from anywhere."""
+    return gr.themes.Default(
+        primary_hue="blue",
+        neutral_hue="slate",
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+        font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
+    )
+
+
+def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> gr.Blocks:
+    """All views, and one event that reads the address when a visitor arrives."""
+    with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
+        gr.HTML(
+            "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "
+            "A controller brings back what each of them has lost.</p>",
+            elem_id="lab-head",
+        )
+        query = gr.Textbox(visible=False)
+        shared = Shared(query)
+        with gr.Tabs() as tabs, gr.Tab("Controller", id="controller"):
+            controller_view(shared)
+        blocks.load(
+            lambda text: gr.Tabs(selected=view_of(text, VIEWS)),
+            query,
+            tabs,
+            js="() => window.location.search",
+            queue=False,
+            show_progress="hidden",
+            api_visibility="private",
+        )
+        shared.wire(blocks)
+    return blocks
