@@ -9,16 +9,19 @@ from typing import Any
 import gradio as gr
 
 from pidformer.lab.address import view_of
+from pidformer.lab.attack_view import attack_view
 from pidformer.lab.controller_view import controller_view
 from pidformer.lab.parts import CSS, Shared
+from pidformer.lab.results_view import results_view
+from pidformer.lab.runs import Shelf
+from pidformer.lab.text_view import text_view
+from pidformer.lab.uploads import MOST_BYTES
 
-VIEWS = ("controller",)
+VIEWS = ("controller", "attack", "text", "results")
 
 
 def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> Any:
     """Put the lab onto a FastAPI application."""
-    from pidformer.lab.server import UPLOAD_LIMIT
-
     blocks = build(runs, home=home)
     return gr.mount_gradio_app(
         app,
@@ -26,7 +29,7 @@ def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None 
         path="/",
         footer_links=[],
         ssr_mode=False,
-        max_file_size=UPLOAD_LIMIT,
+        max_file_size=MOST_BYTES,
         show_error=True,
         css=CSS,
         theme=_theme(),
@@ -46,6 +49,7 @@ def _theme() -> gr.themes.Base:
 
 def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> gr.Blocks:
     """All views, and one event that reads the address when a visitor arrives."""
+    shelf = Shelf.of(runs, home)
     with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "
@@ -54,8 +58,15 @@ def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) ->
         )
         query = gr.Textbox(visible=False)
         shared = Shared(query)
-        with gr.Tabs() as tabs, gr.Tab("Controller", id="controller"):
-            controller_view(shared)
+        with gr.Tabs() as tabs:
+            with gr.Tab("Controller", id="controller"):
+                controller_view(shared)
+            with gr.Tab("Attack", id="attack"):
+                attack_view(shared, shelf)
+            with gr.Tab("Text", id="text"):
+                text_view(shared, shelf)
+            with gr.Tab("Results", id="results"):
+                results_view(shared, shelf)
         blocks.load(
             lambda text: gr.Tabs(selected=view_of(text, VIEWS)),
             query,

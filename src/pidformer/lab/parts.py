@@ -36,6 +36,11 @@ CSS = f"""
 .strip img {{ width: 168px; height: 168px; image-rendering: pixelated; border-radius: 4px;
   border: 1px solid var(--border-color-primary); }}
 .strip figcaption {{ font-size: .85rem; max-width: 168px; }}
+.attacked {{ margin-bottom: 1.4rem; }}
+.attacked .strip {{ margin-top: .7rem; }}
+.chances {{ flex: 1 1 280px; }}
+.report-frame {{ width: 100%; height: 80vh; border: 1px solid var(--border-color-primary);
+  border-radius: 6px; background: white; }}
 .bars {{ display: grid; grid-template-columns: minmax(3rem, auto) 1fr 4rem; gap: .15rem .6rem;
   align-items: center; font-variant-numeric: tabular-nums; font-size: .9rem; max-width: 34rem; }}
 .bars .bar {{ height: .8rem; border-radius: 2px; min-width: 1px; }}

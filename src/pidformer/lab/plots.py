@@ -37,9 +37,9 @@ def poles_figure(found: Look) -> go.Figure:
     is_out = np.abs(roots.ravel()) >= 1 + 1e-9
     angle = np.linspace(0, 2 * np.pi, 91)
     reach = float(min(4, max(1.15, 1.08 * np.abs(roots).max())))
-    figure = _Drawing("Poles of a layer", "Re z", "Im z")
+    figure = Drawing("Poles of a layer", "Re z", "Im z")
     figure.add(
-        _scatter(
+        scatter(
             x=np.cos(angle).round(4),
             y=np.sin(angle).round(4),
             mode="lines",
@@ -50,7 +50,7 @@ def poles_figure(found: Look) -> go.Figure:
         )
     )
     figure.add(
-        _scatter(
+        scatter(
             x=roots.real.ravel().round(4),
             y=roots.imag.ravel().round(4),
             mode="markers",
@@ -74,7 +74,7 @@ def radius_figure(found: Look) -> go.Figure:
     """Largest |pole| over kappa, with the eigenvalues of this attention below."""
     kappas, radii = np.array(found.radius_kappas), np.array(found.radii)
     top = float(min(3, max(1.3, 1.05 * radii.max())))
-    figure = _Drawing(
+    figure = Drawing(
         "Spectral radius (blue ticks: this attention)", "kappa (eigenvalue)", "largest |pole|"
     )
     looked_at = {"x0": found.knobs.kappa_min, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
@@ -83,9 +83,9 @@ def radius_figure(found: Look) -> go.Figure:
     figure.shape("line", **one, line={"color": GREY, "width": 1})
     for is_below, color, name in ((True, GOOD, "stable"), (False, BAD, "unstable")):
         part = np.where((radii < 1 - 1e-12) == is_below, radii, np.nan)
-        figure.add(_scatter(x=kappas, y=_plain(part), name=name, line={"color": color, "width": 3}))
+        figure.add(scatter(x=kappas, y=_plain(part), name=name, line={"color": color, "width": 3}))
     figure.add(
-        _scatter(
+        scatter(
             x=found.eigenvalues,
             y=[0.02 * top] * len(found.eigenvalues),
             mode="markers",
@@ -103,7 +103,7 @@ def region_figure(found: Look) -> go.Figure:
     """The (p, i) plane: worst radius, its stable corner 2p + i + 4d < 2 (1 + kappa_min)."""
     knobs = found.knobs
     p, i, radii = region(knobs.d, knobs.kappa_min)
-    figure = _Drawing("Stable region (star: fastest, dot: these gains)", "p", "i")
+    figure = Drawing("Stable region (star: fastest, dot: these gains)", "p", "i")
     figure.add(
         {
             "type": "contour",
@@ -122,7 +122,7 @@ def region_figure(found: Look) -> go.Figure:
     )
     budget = max(0.0, 2 * (1 + knobs.kappa_min) - 4 * knobs.d)
     figure.add(
-        _scatter(
+        scatter(
             x=[budget / 2, 0],
             y=[0, budget],
             mode="lines",
@@ -131,7 +131,7 @@ def region_figure(found: Look) -> go.Figure:
         )
     )
     figure.add(
-        _scatter(
+        scatter(
             x=[found.fastest[0]],
             y=[found.fastest[1]],
             mode="markers",
@@ -141,7 +141,7 @@ def region_figure(found: Look) -> go.Figure:
     )
     color = GOOD if found.report.stable else BAD
     figure.add(
-        _scatter(
+        scatter(
             x=[knobs.p],
             y=[knobs.i],
             mode="markers",
@@ -160,7 +160,7 @@ def tokens_figure(found: Look) -> go.Figure:
     reach = 1.15 * float(np.abs(found.free[:, :, :2]).max())
     seen = float(np.abs(np.nan_to_num(found.held[:, :, :2], posinf=1e300)).max())
     reach = min(max(reach, 1.05 * seen), _WIDEST * reach)
-    figure = _Drawing("Tokens over depth", "first coordinate", "second coordinate")
+    figure = Drawing("Tokens over depth", "first coordinate", "second coordinate")
     for values, color, name, width in (
         (found.free, SOFTMAX, "no control", 1.2),
         (found.held, PID, found.knobs.gains.kind, 1.8),
@@ -176,17 +176,17 @@ def tokens_figure(found: Look) -> go.Figure:
 def alike_figure(found: Look) -> go.Figure:
     """Similarity (left axis) and effective rank (right axis, dotted) over depth."""
     layers = list(range(len(found.similarity)))
-    figure = _Drawing("Do the tokens grow alike?", "layer", "mean cosine (solid)")
+    figure = Drawing("Do the tokens grow alike?", "layer", "mean cosine (solid)")
     kind = found.knobs.gains.kind
     for similarity, rank, color, name in (
         (found.free_similarity, found.free_rank, SOFTMAX, "no control"),
         (found.similarity, found.rank, PID, kind),
     ):
         figure.add(
-            _scatter(x=layers, y=_plain(similarity), name=name, line={"color": color, "width": 3})
+            scatter(x=layers, y=_plain(similarity), name=name, line={"color": color, "width": 3})
         )
         figure.add(
-            _scatter(
+            scatter(
                 x=layers,
                 y=_plain(rank),
                 yaxis="y2",
@@ -208,7 +208,7 @@ def alike_figure(found: Look) -> go.Figure:
     return figure.done()
 
 
-class _Drawing:
+class Drawing:
     """A figure in the making, as plain dictionaries.
 
     plotly's own classes check every property, which takes ten times as long as the mathematics.
@@ -256,7 +256,7 @@ class _Drawing:
         return go.Figure({"data": self.data, "layout": self.layout}, _validate=False)
 
 
-def _scatter(**fields: Any) -> dict[str, Any]:
+def scatter(**fields: Any) -> dict[str, Any]:
     return {"type": "scatter"} | fields
 
 
@@ -264,7 +264,7 @@ def _paths(values: np.ndarray, color: str, width: float) -> dict[str, Any]:
     """All paths as one line, broken between tokens: one trace draws faster than twenty."""
     gap = np.full((1, values.shape[1], 2), np.nan)
     joined = np.concatenate([values[:, :, :2], gap]).transpose(1, 0, 2).reshape(-1, 2)
-    return _scatter(
+    return scatter(
         x=_plain(joined[:, 0].round(4)),
         y=_plain(joined[:, 1].round(4)),
         mode="lines",
@@ -276,7 +276,7 @@ def _paths(values: np.ndarray, color: str, width: float) -> dict[str, Any]:
 
 
 def _spots(points: np.ndarray, color: str, name: str, symbol: str, size: int) -> dict[str, Any]:
-    return _scatter(
+    return scatter(
         x=_plain(points[:, 0].round(4)),
         y=_plain(points[:, 1].round(4)),
         mode="markers",

@@ -20,8 +20,6 @@ from urllib.parse import parse_qs, urlencode
 from pidformer.errors import InputError
 
 COOKIE = "pidformer_lab"
-UPLOAD_LIMIT = 8 * 2**20
-"""Bytes of an upload; the server stops reading there."""
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
