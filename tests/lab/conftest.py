@@ -50,3 +50,34 @@ def watch(browser):
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory):
+    """Where the lab keeps the digits demo: trained for two epochs, to be quick."""
+    from pidformer.lab.runs import train_demo
+
+    place = tmp_path_factory.mktemp("home")
+    for model in ("softmax", "pid"):
+        train_demo(model, place / f"digits-{model}", overrides=["schedule.epochs=2"])
+    return place
+
+
+@pytest.fixture(scope="session")
+def language_run(tmp_path_factory):
+    """A tiny language model, trained for a second."""
+    pytest.importorskip("transformers")
+    import random
+
+    from pidformer.training.run import train
+    from tests.language.tiny import tiny_language
+
+    folder, chance = tmp_path_factory.mktemp("words"), random.Random(0)
+    for split, count in (("train", 200), ("valid", 20), ("test", 20)):
+        lines = [" ".join(f"w{chance.randrange(40)}" for _ in range(9)) for _ in range(count)]
+        (folder / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    run = tmp_path_factory.mktemp("language") / "lm"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        train(tiny_language(), run, data=folder, device="cpu", is_shown=False)
+    return run

@@ -11,13 +11,11 @@ import gradio as gr
 from pidformer.lab.address import view_of
 from pidformer.lab.attack_view import attack_view
 from pidformer.lab.controller_view import controller_view
-from pidformer.lab.parts import CSS, Shared
+from pidformer.lab.parts import ARRIVE, CSS, HEAD, QUIET, Shared
 from pidformer.lab.results_view import results_view
 from pidformer.lab.runs import Shelf
 from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
-
-VIEWS = ("controller", "attack", "text", "results")
 
 
 def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> Any:
@@ -32,6 +30,7 @@ def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None 
         max_file_size=MOST_BYTES,
         show_error=True,
         css=CSS,
+        head=HEAD,
         theme=_theme(),
         pwa=False,
     )
@@ -58,23 +57,24 @@ def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) ->
         )
         query = gr.Textbox(visible=False)
         shared = Shared(query)
+        views = {
+            "controller": lambda: controller_view(shared),
+            "attack": lambda: attack_view(shared, shelf),
+            "text": lambda: text_view(shared, shelf),
+            "results": lambda: results_view(shared, shelf),
+        }
         with gr.Tabs() as tabs:
-            with gr.Tab("Controller", id="controller"):
-                controller_view(shared)
-            with gr.Tab("Attack", id="attack"):
-                attack_view(shared, shelf)
-            with gr.Tab("Text", id="text"):
-                text_view(shared, shelf)
-            with gr.Tab("Results", id="results"):
-                results_view(shared, shelf)
+            for name, lay_out in views.items():
+                with gr.Tab(name.capitalize(), id=name) as tab:
+                    address = lay_out()
+                js = f"(query) => window.labTurnTo('{name}', query)"
+                tab.select(None, address, None, js=js, **QUIET)
+        shared.wire(blocks)
         blocks.load(
-            lambda text: gr.Tabs(selected=view_of(text, VIEWS)),
+            lambda text: gr.Tabs(selected=view_of(text, tuple(views))),
             query,
             tabs,
-            js="() => window.location.search",
-            queue=False,
-            show_progress="hidden",
-            api_visibility="private",
-        )
-        shared.wire(blocks)
+            js=ARRIVE,
+            **QUIET,
+        ).then(None, None, None, js="() => { window.labArrived = true; }", **QUIET)
     return blocks

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -56,7 +57,7 @@ class AttackKnobs:
         return threat_from(self.attack, eps=eps, **more)
 
     def command(self, names: Sequence[str]) -> str:
-        runs = " ".join(names) or "RUN"
+        runs = shlex.join(names) or "RUN"
         return (
             f"pidformer evaluate {runs} --curve {self.attack} --eps {self.strength}:{self.strength}"
             ":1 --data DIR"

@@ -18,7 +18,7 @@ from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
-from pidformer.lab.parts import QUIET, Shared, explanation, follow_address, message, sharing_box
+from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.plots import Drawing, scatter
 from pidformer.lab.runs import DEMO, Shelf
 from pidformer.lab.uploads import ENDINGS, take_upload
@@ -35,9 +35,10 @@ x(0) = x + eps U(-1, 1)                                     pgd; fgsm: one step 
 x(k+1) = clip(x(k) + step sign d loss(f(x(k)), y) / dx)     |x' - x| <= eps, pixels in [0, 1]"""
 
 
-def attack_view(shared: Shared, shelf: Shelf) -> None:
-    """Lay it out and connect it."""
-    names = shelf.classifiers
+def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
+    places = shelf.classifiers
+    names = list(places)
     first, second = _defaults(names)
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
@@ -72,7 +73,6 @@ def attack_view(shared: Shared, shelf: Shelf) -> None:
             layers = gr.Plot(show_label=False, visible=False, elem_id="attack-layers")
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("attack")
-            follow_address(address)
     picture = gr.State(None, time_to_live=3600)
     inputs = [one, two, digit, kind, strength, picture]
     outputs = [shown, layers, address, command, python]
@@ -92,7 +92,11 @@ def attack_view(shared: Shared, shelf: Shelf) -> None:
         )
         chosen = [name for name in (first, twin) if name]
         address = to_query("attack", knobs)
-        texts = [address, knobs.command(chosen), knobs.python(first)]
+        texts = [
+            address,
+            knobs.command([places[name] for name in chosen]),
+            knobs.python(places[first]),
+        ]
         try:
             subjects = [shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in chosen]
             shot, truth = (picture, None) if picture is not None else attacks.digit(knobs.digit)
@@ -136,6 +140,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> None:
         ]
 
     shared.on_arrival(arrive, inputs[:5])
+    return address
 
 
 def _defaults(names: Sequence[str]) -> tuple[str, str]:

@@ -11,7 +11,7 @@ import gradio as gr
 from pidformer.control.design import DESIGNS
 from pidformer.lab.controller import Look, look
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
-from pidformer.lab.parts import QUIET, Shared, explanation, follow_address, sharing_box
+from pidformer.lab.parts import QUIET, Shared, explanation, sharing_box
 from pidformer.lab.plots import figures
 from pidformer.lab.words import EQUATION, WORDS
 
@@ -26,8 +26,8 @@ def verdict_html(found: Look) -> str:
     return f'<div class="verdict {look}" role="status" aria-live="polite">{lines}</div>'
 
 
-def controller_view(shared: Shared) -> None:
-    """Lay it out and connect it."""
+def controller_view(shared: Shared) -> gr.Textbox:
+    """Lay it out and connect it; the box that holds its address."""
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
             gr.HTML("Presets", padding=False, elem_classes="small-head")
@@ -55,7 +55,6 @@ def controller_view(shared: Shared) -> None:
                 region = gr.Plot(show_label=False, elem_id="plot-region", min_width=280)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("controller")
-    follow_address(address)
     plots = {"tokens": tokens, "alike": alike, "poles": poles, "radius": radius, "region": region}
     shown = [verdict, *plots.values(), address, command, python]
 
@@ -87,6 +86,7 @@ def controller_view(shared: Shared) -> None:
     for kind, button in designs.items():
         button.click(design(kind), sliders, [*sliders, *shown], **QUIET)
     shared.on_arrival(lambda query: turn(Knobs.from_query(query)), [*sliders, *shown])
+    return address
 
 
 def _knob(name: str) -> gr.components.Component:

@@ -16,7 +16,7 @@ QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibil
 CSS = f"""
 #lab-head h1 {{ font-size: 1.5rem; margin: 0; }}
 #lab-head p {{ margin: .1rem 0 0; opacity: .75; }}
-.gradio-container {{ max-width: 1500px !important; margin: 0 auto !important; }}
+.gradio-container {{ max-width: min(1500px, 100vw) !important; margin: 0 auto !important; }}
 .js-plotly-plot text {{ fill: var(--body-text-color) !important; }}
 .js-plotly-plot .modebar {{ display: none; }}
 .buttons {{ gap: .35rem !important; flex-wrap: wrap; }}
@@ -29,8 +29,9 @@ CSS = f"""
 .verdict.bad {{ border-color: {BAD}; }}
 .verdict p {{ margin: .2rem 0; }}
 .verdict p:first-child {{ font-weight: 600; }}
-.equation {{ font-family: var(--font-mono); font-size: .9rem; overflow-x: auto; white-space: pre;
-  padding: .5rem .7rem; background: var(--background-fill-secondary); border-radius: 6px; }}
+.equation {{ font-family: var(--font-mono); font-size: .9rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; padding: .5rem .7rem; background: var(--background-fill-secondary);
+  border-radius: 6px; }}
 .strip {{ display: flex; flex-wrap: wrap; gap: .8rem; }}
 .strip figure {{ margin: 0; text-align: center; }}
 .strip img {{ width: 168px; height: 168px; image-rendering: pixelated; border-radius: 4px;
@@ -58,6 +59,21 @@ CSS = f"""
 """
 
 
+HEAD = """<script>
+window.labQuery = window.location.search;  // as the visitor came; the address moves later
+window.labFollow = (view, query) => {
+  const shown = new URLSearchParams(window.location.search).get("view") || "controller";
+  if (window.labArrived && query && view === shown && query !== window.location.search)
+    window.history.replaceState(null, "", window.location.pathname + query);
+};
+window.labTurnTo = (view, query) => {
+  if (window.labArrived)
+    window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+};
+</script>"""
+ARRIVE = "() => window.labQuery"
+
+
 class Shared:
     """What happens when a visitor arrives: each view reads its part of the address."""
 
@@ -71,13 +87,14 @@ class Shared:
 
     def wire(self, blocks: gr.Blocks) -> None:
         for function, outputs in self._loads:
-            blocks.load(
-                function, self.query, list(outputs), js="() => window.location.search", **QUIET
-            )
+            blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET)
 
 
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
-    """Address, command and Python of what is shown, each with a button that copies it."""
+    """Address, command and Python of what is shown, each with a button that copies it.
+
+    The browser's address follows.
+    """
     with gr.Accordion("Share this, or do it yourself", open=False, elem_id=f"{view}-share"):
         address = gr.Textbox(
             label="Address of this view",
@@ -91,21 +108,13 @@ def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
         python = gr.Code(
             label="Python", language="python", interactive=False, elem_id=f"{view}-python"
         )
+    follow_address(view, address)
     return address, command, python
 
 
-def follow_address(address: gr.Textbox) -> None:
-    """Keep the browser's address at what is shown, without a new page."""
-    address.change(
-        None,
-        address,
-        None,
-        js="""(query) => {
-            if (query && query !== window.location.search)
-                window.history.replaceState(null, "", window.location.pathname + query);
-        }""",
-        **QUIET,
-    )
+def follow_address(view: str, address: gr.Textbox) -> None:
+    """Keep the browser's address at what is shown, if this view is; no new page is loaded."""
+    address.change(None, address, None, js=f"(query) => window.labFollow('{view}', query)", **QUIET)
 
 
 def explanation(words: str, equation: str) -> gr.HTML:

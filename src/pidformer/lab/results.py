@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pidformer.files import atomic_path
+from pidformer.lab.runs import labels
 from pidformer.report.collect import Run, inputs_hash
 from pidformer.report.write import Report, write_report
 from pidformer.results import Record
@@ -35,12 +36,6 @@ class ResultsKnobs:
     """Kind of record; empty for all."""
     find: str = ""
     """Words that a line must contain."""
-
-
-def labels(runs: Sequence[Run]) -> dict[str, Run]:
-    """Runs by a name of their own: the folder's, or its path where two have the same."""
-    names = [run.label for run in runs]
-    return {run.label if names.count(run.label) == 1 else str(run.folder): run for run in runs}
 
 
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:

@@ -11,18 +11,17 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
-from pidformer.lab.parts import QUIET, Shared, explanation, follow_address, message, sharing_box
+from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.results import (
     COLUMNS,
     MOST_LINES,
     ResultsKnobs,
     chosen,
     csv_file,
-    labels,
     lines,
     report_of,
 )
-from pidformer.lab.runs import Shelf
+from pidformer.lab.runs import Shelf, labels
 
 WORDS = (
     "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "
@@ -38,12 +37,12 @@ NOTHING = (
 )
 
 
-def results_view(shared: Shared, shelf: Shelf) -> None:
-    """Lay it out and connect it."""
+def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
     if not shelf.runs:
         gr.HTML(NOTHING, elem_id="results-shown")
         explanation(WORDS, EQUATION)
-        return
+        return None
     names = list(labels(shelf.runs))
     kinds = sorted({r.kind for run in shelf.runs for r in run.records})
     with gr.Row():
@@ -76,7 +75,6 @@ def results_view(shared: Shared, shelf: Shelf) -> None:
             report = gr.HTML(elem_id="results-report", padding=False)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("results")
-            follow_address(address)
     place = Path(os.environ["GRADIO_TEMP_DIR"])
     inputs = [runs, kind, find]
     outputs = [count, shown, table, address, command, python]
@@ -104,9 +102,9 @@ def results_view(shared: Shared, shelf: Shelf) -> None:
         taken = list(chosen(shelf.runs, knobs_of(runs, kind, find)).values())
         try:
             made = report_of(taken, place)
-        except InputError as error:
+        except (InputError, KeyError) as error:  # a record that was not written by pidformer
             hidden = gr.DownloadButton(visible=False)
-            return [message(str(error)), hidden, hidden]
+            return [message(f"no report of these runs: {error}"), hidden, hidden]
         inner = html.escape(made.page.read_text(encoding="utf-8"), quote=True)
         frame = f'<iframe class="report-frame" title="report" sandbox="" srcdoc="{inner}"></iframe>'
         return [
@@ -126,3 +124,4 @@ def results_view(shared: Shared, shelf: Shelf) -> None:
         return [named, kind, knobs.find, *show(named, kind, knobs.find)]
 
     shared.on_arrival(arrive, [*inputs, *outputs])
+    return address

@@ -50,14 +50,21 @@ class Shelf:
         folders = [text for text in self.given if Path(text).exists() or ":" not in text]
         return collect(folders) if folders else []
 
-    def folders(self, task: str) -> list[str]:
-        return [str(run.folder) for run in self.runs if run.task == task and run.recipe is not None]
+    def folders(self, task: str) -> dict[str, str]:
+        """Folders of the runs of one task, by names that a shared address may carry."""
+        named = labels(self.runs)
+        return {
+            name: str(run.folder)
+            for name, run in named.items()
+            if run.task == task and run.recipe is not None
+        }
 
     @property
-    def classifiers(self) -> list[str]:
-        """Names to choose from in the Attack view."""
-        others = [text for text in self.given if ":" in text and not Path(text).exists()]
-        return [*self.folders("classification"), *others, *DEMO]
+    def classifiers(self) -> dict[str, str]:
+        """What the Attack view offers: names, and what `open_subject` takes for them."""
+        others = {text: text for text in self.given if ":" in text and not Path(text).exists()}
+        demo = {name: str(self.home / f"digits-{model}") for name, model in DEMO.items()}
+        return self.folders("classification") | others | demo
 
     def subject(self, name: str, told: Told = lambda share, what: None) -> Subject:
         """The model of this name; the demo's is trained when it is asked for first."""
@@ -66,9 +73,8 @@ class Shelf:
         with _LOCK:  # one training or loading at a time, whoever asks
             if name in self._opened:
                 return self._opened[name]
-            where: str | Path = name
+            where = self.classifiers[name]
             if name in DEMO:
-                where = self.home / f"digits-{DEMO[name]}"
                 train_demo(DEMO[name], Path(where), told=told)
             subject = open_subject(where)
             for weight in subject.model.parameters():
@@ -79,6 +85,12 @@ class Shelf:
     @cached_property
     def _opened(self) -> dict[str, Subject]:
         return {}
+
+
+def labels(runs: Sequence[Run]) -> dict[str, Run]:
+    """Runs by a name of their own: the folder's, or its path where two have the same."""
+    names = [run.label for run in runs]
+    return {run.label if names.count(run.label) == 1 else str(run.folder): run for run in runs}
 
 
 def train_demo(

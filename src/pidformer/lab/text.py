@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import get_args
@@ -53,18 +54,18 @@ class TextKnobs:
             return None
         return Perturbation(kind=self.noise, strength=self.strength, seed=self.seed)  # type: ignore[arg-type]
 
-    def command(self) -> str:
-        quoted = self.prompt.replace("'", "'\\''")
+    def command(self, run: str) -> str:
+        """The continuation on the command line, of the prompt without noise."""
         return (
-            f"pidformer generate {self.first or 'RUN'} --prompt '{quoted}' --max-tokens "
-            f"{self.tokens} --temperature {self.temperature:g} --seed {self.seed}"
+            f"pidformer generate {shlex.quote(run)} --prompt {shlex.quote(self.prompt)} "
+            f"--max-tokens {self.tokens} --temperature {self.temperature:g} --seed {self.seed}"
         )
 
-    def python(self) -> str:
+    def python(self, run: str) -> str:
         return (
             "from pidformer.lab.text import TextKnobs, read, opened\n\n"
             f"knobs = {self!r}\n"
-            "found = read(opened(knobs.first), knobs)\n"
+            f"found = read(opened({run!r}), knobs)\n"
             "print(found.perplexity, found.continuation)\n"
         )
 

@@ -9,7 +9,7 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
-from pidformer.lab.parts import Shared, explanation, follow_address, message, sharing_box
+from pidformer.lab.parts import Shared, explanation, message, sharing_box
 from pidformer.lab.runs import Shelf
 from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, Read, TextKnobs, opened, read
 
@@ -28,13 +28,14 @@ NOTHING = (
 )
 
 
-def text_view(shared: Shared, shelf: Shelf) -> None:
-    """Lay it out and connect it."""
-    names = shelf.folders("language")
+def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
+    places = shelf.folders("language")
+    names = list(places)
     if not names:
         gr.HTML(NOTHING, elem_id="text-shown")
         explanation(WORDS, EQUATION)
-        return
+        return None
     default = names[1] if len(names) > 1 else NOBODY
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
@@ -60,7 +61,6 @@ def text_view(shared: Shared, shelf: Shelf) -> None:
                 right = gr.HTML(elem_id="text-right", min_height=120)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("text")
-            follow_address(address)
     inputs = [one, two, prompt, noise, strength, tokens, temperature]
     outputs = [left, right, address, command, python]
 
@@ -84,11 +84,18 @@ def text_view(shared: Shared, shelf: Shelf) -> None:
                 tokens=int(tokens),
                 temperature=float(temperature),
             )
-            shown = [text_html(name, read(opened(name), knobs)) for name in (first, twin) if name]
+            shown = [
+                text_html(name, read(opened(places[name]), knobs)) for name in (first, twin) if name
+            ]
         except InputError as error:
             return [message(str(error)), "", *[gr.skip()] * 3]
         shown += [""] * (2 - len(shown))
-        return [*shown, to_query("text", knobs), knobs.command(), knobs.python()]
+        return [
+            *shown,
+            to_query("text", knobs),
+            knobs.command(places[first]),
+            knobs.python(places[first]),
+        ]
 
     options: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 2}
     button.click(go_on, inputs, outputs, **options)
@@ -108,6 +115,7 @@ def text_view(shared: Shared, shelf: Shelf) -> None:
         ]
 
     shared.on_arrival(arrive, inputs)
+    return address
 
 
 def text_html(name: str, found: Read) -> str:
