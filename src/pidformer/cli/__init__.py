@@ -16,6 +16,7 @@ from pidformer.cli.demo import demo
 from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
+from pidformer.cli.lab import lab
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
@@ -46,6 +47,7 @@ commands = (
     report,
     reproduce,
     stability,
+    lab,
 )
 for command in commands:
     app.command()(command)

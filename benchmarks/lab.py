@@ -1,0 +1,209 @@
+"""How fast the lab answers, alone and with ten visitors; and its pictures for the documents.
+
+python -m benchmarks.lab                            the table, about two minutes
+python -m benchmarks.lab --screenshots docs/images  the pictures
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+from pidformer.lab.knobs import Knobs
+from pidformer.lab.runs import Shelf, default_home
+from pidformer.lab.server import open_lab
+from pidformer.lab.static import export_page
+
+CHROMIUM = "/usr/bin/chromium"
+_MOVE = """async (value) => {
+    const dot = () => document
+        .querySelector('#plot-region .scatterlayer .trace:last-child .points path')
+        ?.getAttribute('transform');
+    const before = dot(), slider = document.querySelector('#knob-p input[type=range]');
+    const begun = performance.now();
+    slider.value = value;
+    slider.dispatchEvent(new Event('input', { bubbles: true }));
+    while (dot() === before && performance.now() - begun < 10000)
+        await new Promise(requestAnimationFrame);
+    return performance.now() - begun;
+}"""
+"""Move a slider, and wait for the frame in which the picture has moved."""
+_REDRAW = """(count) => {
+    const begun = performance.now();
+    for (let k = 0; k < count; k++) { knobs = { ...knobs, p: 0.3 + 0.4 * k / count }; show(); }
+    return (performance.now() - begun) / count;
+}"""
+
+
+def slider_to_picture(page: Page, moves: int = 30) -> list[float]:
+    """Milliseconds from a slider to the picture, in a browser."""
+    values = [round(0.2 + 0.6 * k / moves, 3) for k in range(moves)]
+    random.Random(0).shuffle(values)
+    found = []
+    for value in values:
+        found.append(page.evaluate(_MOVE, value))
+        page.wait_for_timeout(50)
+    return found[2:]
+
+
+class Visitor(threading.Thread):
+    """Moves sliders as the page does, until `ends`; keeps the seconds of each answer."""
+
+    def __init__(self, address: str, number: int, event: int, ends: float) -> None:
+        super().__init__(daemon=True)
+        self.address, self.event, self.ends = address, event, ends
+        self.chance = random.Random(number)
+        self.session = f"visitor{number}"
+        self.seconds: list[float] = []
+        self.errors = 0
+
+    def run(self) -> None:
+        while time.monotonic() < self.ends:
+            begun = time.perf_counter()
+            try:
+                answer = self._ask()
+                self.errors += "verdict" not in str(answer["data"][0])
+            except Exception:
+                self.errors += 1
+            self.seconds.append(time.perf_counter() - begun)
+            time.sleep(0.2 * self.chance.random())  # a hand on a slider
+
+    def _ask(self) -> dict[str, Any]:
+        knobs = Knobs(p=round(self.chance.random(), 2), i=round(self.chance.random(), 2))
+        names = list(Knobs.__dataclass_fields__)
+        body = {
+            "data": [getattr(knobs, name) for name in names],
+            "fn_index": self.event,
+            "session_hash": self.session,
+        }
+        request = urllib.request.Request(
+            f"{self.address}gradio_api/run/predict",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+def slider_event(address: str) -> int:
+    """Number of the event that a slider of the Controller view raises."""
+    with urllib.request.urlopen(f"{address}config") as answer:
+        config = json.load(answer)
+    sliders = {c["id"] for c in config["components"] if c["props"].get("elem_id") == "knob-p"}
+    return next(
+        d["id"]
+        for d in config["dependencies"]
+        if any(target in sliders and name == "input" for target, name in d["targets"])
+    )
+
+
+def measure(seconds: float, visitors: int) -> dict[str, float]:
+    """The table."""
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        still = browser.new_page()
+        still.goto(export_page(folder).as_uri())
+        exported = still.evaluate(_REDRAW, 40)
+        with open_lab(port=0, home=folder) as lab:
+            page = browser.new_page()
+            page.goto(lab.address)
+            page.wait_for_selector("#plot-region .points path")
+            page.wait_for_timeout(1000)
+            alone = slider_to_picture(page)
+            page.close()
+            event, ends = slider_event(lab.address), time.monotonic() + seconds
+            crowd = [Visitor(lab.address, n, event, ends) for n in range(visitors)]
+            for visitor in crowd:
+                visitor.start()
+            for visitor in crowd:
+                visitor.join()
+        browser.close()
+    times = sorted(1000 * t for visitor in crowd for t in visitor.seconds)
+    return {
+        "exported page, slider to picture, ms": round(exported, 1),
+        "one visitor, slider to picture, median ms": round(statistics.median(alone), 1),
+        "one visitor, slider to picture, slowest ms": round(max(alone), 1),
+        "visitors": visitors,
+        "seconds": seconds,
+        "answers": len(times),
+        "errors": sum(visitor.errors for visitor in crowd),
+        "answer, median ms": round(statistics.median(times), 1),
+        "answer, 95 % below ms": round(times[int(0.95 * len(times))], 1),
+    }
+
+
+def screenshots(folder: Path, runs: list[str]) -> None:
+    """One PNG a view, in 256 colours to stay small."""
+    folder.mkdir(parents=True, exist_ok=True)
+    home = default_home()
+    for name in Shelf.of([], home).classifiers:
+        Shelf.of([], home).subject(name)  # trains the demo, if it is not there
+    with (
+        tempfile.TemporaryDirectory() as place,
+        open_lab([*runs, home], port=0, home=home) as lab,
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(lab.address + "?view=controller&p=0.5&i=0.4&tokens=12")
+        page.wait_for_selector("#plot-region .points path")
+        _save(page, folder / "lab-controller.png")
+        page.goto(lab.address + "?view=attack&digit=5&strength=30")
+        page.wait_for_function("window.labArrived")
+        page.click("#attack-go")
+        page.wait_for_selector("#attack-layers .js-plotly-plot")
+        _save(page, folder / "lab-attack.png")
+        page.goto(lab.address + "?view=results")
+        page.wait_for_function("window.labArrived")
+        page.click("#results-make")
+        page.wait_for_selector("iframe.report-frame")
+        _save(page, folder / "lab-results.png")
+        page.goto(lab.address + "?view=text")
+        page.wait_for_function("window.labArrived")
+        if page.locator("#text-go").count():
+            page.click("#text-go")
+            page.wait_for_selector("#text-left .read")
+            _save(page, folder / "lab-text.png")
+        dark = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+        dark.goto(export_page(place).as_uri() + "#p=0.5&i=0.4&tokens=12")
+        _save(dark, folder / "lab-exported.png")
+        browser.close()
+
+
+def _save(page: Page, path: Path) -> None:
+    from PIL import Image
+
+    page.wait_for_timeout(1200)
+    page.screenshot(path=str(path), full_page=True)
+    with Image.open(path) as image:
+        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    small.save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--visitors", type=int, default=10)
+    parser.add_argument("--screenshots", type=Path, help="write the pictures here instead")
+    parser.add_argument("--run", action="append", default=[], help="runs for the pictures")
+    options = parser.parse_args()
+    if options.screenshots:
+        screenshots(options.screenshots, options.run)
+        return
+    for name, value in measure(options.seconds, options.visitors).items():
+        print(f"{name:<44} {value}")
+
+
+if __name__ == "__main__":
+    main()

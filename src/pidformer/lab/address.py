@@ -1,0 +1,66 @@
+"""The state of a view in its address, so that it can be shared."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlencode
+
+from pidformer.errors import InputError
+
+T = TypeVar("T")
+LONGEST = 400
+"""Characters of a text that an address carries."""
+
+
+def to_query(view: str, value: Any) -> str:
+    """A frozen value as the address of a view, without what is at its default.
+
+    >>> from pidformer.lab.knobs import Knobs
+    >>> to_query("controller", Knobs(p=0.8, causal=True))
+    '?view=controller&p=0.8&causal=1'
+    """
+    changed = {
+        field.name: getattr(value, field.name)
+        for field in fields(value)
+        if getattr(value, field.name) != field.default
+    }
+    texts = {name: _text(item)[:LONGEST] for name, item in changed.items()}
+    return "?" + urlencode({"view": view} | texts)
+
+
+def from_query(kind: type[T], query: str) -> T:
+    """The value of an address. What it does not name, or names wrongly, keeps its default."""
+    given = parse_qs(query.lstrip("?"), keep_blank_values=True)
+    values: dict[str, Any] = {}
+    for field in fields(kind):  # type: ignore[arg-type]
+        if field.name not in given:
+            continue
+        try:
+            value = _read(given[field.name][0], type(field.default))
+            kind(**{field.name: value})
+        except (ValueError, OverflowError, InputError):
+            continue
+        values[field.name] = value
+    try:
+        return kind(**values)
+    except InputError:
+        return kind()
+
+
+def view_of(query: str, known: tuple[str, ...]) -> str:
+    """Which view an address asks for; the first one if it names none."""
+    view = parse_qs(query.lstrip("?")).get("view", [known[0]])[0]
+    return view if view in known else known[0]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(int(value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _read(text: str, kind: type) -> Any:
+    if kind is bool:
+        return text in ("1", "true", "True")
+    return int(float(text)) if kind is int else kind(text)

@@ -1,0 +1,80 @@
+"""The page: four views on one gradio application."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from pidformer.lab.address import view_of
+from pidformer.lab.attack_view import attack_view
+from pidformer.lab.controller_view import controller_view
+from pidformer.lab.parts import ARRIVE, CSS, HEAD, QUIET, Shared
+from pidformer.lab.results_view import results_view
+from pidformer.lab.runs import Shelf
+from pidformer.lab.text_view import text_view
+from pidformer.lab.uploads import MOST_BYTES
+
+
+def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> Any:
+    """Put the lab onto a FastAPI application."""
+    blocks = build(runs, home=home)
+    return gr.mount_gradio_app(
+        app,
+        blocks,
+        path="/",
+        footer_links=[],
+        ssr_mode=False,
+        max_file_size=MOST_BYTES,
+        show_error=True,
+        css=CSS,
+        head=HEAD,
+        theme=_theme(),
+        pwa=False,
+    )
+
+
+def _theme() -> gr.themes.Base:
+    """Fonts of the system: nothing is fetched from anywhere."""
+    return gr.themes.Default(
+        primary_hue="blue",
+        neutral_hue="slate",
+        font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+        font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
+    )
+
+
+def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> gr.Blocks:
+    """All views, and one event that reads the address when a visitor arrives."""
+    shelf = Shelf.of(runs, home)
+    with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
+        gr.HTML(
+            "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "
+            "A controller brings back what each of them has lost.</p>",
+            elem_id="lab-head",
+        )
+        query = gr.Textbox(visible=False)
+        shared = Shared(query)
+        views = {
+            "controller": lambda: controller_view(shared),
+            "attack": lambda: attack_view(shared, shelf),
+            "text": lambda: text_view(shared, shelf),
+            "results": lambda: results_view(shared, shelf),
+        }
+        with gr.Tabs() as tabs:
+            for name, lay_out in views.items():
+                with gr.Tab(name.capitalize(), id=name) as tab:
+                    address = lay_out()
+                js = f"(query) => window.labTurnTo('{name}', query)"
+                tab.select(None, address, None, js=js, **QUIET)
+        shared.wire(blocks)
+        blocks.load(
+            lambda text: gr.Tabs(selected=view_of(text, tuple(views))),
+            query,
+            tabs,
+            js=ARRIVE,
+            **QUIET,
+        ).then(None, None, None, js="() => { window.labArrived = true; }", **QUIET)
+    return blocks

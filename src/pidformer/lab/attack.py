@@ -1,0 +1,190 @@
+"""The Attack view as functions: one image, one attack, each model on its own."""
+# C channels, L layers
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pidformer.analysis import token_similarity
+from pidformer.data import open_images
+from pidformer.data.pictures import fit_for_evaluation, pixels
+from pidformer.errors import InputError, unknown
+from pidformer.robustness import Attack, threat_from
+from pidformer.robustness.threat import pixel_text
+from pidformer.subjects import Subject
+
+ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
+"""Those whose budget is the largest change of a pixel, or its spread."""
+PGD_STEPS = 20
+HIGHEST = 64
+"""Of the strength, in 1/255."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackKnobs:
+    """What a visitor chooses."""
+
+    first: str = ""
+    second: str = ""
+    digit: int = 0
+    """Which validation image of the digits."""
+    attack: str = "pgd"
+    strength: int = 16
+    """Budget in 1/255."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.attack not in ATTACKS:
+            raise unknown("attack", self.attack, ATTACKS)
+        if not 0 <= self.strength <= HIGHEST:
+            raise InputError(f"strength must be 0 to {HIGHEST} (in 1/255), got {self.strength}")
+        if not 0 <= self.digit < 360:
+            raise InputError(f"digit must be 0 to 359, got {self.digit}")
+
+    @property
+    def threat(self) -> Attack:
+        """The attack with this budget; PGD's steps reach five times as far."""
+        eps = self.strength / 255
+        more = {"steps": PGD_STEPS, "step_size": eps / 4} if self.attack == "pgd" else {}
+        more |= {"steps": 20} if self.attack == "apgd" else {}
+        return threat_from(self.attack, eps=eps, **more)
+
+    def command(self, names: Sequence[str]) -> str:
+        runs = shlex.join(names) or "RUN"
+        return (
+            f"pidformer evaluate {runs} --curve {self.attack} --eps {self.strength}:{self.strength}"
+            ":1 --data DIR"
+        )
+
+    def python(self, name: str) -> str:
+        return (
+            "import torch\n"
+            "from pidformer.robustness import *\n"
+            "from pidformer.subjects import open_subject\n\n"
+            f"subject = open_subject({name!r})\n"
+            f"threat = {self.threat!r}\n"
+            "# images (B, C, H, W) in [0, 1], labels (B,)\n"
+            f"attacked = threat(subject.model, images, labels, seed={self.seed})\n"
+            "print(subject.model(attacked).softmax(-1))\n"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """One model before and after."""
+
+    label: str
+    classes: tuple[str, ...]
+    truth: int
+    image: Tensor
+    """(C, H, W) in [0, 1], as the model sees it."""
+    attacked: Tensor
+    before: list[float]
+    """Probabilities of the classes."""
+    after: list[float]
+    similarity_before: list[float]
+    """Token similarity by layer; empty if the model has no tokens to look at."""
+    similarity_after: list[float]
+    is_controlled: bool
+    is_known: bool = True
+    """Whether `truth` is the image's class, or what the model said of it before."""
+
+    @property
+    def mark(self) -> str:
+        return " (true)" if self.is_known else " (before)"
+
+    @property
+    def change(self) -> Tensor:
+        return self.attacked - self.image
+
+    @property
+    def verdict(self) -> str:
+        before, after = (_best(p) for p in (self.before, self.after))
+        largest = pixel_text(round(255 * float(self.change.abs().max())) / 255)
+        if before != self.truth:
+            text = f"took it for {self._name(before)} even before"
+        elif after == before:
+            text = f"still says {self._name(after)}"
+        else:
+            text = f"now says {self._name(after)}"
+        return (
+            f"{self.label} {text}: {self._name(self.truth)} falls from "
+            f"{self.before[self.truth]:.1%} to {self.after[self.truth]:.1%}; no pixel changed by "
+            f"more than {largest}."
+        )
+
+    def _name(self, number: int) -> str:
+        return self.classes[number]
+
+
+def attack(
+    subject: Subject, picture: Image.Image, knobs: AttackKnobs, truth: int | None
+) -> Attacked:
+    """Attack one model on one picture. Without a `truth`, what it says of the picture counts."""
+    image = as_input(subject, picture)
+    model = subject.model
+    with torch.no_grad():
+        before = model(image).float().softmax(-1)[0]
+    if not bool(before.isfinite().all()):
+        raise InputError(f"{subject.label} gives no finite probabilities for this picture")
+    label = int(before.argmax()) if truth is None else truth
+    if label >= len(before):
+        raise InputError(f"{subject.label} has {len(before)} classes, none for this image")
+    attacked = image
+    if knobs.strength > 0:
+        attacked = knobs.threat(model, image, torch.tensor([label]), seed=knobs.seed)
+    with torch.no_grad():
+        after = model(attacked).float().softmax(-1)[0]
+    names = subject.classes or tuple(map(str, range(len(before))))
+    return Attacked(
+        label=subject.label,
+        classes=tuple(names),
+        truth=label,
+        image=image[0],
+        attacked=attacked[0].detach(),
+        before=before.tolist(),
+        after=after.tolist(),
+        similarity_before=_similarity(subject, image),
+        similarity_after=_similarity(subject, attacked),
+        is_controlled=subject.facts.get("gains") is not None,
+        is_known=truth is not None,
+    )
+
+
+def as_input(subject: Subject, picture: Image.Image) -> Tensor:
+    """A picture as the model was evaluated with: (1, C, H, W) in [0, 1]."""
+    channels = 3 if subject.scale is None else len(subject.scale[0])
+    size = subject.image_size or min(picture.size)
+    fitted = fit_for_evaluation(picture, size, subject.crop_ratio)
+    shown = fitted.convert("L" if channels == 1 else "RGB")
+    return torch.from_numpy(pixels(shown))[None].float() / 255
+
+
+def digit(number: int) -> tuple[Image.Image, int]:
+    """A validation digit and its class."""
+    source = open_images("digits", "val")
+    return source.decode(number), int(source.labels[number])
+
+
+def _similarity(subject: Subject, image: Tensor) -> list[float]:
+    try:
+        return [float(value) for value in token_similarity(subject.model, image)]
+    except InputError:  # no transformer, or one token
+        return []
+
+
+def _best(probabilities: list[float]) -> int:
+    return max(range(len(probabilities)), key=lambda k: probabilities[k])
+
+
+def amplification(found: Sequence[Attacked]) -> float:
+    """One factor for all, so that the largest change fills the grey scale: a power of two."""
+    largest = max(float(each.change.abs().max()) for each in found)
+    return 2.0 ** math.floor(math.log2(0.5 / largest)) if largest > 0 else 1.0

@@ -1,0 +1,224 @@
+"""The Attack view: an image, an attack, and what two models make of it."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import gradio as gr
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+from torch import Tensor
+
+from pidformer.errors import InputError
+from pidformer.lab import attack as attacks
+from pidformer.lab.address import from_query, to_query
+from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
+from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.plots import Drawing, scatter
+from pidformer.lab.runs import DEMO, Shelf
+from pidformer.lab.uploads import ENDINGS, take_upload
+from pidformer.report.style import run_colors
+
+NOBODY = "(none)"
+WORDS = (
+    "An attack moves every pixel a little, in the direction that hurts this model most. Each model "
+    "is attacked on its own, with its own gradients. The budget eps is the largest change of a "
+    "pixel (for noise: its spread)."
+)
+EQUATION = """\
+x(0) = x + eps U(-1, 1)                                     pgd; fgsm: one step from x itself
+x(k+1) = clip(x(k) + step sign d loss(f(x(k)), y) / dx)     |x' - x| <= eps, pixels in [0, 1]"""
+
+
+def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
+    places = shelf.classifiers
+    names = list(places)
+    first, second = _defaults(names)
+    with gr.Row():
+        with gr.Column(scale=1, min_width=300):
+            one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
+            two = gr.Dropdown(
+                [NOBODY, *names], value=second, label="and its twin", elem_id="attack-second"
+            )
+            digit = gr.Slider(
+                0, 359, 0, step=1, label="digit", info="of 360", elem_id="attack-digit", buttons=[]
+            )
+            upload = gr.File(
+                label="or a picture of yours (PNG, JPEG, WebP; 8 MB)",
+                file_types=ENDINGS,
+                height=150,
+                elem_id="attack-upload",
+            )
+            said = gr.HTML(elem_id="attack-said", padding=False)
+            kind = gr.Radio(list(ATTACKS), value="pgd", label="attack", elem_id="attack-kind")
+            strength = gr.Slider(
+                0,
+                HIGHEST,
+                AttackKnobs().strength,
+                step=1,
+                label="strength",
+                info="eps in 1/255",
+                elem_id="attack-strength",
+                buttons=[],
+            )
+            button = gr.Button("Attack", variant="primary", elem_id="attack-go")
+        with gr.Column(scale=3, min_width=320):
+            shown = gr.HTML(_invitation(first), elem_id="attack-shown")
+            layers = gr.Plot(show_label=False, visible=False, elem_id="attack-layers")
+            explanation(WORDS, EQUATION)
+            address, command, python = sharing_box("attack")
+    picture = gr.State(None, time_to_live=3600)
+    inputs = [one, two, digit, kind, strength, picture]
+    outputs = [shown, layers, address, command, python]
+
+    def go_on(
+        first: str,
+        second: str,
+        digit: int,
+        kind: str,
+        strength: int,
+        picture: Image.Image | None,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> list[Any]:
+        twin = "" if second in (NOBODY, first) else second
+        knobs = AttackKnobs(
+            first=first, second=twin, digit=int(digit), attack=kind, strength=int(strength)
+        )
+        chosen = [name for name in (first, twin) if name]
+        address = to_query("attack", knobs)
+        texts = [
+            address,
+            knobs.command([places[name] for name in chosen]),
+            knobs.python(places[first]),
+        ]
+        try:
+            subjects = [shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in chosen]
+            shot, truth = (picture, None) if picture is not None else attacks.digit(knobs.digit)
+            found = [attacks.attack(subject, shot, knobs, truth) for subject in subjects]
+        except InputError as error:
+            return [message(str(error)), gr.Plot(visible=False), *texts]
+        drawn = similarity_figure(found)
+        return [attack_html(found, knobs), gr.Plot(drawn, visible=drawn is not None), *texts]
+
+    def received(path: str | None) -> tuple[Any, str, None]:
+        if path is None:
+            return None, "", None
+        try:
+            picture = take_upload(path)
+        except InputError as error:
+            return None, message(str(error)), None
+        size = f"{picture.width} x {picture.height}"
+        return picture, f"<p>Your picture ({size}) is attacked instead of a digit.</p>", None
+
+    options: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
+    upload.upload(received, upload, [picture, said, upload], **options).then(
+        go_on, inputs, outputs, concurrency_limit=2, **options
+    )
+    digit.release(lambda: (None, ""), None, [picture, said], **QUIET).then(
+        go_on, inputs, outputs, concurrency_limit=2, **options
+    )
+    button.click(go_on, inputs, outputs, concurrency_limit=2, **options)
+    for component in (kind, strength):  # by hand only: a shared address starts no training
+        component.input(
+            go_on, inputs, outputs, trigger_mode="always_last", concurrency_limit=2, **options
+        )
+
+    def arrive(query: str) -> list[Any]:
+        knobs = from_query(AttackKnobs, query)
+        return [
+            knobs.first if knobs.first in names else first,
+            knobs.second if knobs.second in names else second,
+            knobs.digit,
+            knobs.attack,
+            knobs.strength,
+        ]
+
+    shared.on_arrival(arrive, inputs[:5])
+    return address
+
+
+def _defaults(names: Sequence[str]) -> tuple[str, str]:
+    own = [name for name in names if name not in DEMO] or list(DEMO)
+    return own[0], own[1] if len(own) > 1 else NOBODY
+
+
+def _invitation(first: str) -> str:
+    training = " The digits demo is trained first, once: half a minute." if first in DEMO else ""
+    return f"<p>Choose, then press Attack.{training}</p>"
+
+
+def attack_html(found: Sequence[Attacked], knobs: AttackKnobs) -> str:
+    """Pictures, probabilities and a verdict for each model, one below the other."""
+    factor = attacks.amplification(found)
+    colors = run_colors([each.is_controlled for each in found])
+    parts = []
+    for each, color in zip(found, colors, strict=True):
+        is_held = _top(each.after) == each.truth
+        pictures = (
+            (each.image, f"original, {each.before[each.truth]:.0%} {each.classes[each.truth]}"),
+            (0.5 + factor * each.change, f"perturbation, {factor:g} times"),
+            (each.attacked, f"result, {max(each.after):.0%} {each.classes[_top(each.after)]}"),
+        )
+        strip = "".join(
+            f'<figure><img alt="{html.escape(text)}" src="{data_uri(pixels)}">'
+            f"<figcaption>{html.escape(text)}</figcaption></figure>"
+            for pixels, text in pictures
+        )
+        parts.append(
+            f'<section class="attacked"><div class="verdict {"good" if is_held else "bad"}" '
+            f'role="status"><p>{html.escape(each.verdict)}</p></div>'
+            f'<div class="strip">{strip}<div class="chances">{bars(each, color)}</div></div>'
+            "</section>"
+        )
+    return "".join(parts)
+
+
+def bars(each: Attacked, color: str, most: int = 5) -> str:
+    """Probabilities of the likeliest classes, before (pale) and after."""
+    order = sorted(range(len(each.after)), key=lambda k: -max(each.after[k], each.before[k]))
+    shown = sorted(order[:most])
+    rows = []
+    for k in shown:
+        name = html.escape(each.classes[k]) + (each.mark if k == each.truth else "")
+        for number, shade, text in ((each.before[k], "66", name), (each.after[k], "", "")):
+            rows.append(
+                f'<span class="name">{text}</span>'
+                f'<span class="bar" style="width:{100 * number:.2f}%;background:{color}{shade}">'
+                f"</span><span>{number:.1%}</span>"
+            )
+    return f'<div class="bars">{"".join(rows)}</div><small>pale: before, full: after</small>'
+
+
+def similarity_figure(found: Sequence[Attacked]) -> go.Figure | None:
+    """Token similarity by layer, before (dotted) and after."""
+    if not any(each.similarity_before for each in found):
+        return None
+    figure = Drawing("Token similarity by layer (dotted: before)", "layer", "mean cosine")
+    colors = run_colors([each.is_controlled for each in found])
+    for each, color in zip(found, colors, strict=True):
+        depths = list(range(1, len(each.similarity_before) + 1))
+        line = {"color": color, "width": 3}
+        figure.add(scatter(x=depths, y=each.similarity_after, name=each.label, line=line))
+        dotted = {"color": color, "width": 1.8, "dash": "dot"}
+        figure.add(scatter(x=depths, y=each.similarity_before, showlegend=False, line=dotted))
+    figure.axis("x", dtick=1)
+    return figure.done()
+
+
+def data_uri(image: Tensor) -> str:
+    """(C, H, W) in [0, 1] as a PNG inside the page: no file is written."""
+    array = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    picture = Image.fromarray(np.squeeze(array, -1) if array.shape[-1] == 1 else array)
+    kept = io.BytesIO()
+    picture.save(kept, "PNG")
+    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()
+
+
+def _top(probabilities: Sequence[float]) -> int:
+    return max(range(len(probabilities)), key=lambda k: probabilities[k])

@@ -1,0 +1,110 @@
+"""The Controller view: sliders on one side, what they do on the other."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import fields
+from typing import Any
+
+import gradio as gr
+
+from pidformer.control.design import DESIGNS
+from pidformer.lab.controller import Look, look
+from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
+from pidformer.lab.parts import QUIET, Shared, explanation, sharing_box
+from pidformer.lab.plots import figures
+from pidformer.lab.words import EQUATION, WORDS
+
+NAMES = [field.name for field in fields(Knobs)]
+
+
+def verdict_html(found: Look) -> str:
+    """The verdict, green or red."""
+    is_free = found.knobs.gains.kind == "softmax"
+    look = "" if is_free else "good" if found.report.stable else "bad"
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in found.verdict)
+    return f'<div class="verdict {look}" role="status" aria-live="polite">{lines}</div>'
+
+
+def controller_view(shared: Shared) -> gr.Textbox:
+    """Lay it out and connect it; the box that holds its address."""
+    with gr.Row():
+        with gr.Column(scale=1, min_width=300):
+            gr.HTML("Presets", padding=False, elem_classes="small-head")
+            with gr.Row(elem_classes="buttons"):
+                presets = {
+                    n: gr.Button(n, size="sm", min_width=40, elem_id=f"preset-{n}") for n in PRESETS
+                }
+            gr.HTML("Design for me", padding=False, elem_classes="small-head")
+            with gr.Row(elem_classes="buttons"):
+                designs = {
+                    k: gr.Button(
+                        k, size="sm", min_width=40, variant="primary", elem_id=f"design-{k}"
+                    )
+                    for k in DESIGNS
+                }
+            sliders = [_knob(name) for name in NAMES]
+        with gr.Column(scale=3, min_width=320):
+            verdict = gr.HTML(elem_id="verdict")
+            with gr.Row():
+                tokens = gr.Plot(show_label=False, elem_id="plot-tokens", min_width=320)
+                alike = gr.Plot(show_label=False, elem_id="plot-alike", min_width=320)
+            with gr.Row():
+                poles = gr.Plot(show_label=False, elem_id="plot-poles", min_width=280)
+                radius = gr.Plot(show_label=False, elem_id="plot-radius", min_width=280)
+                region = gr.Plot(show_label=False, elem_id="plot-region", min_width=280)
+            explanation(WORDS, EQUATION)
+            address, command, python = sharing_box("controller")
+    plots = {"tokens": tokens, "alike": alike, "poles": poles, "radius": radius, "region": region}
+    shown = [verdict, *plots.values(), address, command, python]
+
+    def show(*values: Any) -> list[Any]:
+        return _show(Knobs(**dict(zip(NAMES, values, strict=True))), list(plots))
+
+    def turn(knobs: Knobs) -> list[Any]:
+        return [*_values(knobs), *_show(knobs, list(plots))]
+
+    def preset(name: str) -> Any:
+        def set_gains(*values: Any) -> list[Any]:
+            return turn(Knobs(**{**dict(zip(NAMES, values, strict=True)), **PRESETS[name]}))
+
+        return set_gains
+
+    def design(kind: str) -> Any:
+        def set_gains(*values: Any) -> list[Any]:
+            knobs = Knobs(**dict(zip(NAMES, values, strict=True)))
+            if knobs.kappa_min == -1:
+                raise gr.Error("At kappa_min = -1 no gains are stable: raise it.", duration=5)
+            return turn(knobs.designed(kind))
+
+        return set_gains
+
+    for slider in sliders:
+        slider.input(show, sliders, shown, trigger_mode="always_last", **QUIET)
+    for name, button in presets.items():
+        button.click(preset(name), sliders, [*sliders, *shown], **QUIET)
+    for kind, button in designs.items():
+        button.click(design(kind), sliders, [*sliders, *shown], **QUIET)
+    shared.on_arrival(lambda query: turn(Knobs.from_query(query)), [*sliders, *shown])
+    return address
+
+
+def _knob(name: str) -> gr.components.Component:
+    default = Knobs.__dataclass_fields__[name].default
+    if name == "causal":
+        return gr.Checkbox(default, label="causal attention", elem_id="knob-causal")
+    low, high, step, label, info = LIMITS[name]
+    return gr.Slider(
+        low, high, default, step=step, label=label, info=info, elem_id=f"knob-{name}", buttons=[]
+    )
+
+
+def _values(knobs: Knobs) -> list[Any]:
+    return [getattr(knobs, name) for name in NAMES]
+
+
+def _show(knobs: Knobs, names: list[str]) -> list[Any]:
+    found = look(knobs)
+    drawn = figures(found)
+    pictures = [drawn[name] for name in names]
+    return [verdict_html(found), *pictures, knobs.to_query(), knobs.command(), knobs.python()]

@@ -1,0 +1,118 @@
+"""What a visitor can turn: one frozen value, its limits, and its address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple
+
+from pidformer.control import PIDGains, design_gains
+from pidformer.errors import InputError
+from pidformer.lab.address import from_query, to_query
+
+
+class Limits(NamedTuple):
+    """A slider: from, to, step, and what it says."""
+
+    low: float
+    high: float
+    step: float
+    label: str
+    help: str
+
+
+LIMITS: Mapping[str, Limits] = {
+    "p": Limits(0, 1.5, 0.005, "p", "proportional: pulls each token towards the reference"),
+    "i": Limits(0, 2.5, 0.005, "i", "integral: remembers what was lost, layer after layer"),
+    "d": Limits(0, 0.6, 0.005, "d", "derivative: resists change from one layer to the next"),
+    "beta": Limits(0.05, 1, 0.05, "beta", "size of the reference beta v0"),
+    "kappa_min": Limits(-1, 0.9, 0.05, "kappa_min", "smallest eigenvalue to be stable for"),
+    "tokens": Limits(3, 24, 1, "tokens", "how many"),
+    "sharpness": Limits(0, 4, 0.1, "sharpness", "of attention: 0 looks at all tokens alike"),
+    "depth": Limits(1, 60, 1, "depth", "layers"),
+    "seed": Limits(0, 99, 1, "draw", "which tokens"),
+}
+_WHOLE = ("tokens", "depth", "seed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knobs:
+    """The sliders of the Controller view."""
+
+    p: float = 0.5
+    i: float = 0.3
+    d: float = 0.05
+    beta: float = 1.0
+    kappa_min: float = 0.0
+    tokens: int = 10
+    sharpness: float = 1.0
+    causal: bool = False
+    depth: int = 12
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, limits in LIMITS.items():
+            try:
+                value = float(getattr(self, name))
+            except (TypeError, ValueError):
+                raise InputError(f"{name} must be a number, got {getattr(self, name)!r}") from None
+            if not limits.low <= value <= limits.high:
+                raise InputError(
+                    f"{name} must be in [{limits.low:g}, {limits.high:g}], got {value:g}"
+                )
+            object.__setattr__(self, name, int(value) if name in _WHOLE else value)
+        object.__setattr__(self, "causal", bool(self.causal))
+
+    @property
+    def gains(self) -> PIDGains:
+        return PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta)
+
+    def with_gains(self, gains: PIDGains) -> Knobs:
+        """The same view with other gains, rounded to what the sliders can show."""
+        steps = {name: LIMITS[name].step for name in ("p", "i", "d", "beta")}
+        rounded = {k: round(step * round(getattr(gains, k) / step), 6) for k, step in steps.items()}
+        return replace(self, **rounded)
+
+    def designed(self, kind: str) -> Knobs:
+        """The fastest gains of this kind for kappa_min; PD and PID keep the d of the slider."""
+        d = self.d if "D" in kind and self.d > 0 else None
+        return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d))
+
+    def to_query(self) -> str:
+        """The address of this view: only what differs from the defaults."""
+        return to_query("controller", self)
+
+    @classmethod
+    def from_query(cls, query: str) -> Knobs:
+        """Read an address; what it does not name, or what is out of range, keeps its default."""
+        return from_query(cls, query)
+
+    def command(self) -> str:
+        """The same judgement on the command line."""
+        beta = "" if self.beta == 1 else f",{self.beta:g}"
+        return (
+            f"pidformer stability --gains {self.p:g},{self.i:g},{self.d:g}{beta} "
+            f"--kappa-min {self.kappa_min:g}"
+        )
+
+    def python(self) -> str:
+        """The same numbers in Python."""
+        given = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
+        return (
+            "from pidformer import control\n"
+            "from pidformer.lab.controller import look\n"
+            "from pidformer.lab.knobs import Knobs\n\n"
+            f"knobs = Knobs({given})\n"
+            "print(control.stability_report(knobs.gains, knobs.kappa_min))\n"
+            "print(look(knobs).similarity)  # by layer, with control\n"
+        )
+
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "softmax": {"p": 0.0, "i": 0.0, "d": 0.0, "beta": 1.0},
+    "NeuTRENO": {"p": 0.6, "i": 0.0, "d": 0.0, "beta": 1.0},
+    "DeiT": PIDGains.paper("deit").to_dict(),
+    "Segmenter": PIDGains.paper("segmenter").to_dict(),
+    "LM": PIDGains.paper("lm").to_dict(),
+}
+"""Gains by name: none, NeuTRENO's, and the paper's three."""

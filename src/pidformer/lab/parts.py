@@ -1,0 +1,129 @@
+"""What the views share: the look, the address, and the box that hands out commands."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gradio as gr
+
+from pidformer.report.style import BAD, GOOD
+
+QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+"""For events that answer at once."""
+
+CSS = f"""
+#lab-head h1 {{ font-size: 1.5rem; margin: 0; }}
+#lab-head p {{ margin: .1rem 0 0; opacity: .75; }}
+.gradio-container {{ max-width: min(1500px, 100vw) !important; margin: 0 auto !important; }}
+.js-plotly-plot text {{ fill: var(--body-text-color) !important; }}
+.js-plotly-plot .modebar {{ display: none; }}
+.buttons {{ gap: .35rem !important; flex-wrap: wrap; }}
+.buttons > button {{ flex: 1 0 auto !important; width: auto !important; padding: .25rem .5rem;
+  min-width: max-content !important; }}
+.small-head {{ font-size: .85rem; opacity: .8; margin-bottom: -.6rem; }}
+.verdict {{ border-left: 5px solid #8a8f98; background: var(--background-fill-secondary);
+  padding: .6rem .9rem; border-radius: 0 6px 6px 0; }}
+.verdict.good {{ border-color: {GOOD}; }}
+.verdict.bad {{ border-color: {BAD}; }}
+.verdict p {{ margin: .2rem 0; }}
+.verdict p:first-child {{ font-weight: 600; }}
+.equation {{ font-family: var(--font-mono); font-size: .9rem; white-space: pre-wrap;
+  overflow-wrap: anywhere; padding: .5rem .7rem; background: var(--background-fill-secondary);
+  border-radius: 6px; }}
+.strip {{ display: flex; flex-wrap: wrap; gap: .8rem; }}
+.strip figure {{ margin: 0; text-align: center; }}
+.strip img {{ width: 168px; height: 168px; image-rendering: pixelated; border-radius: 4px;
+  border: 1px solid var(--border-color-primary); }}
+.strip figcaption {{ font-size: .85rem; max-width: 168px; }}
+.attacked {{ margin-bottom: 1.4rem; }}
+.attacked .strip {{ margin-top: .7rem; }}
+.chances {{ flex: 1 1 280px; }}
+.report-frame {{ width: 100%; height: 80vh; border: 1px solid var(--border-color-primary);
+  border-radius: 6px; background: white; }}
+.bars {{ display: grid; grid-template-columns: minmax(3rem, auto) 1fr 4rem; gap: .15rem .6rem;
+  align-items: center; font-variant-numeric: tabular-nums; font-size: .9rem; max-width: 34rem; }}
+.bars .bar {{ height: .8rem; border-radius: 2px; min-width: 1px; }}
+.bars .name {{ text-align: right; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
+.words {{ line-height: 2; overflow-wrap: anywhere; }}
+.words span {{ border-radius: 3px; padding: .12rem 0; white-space: pre-wrap; }}
+.message {{ border-left: 5px solid {BAD}; padding: .5rem .8rem; }}
+.lab-table {{ overflow-x: auto; }}
+.lab-table table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+.lab-table th, .lab-table td {{ padding: .3rem .6rem; text-align: right;
+  border-bottom: 1px solid var(--border-color-primary); vertical-align: top; }}
+.lab-table th:first-child {{ text-align: left; }}
+.lab-table small {{ display: block; opacity: .75; }}
+@media (max-width: 640px) {{ .gradio-container {{ padding: .4rem !important; }} }}
+"""
+
+
+HEAD = """<script>
+window.labQuery = window.location.search;  // as the visitor came; the address moves later
+window.labFollow = (view, query) => {
+  const shown = new URLSearchParams(window.location.search).get("view") || "controller";
+  if (window.labArrived && query && view === shown && query !== window.location.search)
+    window.history.replaceState(null, "", window.location.pathname + query);
+};
+window.labTurnTo = (view, query) => {
+  if (window.labArrived)
+    window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+};
+</script>"""
+ARRIVE = "() => window.labQuery"
+
+
+class Shared:
+    """What happens when a visitor arrives: each view reads its part of the address."""
+
+    def __init__(self, query: gr.Textbox) -> None:
+        self.query = query
+        self._loads: list[tuple[Callable[..., Any], Sequence[Any]]] = []
+
+    def on_arrival(self, function: Callable[[str], Any], outputs: Sequence[Any]) -> None:
+        """`function(query)` sets `outputs` once the page is there."""
+        self._loads.append((function, outputs))
+
+    def wire(self, blocks: gr.Blocks) -> None:
+        for function, outputs in self._loads:
+            blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET)
+
+
+def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
+    """Address, command and Python of what is shown, each with a button that copies it.
+
+    The browser's address follows.
+    """
+    with gr.Accordion("Share this, or do it yourself", open=False, elem_id=f"{view}-share"):
+        address = gr.Textbox(
+            label="Address of this view",
+            interactive=False,
+            buttons=["copy"],
+            elem_id=f"{view}-address",
+        )
+        command = gr.Code(
+            label="Command", language="shell", interactive=False, elem_id=f"{view}-command"
+        )
+        python = gr.Code(
+            label="Python", language="python", interactive=False, elem_id=f"{view}-python"
+        )
+    follow_address(view, address)
+    return address, command, python
+
+
+def follow_address(view: str, address: gr.Textbox) -> None:
+    """Keep the browser's address at what is shown, if this view is; no new page is loaded."""
+    address.change(None, address, None, js=f"(query) => window.labFollow('{view}', query)", **QUIET)
+
+
+def explanation(words: str, equation: str) -> gr.HTML:
+    """A few plain words and the equation."""
+    return gr.HTML(
+        f'<p>{words}</p><div class="equation" tabindex="0">{html.escape(equation)}</div>'
+    )
+
+
+def message(text: str) -> str:
+    """Something went wrong, in one line."""
+    return f'<div class="message" role="alert">{html.escape(text)}</div>'

@@ -1,0 +1,127 @@
+"""The Results view: records with filters, and the report of the chosen runs."""
+
+from __future__ import annotations
+
+import html
+import os
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from pidformer.errors import InputError
+from pidformer.lab.address import from_query, to_query
+from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.results import (
+    COLUMNS,
+    MOST_LINES,
+    ResultsKnobs,
+    chosen,
+    csv_file,
+    lines,
+    report_of,
+)
+from pidformer.lab.runs import Shelf, labels
+
+WORDS = (
+    "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "
+    "are one model in the report; the others are compared with the softmax one, image by image."
+)
+EQUATION = """\
+difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
+clear      = the interval leaves out zero"""
+NOTHING = (
+    "<p>No run folder was named. Start the lab with some: "
+    "<code>pidformer lab --run runs/softmax --run runs/pid</code>, or a folder that contains "
+    "them: <code>pidformer lab --run runs</code></p>"
+)
+
+
+def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
+    if not shelf.runs:
+        gr.HTML(NOTHING, elem_id="results-shown")
+        explanation(WORDS, EQUATION)
+        return None
+    names = list(labels(shelf.runs))
+    kinds = sorted({r.kind for run in shelf.runs for r in run.records})
+    with gr.Row():
+        with gr.Column(scale=1, min_width=280):
+            runs = gr.CheckboxGroup(names, value=names, label="runs", elem_id="results-runs")
+            kind = gr.Dropdown(
+                [("all", ""), *((k, k) for k in kinds)],
+                value="",
+                label="kind of record",
+                elem_id="results-kind",
+            )
+            find = gr.Textbox(
+                label="only lines with", placeholder="fgsm top1", elem_id="results-find"
+            )
+            make = gr.Button("Make the report", variant="primary", elem_id="results-make")
+            table = gr.DownloadButton("Download these lines (CSV)", elem_id="results-csv")
+            page = gr.DownloadButton("Download the report (HTML)", visible=False)
+            text = gr.DownloadButton("Download the report (Markdown)", visible=False)
+        with gr.Column(scale=3, min_width=320):
+            count = gr.HTML(elem_id="results-count", padding=False)
+            shown = gr.Dataframe(
+                headers=list(COLUMNS),
+                type="array",
+                interactive=False,
+                show_label=False,
+                max_height=420,
+                wrap=True,
+                elem_id="results-lines",
+            )
+            report = gr.HTML(elem_id="results-report", padding=False)
+            explanation(WORDS, EQUATION)
+            address, command, python = sharing_box("results")
+    place = Path(os.environ["GRADIO_TEMP_DIR"])
+    inputs = [runs, kind, find]
+    outputs = [count, shown, table, address, command, python]
+
+    def knobs_of(runs: list[str], kind: str | None, find: str) -> ResultsKnobs:
+        named = "" if set(runs) == set(names) else ",".join(runs)
+        return ResultsKnobs(runs=named, kind=kind or "", find=find[:200])
+
+    def show(runs: list[str], kind: str | None, find: str) -> list[Any]:
+        knobs = knobs_of(runs, kind, find)
+        found = lines(shelf.runs, knobs)
+        file = csv_file(found, place)
+        rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
+        folders = [str(run.folder) for run in chosen(shelf.runs, knobs).values()]
+        said = f"<p>{len(found)} lines" + (
+            f", the first {MOST_LINES} shown</p>" if len(found) > MOST_LINES else "</p>"
+        )
+        python = f"from pidformer import results\n\nfor folder in {folders!r}:\n"
+        python += "    for record in results.read(folder):\n"
+        python += "        print(record.kind, dict(record.metrics))\n"
+        address = to_query("results", knobs)
+        return [said, rows, str(file), address, "pidformer report " + " ".join(folders), python]
+
+    def write(runs: list[str], kind: str | None, find: str) -> list[Any]:
+        taken = list(chosen(shelf.runs, knobs_of(runs, kind, find)).values())
+        try:
+            made = report_of(taken, place)
+        except (InputError, KeyError) as error:  # a record that was not written by pidformer
+            hidden = gr.DownloadButton(visible=False)
+            return [message(f"no report of these runs: {error}"), hidden, hidden]
+        inner = html.escape(made.page.read_text(encoding="utf-8"), quote=True)
+        frame = f'<iframe class="report-frame" title="report" sandbox="" srcdoc="{inner}"></iframe>'
+        return [
+            frame,
+            gr.DownloadButton(value=str(made.page), visible=True),
+            gr.DownloadButton(value=str(made.markdown), visible=True),
+        ]
+
+    for component in inputs:
+        component.input(show, inputs, outputs, trigger_mode="always_last", **QUIET)
+    make.click(write, inputs, [report, page, text], concurrency_limit=1, api_visibility="private")
+
+    def arrive(query: str) -> list[Any]:
+        knobs = from_query(ResultsKnobs, query)
+        kind = knobs.kind if knobs.kind in kinds else ""
+        named = list(chosen(shelf.runs, knobs))
+        return [named, kind, knobs.find, *show(named, kind, knobs.find)]
+
+    shared.on_arrival(arrive, [*inputs, *outputs])
+    return address

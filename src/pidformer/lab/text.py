@@ -1,0 +1,142 @@
+"""The Text view as functions: a disturbed prompt, what each of its tokens costs, what follows."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from pidformer.data.text import Perturbation, perturb
+from pidformer.data.text.perturb import Kind
+from pidformer.errors import InputError, unknown
+from pidformer.language import LanguageModel, load_language
+from pidformer.models.language.generate import generate_text
+
+NOISES = get_args(Kind)
+MOST_CHARACTERS = 2000
+PROMPT = "It was a dark night and the"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextKnobs:
+    """What a visitor chooses."""
+
+    first: str = ""
+    second: str = ""
+    prompt: str = PROMPT
+    noise: str = "characters"
+    strength: int = 0
+    """0 leaves the prompt as it is."""
+    tokens: int = 40
+    temperature: float = 0.8
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.noise not in NOISES:
+            raise unknown("noise", self.noise, NOISES)
+        if not 0 <= self.strength <= 5:
+            raise InputError(f"strength must be 0 to 5, got {self.strength}")
+        if not 1 <= self.tokens <= 200:
+            raise InputError(f"tokens must be 1 to 200, got {self.tokens}")
+        if not 0 <= self.temperature <= 2:
+            raise InputError(f"temperature must be 0 to 2, got {self.temperature}")
+        if len(self.prompt) > MOST_CHARACTERS:
+            raise InputError(f"the prompt has {len(self.prompt)} characters, {MOST_CHARACTERS} fit")
+
+    @property
+    def perturbation(self) -> Perturbation | None:
+        if self.strength == 0:
+            return None
+        return Perturbation(kind=self.noise, strength=self.strength, seed=self.seed)  # type: ignore[arg-type]
+
+    def command(self, run: str) -> str:
+        """The continuation on the command line, of the prompt without noise."""
+        return (
+            f"pidformer generate {shlex.quote(run)} --prompt {shlex.quote(self.prompt)} "
+            f"--max-tokens {self.tokens} --temperature {self.temperature:g} --seed {self.seed}"
+        )
+
+    def python(self, run: str) -> str:
+        return (
+            "from pidformer.lab.text import TextKnobs, read, opened\n\n"
+            f"knobs = {self!r}\n"
+            f"found = read(opened({run!r}), knobs)\n"
+            "print(found.perplexity, found.continuation)\n"
+        )
+
+
+@dataclass(frozen=True)
+class Token:
+    """One token that the model read, and the loss of guessing the true one that follows."""
+
+    text: str
+    loss: float | None
+    """In nats; None for the last token, and where noise left nothing to guess."""
+    target: str = ""
+    """The true token that was to be guessed."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a model makes of the prompt."""
+
+    tokens: tuple[Token, ...]
+    continuation: str
+
+    @property
+    def losses(self) -> list[float]:
+        return [token.loss for token in self.tokens if token.loss is not None]
+
+    @property
+    def perplexity(self) -> float:
+        return float(np.exp(np.mean(self.losses))) if self.losses else float("nan")
+
+
+@lru_cache(maxsize=4)
+def opened(run: str) -> LanguageModel:
+    """A run's model, kept for the next visitor."""
+    return load_language(run)
+
+
+def read(loaded: LanguageModel, knobs: TextKnobs) -> Read:
+    """Losses of the true tokens after a disturbed context, and a continuation of it.
+
+    Place j reads token j as noise left it and guesses the true token j + 1; see
+    `pidformer.data.text.perturb`. The last token, which nothing follows, is read as it is.
+    """
+    model, tokenizer, length = loaded
+    tokens = np.array(tokenizer.encode(knobs.prompt)[: length - 1], dtype=np.int64)
+    if not len(tokens):
+        raise InputError("the prompt has no token; write a few words")
+    inputs, targets = perturb(tokens, knobs.perturbation, tokenizer)
+    given = np.concatenate([inputs, tokens[-1:]])
+    losses: list[float | None] = [None] * len(given)
+    if len(inputs):
+        with torch.inference_mode():
+            logits = model(torch.from_numpy(inputs)[None]).logits[0].float()
+        wanted = torch.from_numpy(targets)
+        nll = F.cross_entropy(logits, wanted, reduction="none", ignore_index=-100)
+        for place, (loss, target) in enumerate(zip(nll.tolist(), targets, strict=True)):
+            losses[place] = None if target == -100 else loss
+    shown = tuple(
+        Token(
+            tokenizer.token_text(int(number)),
+            loss,
+            "" if loss is None else tokenizer.token_text(int(targets[place])),
+        )
+        for place, (number, loss) in enumerate(zip(given.tolist(), losses, strict=True))
+    )
+    continuation = generate_text(
+        model,
+        tokenizer,
+        tokenizer.decode(given.tolist()),
+        max_tokens=knobs.tokens,
+        temperature=knobs.temperature,
+        seed=knobs.seed,
+    )
+    return Read(shown, continuation)

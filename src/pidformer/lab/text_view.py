@@ -1,0 +1,139 @@
+"""The Text view: one prompt, two language models."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+import gradio as gr
+
+from pidformer.errors import InputError
+from pidformer.lab.address import from_query, to_query
+from pidformer.lab.parts import Shared, explanation, message, sharing_box
+from pidformer.lab.runs import Shelf
+from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, Read, TextKnobs, opened, read
+
+NOBODY = "(none)"
+WORDS = (
+    "The models read the prompt as noise left it and guess each true token that follows. The "
+    "colour of a token is the loss of that guess: the redder, the more surprised. Then each goes "
+    "on writing from what it has read."
+)
+EQUATION = """\
+loss(j) = -log P(true token j + 1 | disturbed tokens 1..j)      perplexity = exp(mean loss)"""
+NOTHING = (
+    "<p>No language model was named. Train one, then start the lab with it: "
+    "<code>pidformer train novels/pid.yaml --data DIR --out runs/lm</code>, "
+    "<code>pidformer lab --run runs/lm</code></p>"
+)
+
+
+def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+    """Lay it out and connect it; the box that holds its address."""
+    places = shelf.folders("language")
+    names = list(places)
+    if not names:
+        gr.HTML(NOTHING, elem_id="text-shown")
+        explanation(WORDS, EQUATION)
+        return None
+    default = names[1] if len(names) > 1 else NOBODY
+    with gr.Row():
+        with gr.Column(scale=1, min_width=300):
+            one = gr.Dropdown(names, value=names[0], label="model", elem_id="text-first")
+            two = gr.Dropdown(
+                [NOBODY, *names], value=default, label="and its twin", elem_id="text-second"
+            )
+            prompt = gr.Textbox(
+                PROMPT, label="prompt", lines=4, max_length=MOST_CHARACTERS, elem_id="text-prompt"
+            )
+            noise = gr.Radio(list(NOISES), value=NOISES[0], label="noise", elem_id="text-noise")
+            strength = gr.Slider(
+                0, 5, 0, step=1, label="strength of the noise", buttons=[], elem_id="text-strength"
+            )
+            tokens = gr.Slider(1, 200, 40, step=1, label="tokens to write", buttons=[])
+            temperature = gr.Slider(
+                0, 2, 0.8, step=0.1, label="temperature", info="0: the likeliest", buttons=[]
+            )
+            button = gr.Button("Read and go on", variant="primary", elem_id="text-go")
+        with gr.Column(scale=3, min_width=320):
+            with gr.Row():
+                left = gr.HTML(elem_id="text-left", min_height=120)
+                right = gr.HTML(elem_id="text-right", min_height=120)
+            explanation(WORDS, EQUATION)
+            address, command, python = sharing_box("text")
+    inputs = [one, two, prompt, noise, strength, tokens, temperature]
+    outputs = [left, right, address, command, python]
+
+    def go_on(
+        first: str,
+        second: str,
+        prompt: str,
+        noise: str,
+        strength: int,
+        tokens: int,
+        temperature: float,
+    ) -> list[Any]:
+        twin = "" if second in (NOBODY, first) else second
+        try:
+            knobs = TextKnobs(
+                first=first,
+                second=twin,
+                prompt=prompt,
+                noise=noise,
+                strength=int(strength),
+                tokens=int(tokens),
+                temperature=float(temperature),
+            )
+            shown = [
+                text_html(name, read(opened(places[name]), knobs)) for name in (first, twin) if name
+            ]
+        except InputError as error:
+            return [message(str(error)), "", *[gr.skip()] * 3]
+        shown += [""] * (2 - len(shown))
+        return [
+            *shown,
+            to_query("text", knobs),
+            knobs.command(places[first]),
+            knobs.python(places[first]),
+        ]
+
+    options: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 2}
+    button.click(go_on, inputs, outputs, **options)
+    for component in (noise, strength):
+        component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
+
+    def arrive(query: str) -> list[Any]:
+        knobs = from_query(TextKnobs, query)
+        return [
+            knobs.first if knobs.first in names else names[0],
+            knobs.second if knobs.second in names else default,
+            knobs.prompt,
+            knobs.noise,
+            knobs.strength,
+            knobs.tokens,
+            knobs.temperature,
+        ]
+
+    shared.on_arrival(arrive, inputs)
+    return address
+
+
+def text_html(name: str, found: Read) -> str:
+    """The tokens, each with the loss of the guess after it, and the continuation."""
+    spans = []
+    for token in found.tokens:
+        share = 0.0 if token.loss is None else min(1.0, token.loss / 10)
+        title = (
+            "nothing to guess" if token.loss is None else f"{token.loss:.2f} for {token.target!r}"
+        )
+        text = token.text if token.text.strip() != token.text else token.text + " "
+        spans.append(
+            f'<span style="background:rgba(217,98,43,{0.85 * share:.2f})" '
+            f'title="{html.escape(title)}">{html.escape(text)}</span>'
+        )
+    cost = f"perplexity {found.perplexity:.4g}" if found.losses else "nothing was guessed"
+    return (
+        f'<section class="read"><h3>{html.escape(name)}</h3><p>{cost} over {len(found.losses)} '
+        f'guesses</p><p class="words">{"".join(spans)}</p><p class="words"><b>'
+        f"{html.escape(found.continuation)}</b></p></section>"
+    )

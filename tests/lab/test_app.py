@@ -1,0 +1,224 @@
+"""The whole page in headless Chromium: every view, by hand and by keyboard."""
+
+import io
+import os
+import socket
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+pytest.importorskip("gradio", reason="needs the extra lab")
+
+from pidformer.cli import main
+from pidformer.errors import InputError
+from pidformer.lab.server import COOKIE, is_local, open_lab
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def lab(home, language_run):
+    with open_lab([home, language_run], port=0, home=home) as running:
+        yield running
+
+
+@pytest.fixture
+def visit(watch, lab):
+    def open_view(query="", **options):
+        watched = watch(lab.address + query, **options)
+        watched.page.wait_for_selector("#verdict .verdict", state="attached")
+        watched.page.wait_for_function("window.labArrived")
+        return watched
+
+    return open_view
+
+
+def errors(watched):
+    """Complaints but for warnings of gradio's own."""
+    return [text for text in watched.complaints if "Method not implemented" not in text]
+
+
+def picture(width=64, height=48, kind="PNG"):
+    kept = io.BytesIO()
+    Image.linear_gradient("L").resize((width, height)).convert("RGB").save(kept, kind)
+    return kept.getvalue()
+
+
+def give(page, data, name="mine.png"):
+    files = {"name": name, "mimeType": "image/png", "buffer": data}
+    page.set_input_files("#attack-upload input[type=file]", files)
+
+
+def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, lab):
+    watched = visit("?view=controller&p=0.5&tokens=6")
+    page = watched.page
+    assert "Stable" in page.inner_text("#verdict")
+    assert page.input_value("#knob-tokens input[type=number]") == "6"
+    page.wait_for_selector("#plot-region .js-plotly-plot .points path")
+    dot = "document.querySelector('#plot-region .scatterlayer .trace:last-child .points path')"
+    before = page.evaluate(f"{dot}.getAttribute('transform')")
+    page.focus("#knob-p input[type=range]")
+    page.keyboard.press("End")
+    page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Unstable')")
+    page.wait_for_function(f"{dot}.getAttribute('transform') !== '{before}'")
+    page.wait_for_function("location.search.includes('p=1.5')")
+    page.click("#design-PI")
+    page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Stable')")
+    assert page.input_value("#knob-p input[type=number]") == "0.5"
+    page.click("#preset-DeiT")
+    page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Unstable')")
+    assert page.input_value("#knob-beta input[type=number]") == "0.1"
+    for name in ("tokens", "alike", "poles", "radius", "region"):
+        assert page.locator(f"#plot-{name} .js-plotly-plot").count() == 1
+    assert errors(watched) == []
+    assert watched.outside(lab.address) == []
+
+
+def test_an_address_shows_the_same_to_somebody_else(visit):
+    first = visit("?view=controller&i=2.2&causal=1&depth=30")
+    second = visit(first.page.evaluate("location.search"))
+    assert first.page.inner_text("#verdict") == second.page.inner_text("#verdict")
+    assert "After 30 layers" in second.page.inner_text("#verdict")
+
+
+def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
+    watched = visit("?view=attack&strength=24&digit=4")
+    page = watched.page
+    page.click("#attack-go")
+    page.wait_for_selector("#attack-shown .attacked >> nth=1")
+    assert page.locator("#attack-shown img").count() == 6
+    assert "no pixel changed by more than 24/255" in page.inner_text("#attack-shown")
+    page.wait_for_selector("#attack-layers .js-plotly-plot")
+    page.wait_for_function("location.search.includes('view=attack')")
+    assert str(Path.cwd().anchor) + "tmp" not in page.url  # names of runs, not their places
+    give(page, picture())
+    page.wait_for_function("document.querySelector('#attack-said').innerText.includes('64 x 48')")
+    page.wait_for_function("document.querySelector('#attack-shown').innerText.includes('(before)')")
+    give(page, b"\x89PNG\r\n\x1a\nnonsense")
+    page.wait_for_function("document.querySelector('#attack-said').innerText.includes('no PNG')")
+    give(page, picture(200, 200)[:-60])
+    page.wait_for_function("document.querySelector('#attack-said').innerText.includes('damaged')")
+    give(page, bytes(9 * 2**20), "big.png")
+    page.wait_for_function("document.body.innerText.includes('exceed the maximum allowed size')")
+    assert errors(watched) == [] and watched.outside(lab.address) == []
+    kept = [path for path in Path(os.environ["GRADIO_TEMP_DIR"]).rglob("*") if path.is_file()]
+    assert all(path.stat().st_size == 0 for path in kept if path.suffix != ".csv")
+
+
+def test_a_visitor_who_only_arrives_starts_no_work(visit):
+    page = visit("?view=attack&strength=30").page
+    page.wait_for_timeout(1200)
+    assert page.inner_text("#attack-shown").startswith("Choose, then press Attack")
+
+
+def test_a_prompt_is_read_and_continued_under_noise(visit):
+    watched = visit("?view=text&prompt=w1+w3+w9&strength=1")
+    page = watched.page
+    page.click("#text-go")
+    page.wait_for_selector("#text-left .read")
+    assert "perplexity" in page.inner_text("#text-left")
+    assert page.locator("#text-left .words span").count() >= 3
+    before = page.inner_html("#text-left")
+    page.focus("#text-strength input[type=range]")
+    page.keyboard.press("End")
+    page.wait_for_function("location.search.includes('strength=5')")
+    assert page.inner_html("#text-left") != before
+    assert errors(watched) == []
+
+
+def test_results_are_filtered_downloaded_and_reported(visit):
+    watched = visit("?view=results&find=loss")
+    page = watched.page
+    page.wait_for_function("document.querySelector('#results-count').innerText.includes('lines')")
+    counted = page.inner_text("#results-count")
+    page.fill("#results-find textarea, #results-find input", "loss digits-softmax")
+    page.wait_for_function(f"document.querySelector('#results-count').innerText !== {counted!r}")
+    with page.expect_download() as waited:
+        page.click("#results-csv")
+    assert Path(waited.value.path()).read_text().startswith("run,kind,row,metric")
+    page.click("#results-make")
+    frame = page.frame_locator("iframe.report-frame")
+    frame.locator("h1").wait_for()
+    assert frame.locator("h1").inner_text() == "pidformer report"
+    assert errors(watched) == []
+
+
+def test_every_view_fits_a_phone_without_complaint(visit, lab):
+    watched = visit(viewport={"width": 390, "height": 800}, color_scheme="dark")
+    page = watched.page
+    for view in ("attack", "text", "results", "controller"):
+        page.goto(f"{lab.address}?view={view}")
+        page.wait_for_selector("[role=tabpanel]:visible .equation")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+    assert errors(watched) == [] and watched.outside(lab.address) == []
+
+
+def test_tabs_are_reached_by_keyboard(visit):
+    page = visit().page
+    page.get_by_role("tab", name="Controller").first.focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#attack-go:visible")
+
+
+def ask(address, **headers):
+    request = urllib.request.Request(address, headers=headers)
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, answer.read().decode(errors="replace"), answer.headers
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode(), error.headers
+
+
+def test_only_names_of_this_machine_are_answered(lab):
+    assert ask(lab.address)[0] == 200
+    status, text, _ = ask(lab.address, Host="evil.example")
+    assert status == 403 and "127.0.0.1 only" in text
+
+
+def test_the_browser_is_told_to_ask_nobody_else(lab):
+    policy = ask(lab.address)[2]["content-security-policy"]
+    assert "default-src 'self'" in policy and "http" not in policy
+
+
+def test_files_of_the_machine_cannot_be_fetched(lab):
+    for path in ("/etc/passwd", str(Path(__file__).resolve())):
+        assert ask(f"{lab.address}gradio_api/file={path}")[0] in (403, 404)
+
+
+def test_a_token_is_wanted_once_and_kept_in_a_cookie(home):
+    with open_lab([], port=0, home=home, token="a-long-secret") as lab:
+        bare = lab.address.split("?")[0]
+        assert ask(bare)[0] == 401
+        assert ask(bare + "?token=wrong")[0] == 401
+        assert ask(bare + "config", Cookie=f"{COOKIE}=wrong")[0] == 401
+        assert ask(bare + "config", Cookie=f"{COOKIE}=a-long-secret")[0] == 200
+        request = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+        with request.open(lab.address + "&view=text") as answer:
+            assert answer.status == 200 and answer.url == bare + "?view=text"
+
+
+def test_other_hosts_get_a_token_made(home):
+    assert is_local("127.0.0.1") and is_local("::1") and is_local("localhost")
+    assert not is_local("0.0.0.0") and not is_local("example.org")
+    with open_lab([], host="0.0.0.0", port=0, home=home) as lab:
+        assert lab.token is not None and len(lab.token) >= 20 and lab.token in lab.address
+    with pytest.raises(InputError, match="at least 8 characters"):
+        open_lab([], host="0.0.0.0", port=0, home=home, token="short")
+
+
+def test_a_taken_port_and_a_missing_run_end_in_one_line(capsys, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        for options, said in (
+            (["--port", str(taken.getsockname()[1])], "choose another --port"),
+            (["--port", "0", "--run", str(tmp_path / "none")], "no folder at"),
+        ):
+            with pytest.raises(SystemExit) as ended:
+                main(["lab", *options])
+            assert ended.value.code == 2
+            assert said in capsys.readouterr().err

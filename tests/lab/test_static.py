@@ -1,0 +1,150 @@
+"""The exported page: a file, a browser, and the numbers of pidformer.control."""
+
+import math
+
+import pytest
+
+from pidformer import control
+from pidformer.cli import main
+from pidformer.lab.controller import look
+from pidformer.lab.knobs import Knobs
+from pidformer.lab.static import export_page, page
+from tests.report.browser import axe_source
+
+SETTINGS = [
+    Knobs(),
+    Knobs(p=0, i=0, d=0),
+    Knobs(p=0.8, i=0.5, d=0.05, beta=0.1),
+    Knobs(p=0.6, i=0, d=0, causal=True, tokens=17, seed=42),
+    Knobs(p=0.5, i=0.5, d=0, kappa_min=-0.35, sharpness=3.2, depth=30),
+    Knobs(p=1.2, i=2.0, d=0.4, depth=40, tokens=3),
+    Knobs(p=0, i=0.4, d=0.1, sharpness=0, seed=99),
+    Knobs(p=0.3, i=0, d=0.2, kappa_min=0.5, tokens=24, causal=True),
+    Knobs(p=0, i=0, d=0.6, kappa_min=-1),
+]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    return export_page(tmp_path_factory.mktemp("lab") / "page").as_uri()
+
+
+@pytest.fixture
+def opened(watch, exported):
+    return lambda knobs, **options: watch(exported + "#" + knobs.to_query().lstrip("?"), **options)
+
+
+def numbers(page):
+    return page.evaluate(
+        """() => ({
+            facts: Object.fromEntries([...document.querySelectorAll('#facts tr')].map(
+                (row) => [row.cells[0].textContent, row.cells[1].dataset.value])),
+            layers: [...document.querySelectorAll('#layers tbody tr')].map(
+                (row) => [...row.cells].slice(1).map((cell) => cell.dataset.value)),
+            verdict: [...document.querySelectorAll('#verdict p')].map((p) => p.textContent),
+        })"""
+    )
+
+
+@pytest.mark.parametrize("knobs", SETTINGS, ids=lambda knobs: knobs.to_query()[17:] or "defaults")
+def test_the_page_has_the_numbers_of_python(opened, knobs):
+    watched = opened(knobs)
+    shown, expected = numbers(watched.page), look(knobs)
+    facts = {name: float(value) for name, value in shown["facts"].items()}
+    report = control.stability_report(knobs.gains, knobs.kappa_min)
+    assert facts["stable"] == control.is_stable(knobs.gains, knobs.kappa_min)
+    assert facts["worst radius"] == pytest.approx(report.worst_radius, abs=1e-6)
+    there = float(control.spectral_radius(facts["worst kappa"], knobs.gains))
+    assert there == pytest.approx(report.worst_radius, abs=1e-6)
+    assert facts["gain margin"] == pytest.approx(report.gain_margin, rel=1e-12)
+    settling = math.nan if report.settling_depth is None else report.settling_depth
+    assert facts["settling depth"] == pytest.approx(settling, nan_ok=True)
+    assert facts["smallest eigenvalue"] == pytest.approx(expected.eigenvalues[0], abs=1e-7)
+    for name, values in (("last x", expected.held), ("last x, free", expected.free)):
+        assert facts[name] == pytest.approx(values[-1][0][0], rel=1e-6, abs=1e-9)
+    columns = [expected.free_similarity, expected.similarity, expected.free_rank, expected.rank]
+    for line, row in zip(shown["layers"], zip(*columns, strict=True), strict=True):
+        assert [float(value) for value in line] == pytest.approx(row, abs=2e-5, nan_ok=True)
+    assert shown["verdict"] == expected.verdict
+    assert watched.complaints == []
+
+
+@pytest.mark.parametrize(("p", "i", "d"), [(0.4, 0.3, 0.1), (0.8, 0, 0.05), (0.5, 0, 0)])
+def test_its_poles_are_the_roots_for_any_kappa(opened, p, i, d):
+    gains = control.PIDGains(p=p, i=i, d=d)
+    watched = opened(Knobs())
+    for kappa in (-1, -0.3, 0, 0.2, 0.77, 1):
+        found = watched.page.evaluate(f"pidlab.poles({kappa}, {{p: {p}, i: {i}, d: {d}}})")
+        for z in control.poles(kappa, gains).tolist():  # each has a partner, in any order
+            assert min(abs(complex(*other) - z) for other in found) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ["P", "PD", "PI", "PID"])
+def test_its_design_is_as_fast_as_ours(opened, kind):
+    watched = opened(Knobs(kappa_min=-0.2, d=0.1))
+    made = watched.page.evaluate(f"pidlab.design('{kind}', -0.2, 0.1)")
+    best = control.design_gains(kind, -0.2, d=0.1 if "D" in kind else None)
+    reached = control.worst_radius(control.PIDGains(**made), -0.2)
+    assert reached <= control.worst_radius(best, -0.2) + 2e-3
+    watched.page.click(f"[data-design={kind}]")
+    watched.page.wait_for_function("document.querySelector('#verdict').classList.contains('good')")
+
+
+def test_sliders_move_by_keyboard_and_change_verdict_picture_and_address(opened):
+    watched = opened(Knobs(p=0.5))
+    page = watched.page
+    before = page.evaluate("at('chart-tokens').toDataURL()")
+    page.focus("#p")
+    for _ in range(4):
+        page.keyboard.press("PageUp")
+    page.wait_for_function("at('verdict').classList.contains('bad')")
+    assert "Unstable" in page.inner_text("#verdict")
+    assert page.evaluate("at('chart-tokens').toDataURL()") != before
+    assert "p=" in page.url
+    page.click("[data-preset=softmax]")
+    page.wait_for_function("at('verdict').textContent.startsWith('No control')")
+    assert page.inner_text("#command") == "pidformer stability --gains 0,0,0 --kappa-min 0"
+
+
+def test_dragging_in_the_region_sets_the_gains(opened):
+    page = opened(Knobs()).page
+    box = page.locator("#chart-region").bounding_box()
+    page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.1)
+    page.wait_for_function("knobs.p > 1 && knobs.i > 1.8")
+    assert "Unstable" in page.inner_text("#verdict")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone_and_asks_nobody(opened, scheme):
+    watched = opened(
+        Knobs(), viewport={"width": 360, "height": 740}, color_scheme=scheme, offline=True
+    )
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert watched.outside("file://") == [] and watched.complaints == []
+
+
+def test_it_breaks_no_rule_of_accessibility(opened):
+    if axe_source() is None:
+        pytest.skip("needs axe-core-python")
+    page = opened(Knobs()).page
+    page.add_script_tag(content=axe_source())
+    found = page.evaluate(
+        "async () => (await axe.run()).violations.map((v) => [v.id, v.nodes[0].html])"
+    )
+    assert found == []
+
+
+def test_the_page_names_no_other_host():
+    assert "http://" not in page() and "https://" not in page()
+
+
+def test_export_by_command(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "--export", str(tmp_path / "out")])
+    assert ended.value.code == 0
+    assert (tmp_path / "out" / "index.html").read_text() == page()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as ended:
+        main(["lab", "--export", str(tmp_path / "file")])
+    assert ended.value.code == 2
+    assert "is a file; --export names a folder" in capsys.readouterr().err

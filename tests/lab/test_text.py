@@ -1,0 +1,53 @@
+"""Losses of a prompt, token by token, against the model asked one context at a time."""
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from pidformer.data.text import perturb
+from pidformer.errors import InputError
+from pidformer.lab.text import TextKnobs, opened, read
+
+PROMPT = "w1 w3 w9 w27 w5 w15"
+
+
+@pytest.mark.parametrize("strength", [0, 5])
+@pytest.mark.parametrize("noise", ["characters", "swaps", "drops"])
+def test_losses_are_those_of_each_context_on_its_own(language_run, noise, strength):
+    loaded = opened(str(language_run))
+    knobs = TextKnobs(prompt=PROMPT, noise=noise, strength=strength, tokens=3)
+    found = read(loaded, knobs)
+    tokens = np.array(loaded.tokenizer.encode(PROMPT))
+    inputs, targets = perturb(tokens, knobs.perturbation, loaded.tokenizer)
+    for place, target in enumerate(targets.tolist()):
+        if target == -100:
+            assert found.tokens[place].loss is None
+            continue
+        with torch.no_grad():
+            context = torch.from_numpy(inputs[: place + 1])[None]
+            chance = loaded.model(context).logits[0, -1].double().softmax(-1)[target]
+        assert found.tokens[place].loss == pytest.approx(-float(chance.log()), abs=1e-4)
+        assert found.tokens[place].target == loaded.tokenizer.token_text(target)
+    assert found.tokens[-1].loss is None
+    assert found.perplexity == pytest.approx(np.exp(np.mean(found.losses)))
+
+
+def test_the_same_seed_writes_the_same(language_run):
+    loaded = opened(str(language_run))
+    one, two, other = (
+        read(loaded, TextKnobs(prompt=PROMPT, tokens=8, seed=seed)).continuation
+        for seed in (1, 1, 2)
+    )
+    assert one == two != other
+
+
+def test_an_empty_prompt_is_refused(language_run):
+    with pytest.raises(InputError, match="no token"):
+        read(opened(str(language_run)), TextKnobs(prompt=""))
+
+
+def test_a_prompt_in_an_address_is_quoted_in_the_command():
+    command = TextKnobs(prompt="it's; rm -rf").command("runs/a b")
+    assert command.startswith("pidformer generate 'runs/a b' --prompt 'it'\"'\"'s; rm -rf' ")
