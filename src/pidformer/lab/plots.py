@@ -37,7 +37,7 @@ def poles_figure(found: Look) -> go.Figure:
     is_out = np.abs(roots.ravel()) >= 1 + 1e-9
     angle = np.linspace(0, 2 * np.pi, 91)
     reach = float(min(4, max(1.15, 1.08 * np.abs(roots).max())))
-    figure = Drawing("Poles of a layer", "Re z", "Im z")
+    figure = Drawing("Poles of a layer (dark: kappa_min, light: 1)", "Re z", "Im z")
     figure.add(
         scatter(
             x=np.cos(angle).round(4),
@@ -60,7 +60,6 @@ def poles_figure(found: Look) -> go.Figure:
                 "size": 7,
                 "color": kappas,
                 "colorscale": "Viridis",
-                "colorbar": {"title": {"text": "kappa"}, "thickness": 9, "len": 0.8},
                 "line": {"color": BAD, "width": np.where(is_out, 1.6, 0)},
             },
         )
@@ -106,17 +105,16 @@ def region_figure(found: Look) -> go.Figure:
     figure = Drawing("Stable region (star: fastest, dot: these gains)", "p", "i")
     figure.add(
         {
-            "type": "contour",
+            "type": "heatmap",
             "x": p,
             "y": i,
             "z": _plain(np.array(radii).round(4)),
-            "contours": {"coloring": "heatmap", "start": 0.4, "end": 1, "size": 0.1},
             "colorscale": _SHADES,
             "zmin": 0.4,
             "zmax": 1.1,
-            "line": {"width": 0.6, "color": "rgba(255,255,255,0.6)"},
+            "zsmooth": "fast",
             "showlegend": False,
-            "colorbar": {"title": {"text": "radius"}, "thickness": 9, "len": 0.8},
+            "showscale": False,
             "hovertemplate": "p %{x:.2f}, i %{y:.2f}: radius %{z:.3f}<extra></extra>",
         }
     )
