@@ -26,18 +26,15 @@ from pidformer.lab.static import export_page
 
 CHROMIUM = "/usr/bin/chromium"
 _MOVE = """async (value) => {
-    const dot = () => document
-        .querySelector('#plot-region .scatterlayer .trace:last-child .points path')
-        ?.getAttribute('transform');
-    const before = dot(), slider = document.querySelector('#knob-p input[type=range]');
+    const before = window.labDrawn, slider = document.querySelector('#knob-p input[type=range]');
     const begun = performance.now();
     slider.value = value;
     slider.dispatchEvent(new Event('input', { bubbles: true }));
-    while (dot() === before && performance.now() - begun < 10000)
+    while (window.labDrawn === before && performance.now() - begun < 10000)
         await new Promise(requestAnimationFrame);
     return performance.now() - begun;
 }"""
-"""Move a slider, and wait for the frame in which the picture has moved."""
+"""Move a slider, and wait for the frame in which the charts have been drawn."""
 _REDRAW = """(count) => {
     const begun = performance.now();
     for (let k = 0; k < count; k++) { knobs = { ...knobs, p: 0.3 + 0.4 * k / count }; show(); }
@@ -103,7 +100,8 @@ def slider_event(address: str) -> int:
     return next(
         d["id"]
         for d in config["dependencies"]
-        if any(target in sliders and name == "input" for target, name in d["targets"])
+        if d["backend_fn"]
+        and any(target in sliders and name == "input" for target, name in d["targets"])
     )
 
 
@@ -117,7 +115,7 @@ def measure(seconds: float, visitors: int) -> dict[str, float]:
         with open_lab(port=0, home=folder) as lab:
             page = browser.new_page()
             page.goto(lab.address)
-            page.wait_for_selector("#plot-region .points path")
+            page.wait_for_function("window.labDrawn")
             page.wait_for_timeout(1000)
             alone = slider_to_picture(page)
             page.close()
@@ -156,7 +154,7 @@ def screenshots(folder: Path, runs: list[str]) -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(lab.address + "?view=controller&p=0.5&i=0.4&tokens=12")
-        page.wait_for_selector("#plot-region .points path")
+        page.wait_for_function("window.labDrawn")
         _save(page, folder / "lab-controller.png")
         page.goto(lab.address + "?view=attack&digit=5&strength=30")
         page.wait_for_function("window.labArrived")

@@ -57,13 +57,14 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     page = watched.page
     assert "Stable" in page.inner_text("#verdict")
     assert page.input_value("#knob-tokens input[type=number]") == "6"
-    page.wait_for_selector("#plot-region .js-plotly-plot .points path")
-    dot = "document.querySelector('#plot-region .scatterlayer .trace:last-child .points path')"
-    before = page.evaluate(f"{dot}.getAttribute('transform')")
+    page.wait_for_function("window.labDrawn")
+    charts = [f"chart-{name}" for name in ("tokens", "alike", "poles", "radius", "region")]
+    shot = "(ids) => ids.map((id) => document.getElementById(id).toDataURL())"
+    before = page.evaluate(shot, charts)
     page.focus("#knob-p input[type=range]")
     page.keyboard.press("End")
     page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Unstable')")
-    page.wait_for_function(f"{dot}.getAttribute('transform') !== '{before}'")
+    assert all(a != b for a, b in zip(before, page.evaluate(shot, charts), strict=True))
     page.wait_for_function("location.search.includes('p=1.5')")
     page.click("#design-PI")
     page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Stable')")
@@ -71,8 +72,10 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     page.click("#preset-DeiT")
     page.wait_for_function("document.querySelector('#verdict').innerText.startsWith('Unstable')")
     assert page.input_value("#knob-beta input[type=number]") == "0.1"
-    for name in ("tokens", "alike", "poles", "radius", "region"):
-        assert page.locator(f"#plot-{name} .js-plotly-plot").count() == 1
+    labels = page.evaluate(
+        "(ids) => ids.map((id) => document.getElementById(id).ariaLabel)", charts
+    )
+    assert all(labels) and "2p + i = 2.1" in labels[-1]  # DeiT: 2 * 0.8 + 0.5
     assert errors(watched) == []
     assert watched.outside(lab.address) == []
 
@@ -134,7 +137,7 @@ def test_results_are_filtered_downloaded_and_reported(visit):
     page = watched.page
     page.wait_for_function("document.querySelector('#results-count').innerText.includes('lines')")
     counted = page.inner_text("#results-count")
-    page.fill("#results-find textarea, #results-find input", "loss digits-softmax")
+    page.locator("#results-find").get_by_role("textbox").press_sequentially(" digits-softmax")
     page.wait_for_function(f"document.querySelector('#results-count').innerText !== {counted!r}")
     with page.expect_download() as waited:
         page.click("#results-csv")

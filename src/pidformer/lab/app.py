@@ -14,6 +14,7 @@ from pidformer.lab.controller_view import controller_view
 from pidformer.lab.parts import ARRIVE, CSS, HEAD, QUIET, Shared
 from pidformer.lab.results_view import results_view
 from pidformer.lab.runs import Shelf
+from pidformer.lab.static import charts_script, source
 from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
 
@@ -29,8 +30,8 @@ def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None 
         ssr_mode=False,
         max_file_size=MOST_BYTES,
         show_error=True,
-        css=CSS,
-        head=HEAD,
+        css=source("charts.css") + CSS,
+        head=HEAD + charts_script(),
         theme=_theme(),
         pwa=False,
     )

@@ -23,6 +23,11 @@ CSS = f"""
 .buttons > button {{ flex: 1 0 auto !important; width: auto !important; padding: .25rem .5rem;
   min-width: max-content !important; }}
 .small-head {{ font-size: .85rem; opacity: .8; margin-bottom: -.6rem; }}
+.charts {{ --ink: var(--body-text-color); --soft: var(--body-text-color-subdued);
+  --line: var(--border-color-primary); --card: var(--background-fill-secondary);
+  --ground: var(--background-fill-primary); }}
+.charts figcaption button {{ border: 1px solid var(--line); border-radius: 6px; padding: 0 .6rem; }}
+.charts figcaption {{ font-size: .84rem; margin-top: .3rem; opacity: .85; }}
 .verdict {{ border-left: 5px solid #8a8f98; background: var(--background-fill-secondary);
   padding: .6rem .9rem; border-radius: 0 6px 6px 0; }}
 .verdict.good {{ border-color: {GOOD}; }}
@@ -79,15 +84,20 @@ class Shared:
 
     def __init__(self, query: gr.Textbox) -> None:
         self.query = query
-        self._loads: list[tuple[Callable[..., Any], Sequence[Any]]] = []
+        self._loads: list[tuple[Callable[..., Any], Sequence[Any], Callable[[Any], None]]] = []
 
-    def on_arrival(self, function: Callable[[str], Any], outputs: Sequence[Any]) -> None:
-        """`function(query)` sets `outputs` once the page is there."""
-        self._loads.append((function, outputs))
+    def on_arrival(
+        self,
+        function: Callable[[str], Any],
+        outputs: Sequence[Any],
+        after: Callable[[Any], None] = lambda event: None,
+    ) -> None:
+        """`function(query)` sets `outputs` once the page is there; `after` may go on from it."""
+        self._loads.append((function, outputs, after))
 
     def wire(self, blocks: gr.Blocks) -> None:
-        for function, outputs in self._loads:
-            blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET)
+        for function, outputs, after in self._loads:
+            after(blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET))
 
 
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:

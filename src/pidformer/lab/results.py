@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.lab.runs import labels
 from pidformer.report.collect import Run, inputs_hash
@@ -99,5 +100,8 @@ def report_of(runs: Sequence[Run], folder: Path) -> Report:
     folders = [run.folder for run in runs]
     names = "\n".join(map(str, folders)) + inputs_hash(folders)
     place = folder / f"report-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
-    command = "pidformer report " + " ".join(map(str, folders)) + " --mixed"
-    return write_report(folders, place, mixed=True, command=command)
+    command = "pidformer report " + " ".join(map(str, folders))
+    try:
+        return write_report(folders, place, command=command)
+    except InputError:  # no twins
+        return write_report(folders, place, mixed=True, command=command + " --mixed")

@@ -113,8 +113,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             gr.DownloadButton(value=str(made.markdown), visible=True),
         ]
 
-    for component in inputs:
-        component.input(show, inputs, outputs, trigger_mode="always_last", **QUIET)
+    for listen in (runs.input, kind.input, find.change):
+        listen(show, inputs, outputs, trigger_mode="always_last", **QUIET)
     make.click(write, inputs, [report, page, text], concurrency_limit=1, api_visibility="private")
 
     def arrive(query: str) -> list[Any]:

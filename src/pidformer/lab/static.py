@@ -19,13 +19,23 @@ from pidformer.report.templates import page_template
 _HERE = Path(__file__).parent
 
 
-def page() -> str:
-    """The whole page, with its mathematics (control.js) and its drawing (page.js) inside."""
-    setup = {
+def setup() -> str:
+    """What the scripts need to know of the knobs, as JSON that is safe inside a page."""
+    fields = {
         "defaults": asdict(Knobs()),
         "limits": {name: limits._asdict() for name, limits in LIMITS.items()},
         "presets": {name: dict(gains) for name, gains in PRESETS.items()},
     }
+    return json.dumps(fields).replace("<", "\\u003c")
+
+
+def source(name: str) -> str:
+    """A script or style sheet of the lab."""
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def page() -> str:
+    """The whole page: its mathematics (control.js), charts (charts.js) and knobs (page.js)."""
     return page_template("lab", "page.html.j2").render(
         words=WORDS,
         equation=EQUATION,
@@ -33,10 +43,42 @@ def page() -> str:
         presets=list(PRESETS),
         designs=DESIGNS,
         version=__version__,
-        setup=Markup(json.dumps(setup).replace("<", "\\u003c")),
-        mathematics=Markup((_HERE / "control.js").read_text(encoding="utf-8")),
-        drawing=Markup((_HERE / "page.js").read_text(encoding="utf-8")),
+        setup=Markup(setup()),
+        mathematics=Markup(source("control.js")),
+        charts=Markup(source("charts.js")),
+        drawing=Markup(source("page.js")),
+        can_drag=True,
     )
+
+
+def charts_html() -> str:
+    """The five canvases alone."""
+    return page_template("lab", "charts.html.j2").render(can_drag=False)
+
+
+def charts_script() -> str:
+    """`labDraw(values)` draws them from the values of the knobs, in the order of `Knobs`."""
+    return f"""<script>(() => {{
+const SETUP = {setup()};
+let knobs = null, found = null, layerShown = null, timer = 0, watched = null;
+{source("control.js")}
+{source("charts.js")}
+const names = Object.keys(SETUP.defaults);
+window.labDraw = (values) => {{
+  knobs = Object.fromEntries(names.map((name, k) => [name, values[k]]));
+  found = pidlab.look(knobs);
+  layerShown = null;
+  const canvas = at("chart-tokens");
+  if (canvas && watched !== canvas) {{
+    watched = canvas;
+    new ResizeObserver(() => draw()).observe(canvas);
+    at("play").addEventListener("click", play);
+  }}
+  draw();
+  window.labDrawn = (window.labDrawn || 0) + 1;
+}};
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => found && draw());
+}})();</script>"""
 
 
 def export_page(folder: str | Path) -> Path:
