@@ -185,7 +185,7 @@ def test_other_gains_and_limits(trained, texts):
         ({"protocol": "segments", "window": 0}, "window must be >= 1"),
         ({"split": "tset"}, "unknown split 'tset'"),
         ({"limit": 1}, "2 are needed"),
-        ({"precision": "fp8"}, "fp32 or bf16"),
+        ({"precision": "fp8"}, "fp32, tf32 or bf16"),
         ({"weights": "ema"}, "no ema weights"),
         ({"device": "tpu"}, "device"),
     ],
