@@ -116,3 +116,15 @@ def test_an_upload_is_removed_when_it_is_bad(tmp_path, data, said):
     with pytest.raises(InputError, match=said):
         take_upload(path)
     assert not path.exists()
+
+
+def test_the_similarity_chart_is_valid_plotly(subject):
+    go = pytest.importorskip("plotly.graph_objects")
+    pytest.importorskip("gradio")
+    from pidformer.lab.attack_view import similarity_figure
+
+    picture, label = digit(7)
+    figure = similarity_figure([attack(subject, picture, AttackKnobs(), label)])
+    go.Figure(figure.to_dict())  # checks every property
+    with pytest.raises(ValueError):
+        go.Figure(figure.to_dict() | {"frames": 3})

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 import torch
@@ -22,22 +21,20 @@ from torch import Tensor
 
 from pidformer.analysis import mean_cosine, rank_measures
 from pidformer.control import (
-    GainTensors,
     StabilityReport,
-    closed_loop,
     design_gains,
     poles,
     simulate,
     spectral_radius,
     stability_report,
 )
-from pidformer.lab.knobs import LIMITS, Knobs
+from pidformer.lab.knobs import Knobs
 
 FEATURES = 4
 """Coordinates that attention compares."""
 VALUES = 6
 """Coordinates of the values that the layers move; pictures show the first two."""
-POLE_POINTS, RADIUS_POINTS, REGION_POINTS = 41, 161, 33
+POLE_POINTS, RADIUS_POINTS = 41, 161
 _VANISHED = 1e-6
 """Tokens this much smaller than at the start have no direction or rank left to measure."""
 
@@ -148,25 +145,6 @@ def _alike(values: Tensor) -> tuple[list[float], list[float]]:
     similarity[is_there] = mean_cosine(scaled)
     rank[is_there] = rank_measures(scaled).effective_rank
     return similarity.tolist(), rank.tolist()
-
-
-@lru_cache(maxsize=256)
-def region(d: float, kappa_min: float) -> tuple[list[float], list[float], list[list[float]]]:
-    """Worst radius over the (p, i) plane: p, i, and radii by row of i. The worst kappa is an end.
-
-    i starts just above 0, where the accumulator becomes a part of the loop.
-    """
-    p = torch.linspace(0, LIMITS["p"].high, REGION_POINTS, dtype=torch.float64)
-    i = torch.linspace(0, LIMITS["i"].high, REGION_POINTS, dtype=torch.float64)
-    grid_i, grid_p = torch.meshgrid(i.clamp(min=1e-3), p, indexing="ij")
-    gains = GainTensors(
-        grid_p[..., None, None], grid_i[..., None, None], torch.full((1, 1), d).double(), 1.0
-    )
-    radii = [
-        torch.linalg.eigvals(closed_loop(kappa * torch.ones_like(gains.p), gains)).abs().amax(-1)
-        for kappa in (kappa_min, 1.0)
-    ]
-    return p.tolist(), i.tolist(), torch.maximum(*radii).tolist()
 
 
 def _stability_words(found: Look) -> str:
