@@ -17,6 +17,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
+from pidformer.models.patches import ProjectedPatches
 from pidformer.models.positions import PositionResize, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
@@ -156,6 +157,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
                 **options,
             )
 
+        options.setdefault("embed_layer", ProjectedPatches)
         super().__init__(depth=depth, block_fn=build_block, **options)
         self._gains = resolved
 

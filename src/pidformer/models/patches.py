@@ -1,0 +1,45 @@
+"""Patches to tokens by one matrix product."""
+# B images, C channels, E width
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.nn.functional as F
+from timm.layers import PatchEmbed
+from torch import Tensor, nn
+
+
+def patch_product(images: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`F.conv2d` of patches that do not overlap (stride = kernel) as one matrix product.
+
+    Images (B, C, height, width) to (B, E, rows, columns), whose memory runs tokens first.
+    """
+    batch, channels, height, width = images.shape
+    down, right = weight.shape[-2:]
+    rows, columns = height // down, width // right
+    whole = images[..., : rows * down, : columns * right]
+    patches = whole.reshape(batch, channels, rows, down, columns, right)
+    patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3)  # (B, rows, columns, C down right)
+    return F.linear(patches, weight.flatten(1), bias).permute(0, 3, 1, 2)
+
+
+class PatchProjection(nn.Conv2d):
+    """The convolution of a patch embedding; on CUDA by `patch_product`.
+
+    On an H200, cuDNN's convolution took a tenth of a training step of DeiT-tiny/16 in bf16, most
+    of it to change layouts. Elsewhere the convolution stays, bit for bit timm's.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not input.is_cuda:
+            return super().forward(input)
+        return patch_product(input, self.weight, self.bias)
+
+
+class ProjectedPatches(PatchEmbed):
+    """timm's `PatchEmbed` with `PatchProjection`."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.proj.__class__ = PatchProjection  # same parameters, same start
