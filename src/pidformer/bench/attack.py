@@ -41,7 +41,7 @@ class Size(NamedTuple):
         return EPS / self.steps
 
 
-LARGE = Size(128)
+LARGE = Size(64, steps=10)
 SMALL = Size(2, image=32, patch=8, steps=4)
 
 

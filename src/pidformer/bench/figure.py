@@ -8,7 +8,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import NullFormatter, ScalarFormatter
+from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
 from pidformer.bench.growth import AXES, OVER_BATCH, OVER_DEPTH, OVER_TOKENS, STATE
 from pidformer.bench.timing import Row
@@ -74,8 +74,12 @@ def _draw(
     axes.set_xticks(ticks[::2] if len(ticks) > 6 else ticks)
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
-    if all(y == ys[0] for points in lines.values() for ys in [[y for _, y in points]] for y in ys):
-        axes.set_yscale("linear")  # constant: a logarithmic axis would show noise around nothing
-        axes.set_ylim(0, 2 * max(y for points in lines.values() for _, y in points))
+    heights = {y for points in lines.values() for _, y in points}
+    if len(heights) == 1:  # constant: a logarithmic axis would have nothing to span
+        axes.set_yscale("linear")
+        axes.set_ylim(0, 2 * max(heights))
+    else:
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
     axes.set(title=title, xlabel=axis, ylabel=unit)
     axes.legend(fontsize=10, loc="best")

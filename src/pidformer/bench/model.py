@@ -44,7 +44,8 @@ SMALL = (Size("tiny", 2, image=64, patch=8),)
 def model(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
     """A group for each model and step."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
-        torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
+        if size.mode == "compiled":
+            torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
         builders = {TWIN: partial(deit, size, setting), PID: partial(deit, size, setting, GAINS)}
         if size.with_timm:
             builders[TIMM] = partial(deit, size, setting, is_timm=True)

@@ -48,7 +48,8 @@ Layers = list[tuple[Tensor, Tensor, Tensor]]
 def operator(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
     """Forward, then forward and backward, for each size."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
-        torch.compiler.reset()
+        if setting.is_gpu:
+            torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
         for what, is_training in ((FORWARD, False), (BOTH, True)):
             group = Group(
                 section="operator",

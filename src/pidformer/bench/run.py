@@ -72,7 +72,7 @@ def bench(
     interrupt stays.
     """
     if section != ALL and section not in SECTIONS:
-        raise unknown("section", section, [*SECTIONS, ALL])
+        raise unknown("section", section, [*SECTIONS, ALL, "floor"])
     place = as_device(device)
     default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
     setting = Setting(

@@ -137,7 +137,7 @@ def measure(
             values[label].append(group.value(seconds(run, calls, setting.device)))
     peaks = {label: found.peak for label, found in ready.items() if found.peak is not None}
     ready.clear()
-    free_memory()
+    free_memory(setting.device)
     return [
         _row(group, case.label, values, peaks, baseline, notes.get(case.label, ""))
         for case in cases
@@ -173,9 +173,10 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def free_memory() -> None:
-    gc.collect()
-    if torch.cuda.is_available():
+def free_memory(device: torch.device) -> None:
+    """Of a GPU, what nothing holds any more."""
+    if device.type == "cuda":
+        gc.collect()
         torch.cuda.empty_cache()
 
 
@@ -206,7 +207,7 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
     else:
         calls = min(MOST_CALLS, max(1, math.ceil(SHORTEST / max(lasting, 1e-9))))
         return _Ready(run, calls, peak)
-    free_memory()  # outside of the handler, whose traceback holds tensors
+    free_memory(setting.device)  # outside of the handler, whose traceback holds tensors
     return reason
 
 
