@@ -65,7 +65,7 @@ def main() -> None:
         print(f"{what}, {len(images)} images {tuple(images.shape[1:])}, {clean} right\n")
         print("| attack | contender | images/s | minimal loop = 1 | |\n|---|---|---|---|---|")
     rows = []
-    for group in compare_attacks(setting, size, model, images, labels):
+    for group in compare_attacks(setting, size, model, images, labels, what):
         for row in group:
             rows.append(row.to_dict())
             if not options.json:

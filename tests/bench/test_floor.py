@@ -1,5 +1,7 @@
 """The floor on paper, against numbers worked out by hand and against the operator itself."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -13,6 +15,7 @@ from pidformer.bench.floor import (
     attention_floor,
     estimate,
     estimates,
+    floor,
     stream_bytes,
 )
 from pidformer.control import PIDGains
@@ -108,3 +111,25 @@ def test_the_leaner_algebra_is_the_same_control_and_gradient():
         summed, later = summed + here, here
     # v_0 is also the first layer's own value, whose difference enters the second layer.
     torch.testing.assert_close(initial + (p + i) * beta * summed + d * later, wanted[0])
+
+
+def test_the_document_has_the_numbers_of_the_command():
+    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    for one in estimates():
+        cells = (
+            one.plan,
+            one.sums,
+            f"{one.forward_bytes / 1e6:.1f}",
+            f"{one.forward_us:.1f}",
+            f"{one.backward_bytes / 1e6:.1f}",
+            f"{one.backward_us:.1f}",
+            f"{one.training_ms:.3f}",
+            f"{one.training_ratio:.3f}",
+            f"{one.inference_ms:.3f}",
+            f"{one.inference_ratio:.3f}",
+        )
+        assert f"| {' | '.join(cells)} |" in page
+    for part in attention_floor():
+        numbers = (part.bytes / 1e6, part.bytes_us, part.flops / 1e9, part.flops_us)
+        assert f"| {part.direction} | {' | '.join(f'{n:.1f}' for n in numbers)} |" in page
+    assert f"{floor()['kept_bytes'] / 1e6:.0f} MB over 11 layers" in page

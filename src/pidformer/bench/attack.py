@@ -56,20 +56,25 @@ def attack(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
 
 
 def compare_attacks(
-    setting: Setting, size: Size, network: nn.Module, images: Tensor, labels: Tensor
+    setting: Setting,
+    size: Size,
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    name: str = "DeiT-tiny",
 ) -> Iterator[list[Row]]:
     """FGSM and PGD, ours, a minimal loop and other libraries, on a model in evaluation mode."""
     for what, runs in _contenders(network, images, size).items():
         left: dict[str, int] = {}
         cases = [
             Case(
-                label=name,
-                make=partial(_judged, name, run, network, images, labels, left),
-                is_optional=not name.startswith((OURS, PLAIN)),
+                label=label,
+                make=partial(_judged, label, run, network, images, labels, left),
+                is_optional=not label.startswith((OURS, PLAIN)),
             )
-            for name, run in runs.items()
+            for label, run in runs.items()
         ]
-        group = _group(what, images)
+        group = _group(f"{name}, {what}", images)
         yield [
             _noted(row, left.get(row.label), len(images)) for row in measure(group, cases, setting)
         ]
@@ -107,13 +112,13 @@ def _twins(setting: Setting, size: Size, kind: models.Size, images: Tensor) -> l
         Case(label=models.TWIN, make=partial(make, None)),
         Case(label=models.PID, make=partial(make, GAINS)),
     ]
-    return measure(_group(f"PGD-{size.steps} of the twins", images), cases, setting)
+    return measure(_group(f"DeiT-tiny, PGD-{size.steps} of the twins", images), cases, setting)
 
 
 def _group(what: str, images: Tensor) -> Group:
     return Group(
         section="attack",
-        what=f"DeiT-tiny, {what}",
+        what=what,
         sizes={"batch": len(images), "image": images.shape[-1]},
         unit="images/s",
         amount=len(images),
@@ -121,7 +126,7 @@ def _group(what: str, images: Tensor) -> Group:
 
 
 def _judged(
-    name: str,
+    label: str,
     run: Contender,
     network: nn.Module,
     images: Tensor,
@@ -129,7 +134,7 @@ def _judged(
     left: dict[str, int],
 ) -> Callable[[], object]:
     found = predictions(network, run(images, labels).detach())
-    left[name] = int((found == labels).sum())
+    left[label] = int((found == labels).sum())
     return partial(run, images, labels)
 
 
