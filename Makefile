@@ -27,7 +27,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 bench: .venv/installed-test
-	$(BIN)/python -m benchmarks
+	$(BIN)/pidformer bench
 
 clean:
 	rm -rf .venv build dist

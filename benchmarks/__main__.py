@@ -1,4 +1,4 @@
-"""Every benchmark, one table each: `python -m benchmarks [--device cuda]`."""
+"""The other benchmarks, one table each: `python -m benchmarks`; costs: `pidformer bench`."""
 
 from __future__ import annotations
 

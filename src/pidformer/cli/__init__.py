@@ -10,6 +10,7 @@ from typing import Any
 import typer
 
 from pidformer.cli.analyze import analyze
+from pidformer.cli.bench import bench
 from pidformer.cli.convert import convert
 from pidformer.cli.data import data
 from pidformer.cli.demo import demo
@@ -47,6 +48,7 @@ commands = (
     report,
     reproduce,
     stability,
+    bench,
     lab,
 )
 for command in commands:

@@ -1,0 +1,146 @@
+"""The goals on one H200, and what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pidformer.bench import generate, model, operator, train
+from pidformer.bench.timing import Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """A limit and, where it was measured, the number next to it."""
+
+    text: str
+    limit: float
+    is_most: bool
+    """Whether the limit is the most, rather than the least."""
+    measured: float | None
+
+    @property
+    def is_reached(self) -> bool | None:
+        if self.measured is None:
+            return None
+        return self.measured <= self.limit if self.is_most else self.measured >= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"is_reached": self.is_reached}
+
+
+Finder = Callable[["_Rows"], float | None]
+
+
+class _Rows:
+    """Rows by what they are of."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self._rows = rows
+
+    def find(self, what: str, label: str, mode: str = "", **sizes: int) -> Row | None:
+        for row in self._rows:
+            is_same = row.what == what and row.label == label and mode in ("", row.mode)
+            if is_same and sizes.items() <= row.sizes.items():
+                return row
+        return None
+
+    def ratio(self, what: str, label: str, mode: str = "", **sizes: int) -> float | None:
+        row = self.find(what, label, mode, **sizes)
+        return row.ratio if row else None
+
+
+def goals(rows: Sequence[Row]) -> list[Goal]:
+    """Every goal, measured or not."""
+    found = _Rows(rows)
+    return [
+        Goal(text=text, limit=limit, is_most=is_most, measured=read(found))
+        for text, limit, is_most, read in _goals()
+    ]
+
+
+def _goals() -> list[tuple[str, float, bool, Finder]]:
+    tiny = f"DeiT-tiny, {model.TRAINING}"
+    deit = {"image": 224, "patch": 16}
+    long = {"tokens": 4096, "head_dim": 64}
+    return [
+        (
+            "DeiT-tiny/16-224 training step, PID / softmax twin, compiled",
+            1.05,
+            True,
+            lambda rows: rows.ratio(tiny, model.PID, "compiled", **deit),
+        ),
+        (
+            "DeiT-tiny/16-224 inference, PID / softmax twin, compiled",
+            1.03,
+            True,
+            lambda rows: rows.ratio(f"DeiT-tiny, {model.INFERENCE}", model.PID, "compiled", **deit),
+        ),
+        (
+            "DeiT-tiny/16-224 peak training memory, PID / softmax twin, compiled",
+            1.01,
+            True,
+            lambda rows: _peak(rows.find(tiny, model.PID, "compiled", **deit)),
+        ),
+        (
+            "DeiT-tiny/16-224 training throughput, PID / timm's softmax, both compiled",
+            1.25,
+            False,
+            lambda rows: _over(
+                rows.ratio(tiny, model.TIMM, "compiled", **deit),
+                rows.ratio(tiny, model.PID, "compiled", **deit),
+            ),
+        ),
+        *(
+            (
+                f"DeiT-{name}/16-224 training step, PID / softmax twin, compiled",
+                1.03,
+                True,
+                lambda rows, name=name: rows.ratio(
+                    f"DeiT-{name}, {model.TRAINING}", model.PID, "compiled", **deit
+                ),
+            )
+            for name in ("small", "base")
+        ),
+        (
+            "64 pixels, patch 8: training loop with PID, images/s",
+            80_000,
+            False,
+            lambda rows: _value(
+                rows.find(f"DeiT-tiny, {train.LOOP}", model.PID, image=64, patch=8, depth=12)
+            ),
+        ),
+        *(
+            (
+                f"language model, decoding, batch {batch}: tokens/s, PID / softmax twin",
+                0.97,
+                False,
+                lambda rows, batch=batch: rows.ratio(
+                    generate.DECODING, generate.PID, batch=batch, words=267735
+                ),
+            )
+            for batch in (1, 64)
+        ),
+        *(
+            (
+                f"{what}, 4096 tokens of 64: PID / attention",
+                1.05,
+                True,
+                lambda rows, what=what: rows.ratio(what, operator.PID, **long),
+            )
+            for what in (operator.FORWARD, operator.BOTH)
+        ),
+    ]
+
+
+def _peak(row: Row | None) -> float | None:
+    return row.peak_ratio if row else None
+
+
+def _value(row: Row | None) -> float | None:
+    return row.value if row else None
+
+
+def _over(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one / other

@@ -1,0 +1,124 @@
+"""The operator by itself: `pid_attention` against scaled dot-product attention.
+
+Layers in a row, each with its own q, k, v, as in a model: the state goes from layer to layer, its
+gradients come back, and no cache keeps what a model would have to fetch. The first layer has no
+control, as in a model. A time is for one layer.
+"""
+# B batch, H heads, N tokens, D head dim
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from pidformer.bench.setting import GAINS, Setting, name_of
+from pidformer.bench.timing import Case, Group, Row, measure
+from pidformer.control import PIDGains
+from pidformer.ops import pid_attention
+
+ATTENTION, PID = "attention", "PID attention"
+FLASH, COMPILED = "flash attention", "PID attention, compiled"
+FORWARD, BOTH = "attention forward, a layer", "attention forward and backward, a layer"
+LONG = 100
+"""Tokens from which on the compiled operator is measured too."""
+
+
+class Size(NamedTuple):
+    """Of q, k and v (B, H, N, D), and how many layers there are."""
+
+    batch: int
+    heads: int
+    tokens: int
+    head_dim: int
+    layers: int = 12
+
+
+LARGE = (Size(256, 3, 197, 64), Size(512, 3, 65, 64), Size(4, 16, 4096, 64))
+SMALL = (Size(4, 3, 65, 64, 4), Size(2, 3, 197, 64, 4))
+Layers = list[tuple[Tensor, Tensor, Tensor]]
+
+
+def operator(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
+    """Forward, then forward and backward, for each size."""
+    for size in sizes or (LARGE if setting.is_gpu else SMALL):
+        if setting.is_gpu:
+            torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
+        for what, is_training in ((FORWARD, False), (BOTH, True)):
+            group = Group(
+                section="operator",
+                what=what,
+                sizes=size._asdict(),
+                dtype=name_of(setting.dtype),
+                amount=size.layers,
+            )
+            yield measure(group, contenders(size, setting, is_training), setting)
+
+
+def contenders(
+    size: Size, setting: Setting, is_training: bool, *, with_variants: bool | None = None
+) -> list[Case]:
+    """Attention and PID attention; on a GPU flash attention by name and the compiled operator."""
+    gains = PIDGains.parse(GAINS)
+    make = partial(_chain, size, setting, is_training)
+    cases: list[Case] = [
+        Case(label=ATTENTION, make=lambda: make(attend=_plain)),
+        Case(label=PID, make=lambda: make(attend=partial(_controlled, pid_attention, gains))),
+    ]
+    if not (setting.is_gpu if with_variants is None else with_variants):
+        return cases
+    if is_training and size.tokens >= LONG:
+        compiled = torch.compile(pid_attention, dynamic=False)
+        run = partial(_controlled, compiled, gains)
+        cases.append(Case(label=COMPILED, make=lambda: make(attend=run)))
+    flash = SDPBackend.FLASH_ATTENTION
+    run_flash = partial(make, attend=_plain, backend=flash)
+    return [*cases, Case(label=FLASH, make=run_flash, is_optional=True)]
+
+
+def _plain(layers: Layers) -> list[Tensor]:
+    return [F.scaled_dot_product_attention(q, k, v) for q, k, v in layers]
+
+
+def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]:
+    state, outs = None, []
+    for q, k, v in layers:
+        out, state = attention(q, k, v, state, gains)
+        outs.append(out)
+    return outs
+
+
+def _chain(
+    size: Size,
+    setting: Setting,
+    is_training: bool,
+    *,
+    attend: Callable[[Layers], list[Tensor]],
+    backend: SDPBackend | None = None,
+) -> Callable[[], object]:
+    generator = torch.Generator(setting.device).manual_seed(setting.seed)
+
+    def draw() -> Tensor:  # (B, N, H, D) in memory, as a projection leaves it
+        shape = (size.batch, size.tokens, size.heads, size.head_dim)
+        drawn = torch.randn(shape, generator=generator, device=setting.device)
+        return drawn.to(setting.dtype).transpose(1, 2)
+
+    layers = [(draw(), draw(), draw()) for _ in range(size.layers)]
+    leaves = [tensor.requires_grad_(is_training) for layer in layers for tensor in layer]
+    upstream = draw()
+
+    def run() -> object:
+        chosen = nullcontext() if backend is None else sdpa_kernel(backend)
+        with chosen, torch.set_grad_enabled(is_training):
+            outs = attend(layers)
+            if not is_training:
+                return outs
+            return torch.autograd.grad(outs, leaves, [upstream] * len(outs))
+
+    return run

@@ -1,0 +1,112 @@
+"""One benchmark or all of them: rows as they come, kept as records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pidformer import results
+from pidformer.bench.attack import attack
+from pidformer.bench.generate import generate
+from pidformer.bench.goals import Goal, goals
+from pidformer.bench.growth import growth
+from pidformer.bench.model import model
+from pidformer.bench.operator import operator
+from pidformer.bench.setting import Setting, header
+from pidformer.bench.timing import Row
+from pidformer.bench.train import train
+from pidformer.devices import as_device
+from pidformer.errors import InputError, unknown
+
+SECTIONS: Mapping[str, Callable[[Setting], Iterator[list[Row]]]] = {
+    "operator": operator,
+    "model": model,
+    "train": train,
+    "attack": attack,
+    "generate": generate,
+    "growth": growth,
+}
+ALL = "all"
+FIGURE = "growth.png"
+GPU_ROUNDS, CPU_ROUNDS = 7, 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """What was measured, and on what."""
+
+    header: Mapping[str, Any]
+    rows: list[Row]
+    goals: list[Goal]
+    """Of an H200; empty where the sizes are not the goals' (a CPU), or for a single section."""
+    figure: Path | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "header": dict(self.header),
+            "rows": [row.to_dict() for row in self.rows],
+            "goals": [goal.to_dict() for goal in self.goals],
+            "figure": None if self.figure is None else str(self.figure),
+        }
+
+
+def bench(
+    section: str = ALL,
+    *,
+    device: str = "auto",
+    seed: int = 0,
+    rounds: int | None = None,
+    out: str | Path | None = None,
+    command: str | None = None,
+    begin: Callable[[Mapping[str, Any]], None] = lambda _: None,
+    watch: Callable[[list[Row]], None] = lambda _: None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Bench:
+    """Measure one of `SECTIONS`, or "all".
+
+    `begin` is given the header (device and versions), `watch` the rows of each table as it is done,
+    `say` what is about to be measured. With `out` every row goes to OUT/results.jsonl at once, kind
+    "bench", and growth is drawn to OUT/growth.png; what was measured before an error or an
+    interrupt stays.
+    """
+    if section != ALL and section not in SECTIONS:
+        raise unknown("section", section, [*SECTIONS, ALL, "floor"])
+    place = as_device(device)
+    default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
+    setting = Setting(
+        device=place, seed=seed, rounds=default if rounds is None else rounds, say=say
+    )
+    folder = None if out is None else _folder(Path(out))
+    found = header(setting)
+    begin(found)
+    settings = {"command": command, "machine": results.machine(), **found}
+    rows: list[Row] = []
+    for name in SECTIONS if section == ALL else (section,):
+        for group in SECTIONS[name](setting):
+            rows += group
+            if folder is not None:
+                for row in group:
+                    results.append(folder, row.to_record(settings))
+            watch(group)
+    figure = None
+    if folder is not None and section in (ALL, "growth"):
+        from pidformer.bench.figure import growth_figure
+
+        figure = folder / FIGURE
+        growth_figure(rows, figure)
+    reached = goals(rows) if section == ALL and setting.is_gpu else []
+    return Bench(header=found, rows=rows, goals=reached, figure=figure)
+
+
+def _folder(out: Path) -> Path:
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; --out names a folder")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {out} ({error.strerror}); choose another --out"
+        ) from None
+    return out

@@ -1,0 +1,201 @@
+"""The whole training loop, and reading JPEGs.
+
+The loop is the package's own, run on its recipe for 64-pixel images (tiny_imagenet_100) with
+made-up images that stay on the device. Images a second are the trainer's own records, everything
+included (augmentation, optimiser, logging); the first windows, which compile, are left out. Reading
+is what streams a set that does not fit: decode, crop, flip, in one process.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+from timm.data import create_transform
+
+from pidformer import results
+from pidformer.bench.model import PID, TWIN
+from pidformer.bench.setting import GAINS, Setting
+from pidformer.bench.timing import Case, Group, Row, measure, rows_of
+from pidformer.data import Augment, TrainImages, open_images
+from pidformer.training import load_recipe
+from pidformer.training.loop import Interrupted
+from pidformer.training.run import train as run_training
+
+LOOP, READING = "training loop", "reading JPEGs, a core"
+OURS, PLAIN = "pidformer", "Pillow and timm, plain loop"
+RECIPE = "tiny_imagenet_100/deit_tiny_softmax.yaml"
+CLASSES = 10
+
+
+class Size(NamedTuple):
+    """Of the loop: windows of `window` steps, of which the first `skipped` do not count."""
+
+    batch: int
+    window: int
+    windows: int
+    skipped: int
+    depth: int = 12
+    image: int = 64
+    patch: int = 8
+    jpegs: int = 128
+    """Of the reading, 500 x 375 pixels."""
+    overrides: tuple[str, ...] = ()
+
+
+LARGE = Size(batch=512, window=50, windows=12, skipped=3)
+SMALL = Size(
+    batch=8, window=1, windows=6, skipped=2, jpegs=24,
+    overrides=("train.precision=fp32", "train.compile=none"),
+)  # fmt: skip
+
+
+def train(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
+    """The loop of the twins, then reading."""
+    size = size or (LARGE if setting.is_gpu else SMALL)
+    with tempfile.TemporaryDirectory() as folder:
+        yield _loop(setting, size, Path(folder))
+        yield _reading(setting, size, Path(folder))
+
+
+def _loop(setting: Setting, size: Size, folder: Path) -> list[Row]:
+    data = folder / "images"
+    made = _encoded(32, (size.image, size.image), setting.seed)
+    write_set(data, made, train=size.batch * size.window, val=size.batch)
+    found: dict[str, list[float]] = {}
+    is_compiled = "train.compile=none" not in size.overrides
+    for label, gains in ((TWIN, None), (PID, GAINS)):
+        setting.say(f"{LOOP}, {label}")
+        if is_compiled:
+            torch.compiler.reset()
+        found[label] = _images_per_second(setting, size, gains, data, folder / label)
+    precision = "float32" if "train.precision=fp32" in size.overrides else "bfloat16"
+    group = Group(
+        section="train",
+        what=f"DeiT-tiny, {LOOP}",
+        sizes={"batch": size.batch, "image": size.image, "patch": size.patch, "depth": size.depth},
+        dtype=precision,
+        mode="compiled" if is_compiled else "eager",
+        unit="images/s",
+    )
+    return rows_of(group, found)
+
+
+def _images_per_second(
+    setting: Setting, size: Size, gains: str | None, data: Path, run: Path
+) -> list[float]:
+    """The trainer's own numbers, a window each."""
+    recipe = load_recipe(
+        RECIPE,
+        [
+            f"seed={setting.seed}",
+            f"model.gains={gains or 'null'}",
+            f"model.options={{patch_size: {size.patch}, depth: {size.depth}, drop_path_rate: 0.1}}",
+            f"data.image_size={size.image}",
+            f"data.batch_size={size.batch}",
+            f"schedule.steps={size.window * size.windows}",
+            "train.evaluate_every=1000000",
+            "train.checkpoint_seconds=1000000",
+            f"train.log_steps={size.window}",
+            *size.overrides,
+        ],
+    )
+    try:
+        run_training(recipe, run, data=data, device=setting.device.type, is_shown=False)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    logged = [r.metrics["images_per_second"] for r in results.read(run) if r.kind == "train"]
+    return logged[size.skipped :]
+
+
+def _reading(setting: Setting, size: Size, folder: Path) -> list[Row]:
+    """Our streaming path and a plain loop with the same transforms over the same bytes."""
+    data = folder / "jpegs"
+    jpegs = _encoded(size.jpegs, (500, 375), setting.seed)
+    write_set(data, jpegs, train=size.jpegs, val=1)
+    group = Group(
+        section="train",
+        what=READING,
+        sizes={"width": 500, "height": 375, "image": 224, "jpegs": size.jpegs},
+        dtype="uint8",
+        mode="",
+        unit="images/s",
+        amount=size.jpegs,
+    )
+    cases = [
+        Case(label=PLAIN, make=lambda: partial(_read_plainly, jpegs)),
+        Case(label=OURS, make=lambda: _reader(data, size.jpegs, setting.seed)),
+    ]
+    return measure(group, cases, setting)
+
+
+def _reader(data: Path, count: int, seed: int) -> Callable[[], object]:
+    images = TrainImages(
+        open_images(data, "train"),
+        image_size=224,
+        batch_size=count,
+        augment=Augment(),
+        mean=(0.485, 0.456, 0.406),
+        std=(0.229, 0.224, 0.225),
+        seed=seed,
+        resident=False,
+    )
+
+    def run() -> None:
+        for _ in images.epoch(0):
+            pass
+
+    return run
+
+
+def _read_plainly(jpegs: list[bytes]) -> object:
+    crop, flip = create_transform(
+        224, is_training=True, color_jitter=None, interpolation="bicubic"
+    ).transforms[:2]
+    read = []
+    for data in jpegs:
+        image = flip(crop(Image.open(io.BytesIO(data)).convert("RGB")))
+        read.append(torch.from_numpy(np.array(image)).permute(2, 0, 1))
+    return torch.stack(read).float().div_(255)
+
+
+def write_set(folder: Path, jpegs: list[bytes], *, train: int, val: int) -> None:
+    """An image set in Parquet, the JPEGs over and over again."""
+    folder.mkdir()
+    for split, count in (("train", train), ("val", val)):
+        table = pa.table(
+            {
+                "image": [{"bytes": jpegs[row % len(jpegs)], "path": None} for row in range(count)],
+                "label": [row % CLASSES for row in range(count)],
+            },
+            schema=pa.schema(
+                {
+                    "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
+                    "label": pa.int64(),
+                }
+            ),
+        )
+        pq.write_table(table, folder / f"{split}.parquet", row_group_size=1024)
+
+
+def _encoded(count: int, size: tuple[int, int], seed: int) -> list[bytes]:
+    """JPEGs with the detail of photographs, roughly: smooth colours and a little noise."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(count):
+        coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        smooth = np.asarray(Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC))
+        noisy = smooth + rng.normal(0, 8, smooth.shape)
+        file = io.BytesIO()
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+        found.append(file.getvalue())
+    return found

@@ -1,0 +1,226 @@
+"""`pidformer bench`: what the controller costs."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pidformer.cli.options import Device, Json, Seed, tables
+
+if TYPE_CHECKING:
+    from pidformer.bench import Row
+    from pidformer.bench.goals import Goal
+
+FLOOR = "floor"
+
+
+def bench(
+    section: Annotated[
+        str,
+        typer.Argument(
+            help="operator, model, train, attack, generate, growth, all, or floor (arithmetic)."
+        ),
+    ] = "all",
+    rounds: Annotated[
+        int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for results.jsonl and growth.png.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure what the controller costs, as ratios to the softmax twin, timm and flash attention.
+
+    Contenders take turns in one process. A CPU gets small sizes, a GPU those of the goals, which
+    `all` compares at the end. Stop it at any time: what was printed, and written, stays.
+
+    Example: pidformer bench model --device cuda --json
+
+    Example: pidformer bench all --out bench
+    """
+    if section == FLOOR:
+        _floor(as_json)
+        return
+    from pidformer.bench import bench as run_bench
+
+    console = tables()
+    status = console.status("") if console.is_terminal and not as_json else None
+
+    def say(text: str) -> None:
+        if status is not None:
+            status.update(text)
+            status.start()
+
+    def watch(rows: list[Row]) -> None:
+        if status is not None:
+            status.stop()
+        if not as_json:
+            console.print(f"\n{_title(rows)}", style="bold", highlight=False, soft_wrap=True)
+            console.print(_table(rows))
+
+    def begin(found: Mapping[str, Any]) -> None:
+        if not as_json:
+            console.print(_head(found), highlight=False, soft_wrap=True)
+
+    try:
+        done = run_bench(
+            section,
+            device=device,
+            seed=seed,
+            rounds=rounds,
+            out=out,
+            command=shlex.join(["pidformer", *sys.argv[1:]]),
+            begin=begin,
+            watch=watch,
+            say=say,
+        )
+    finally:
+        if status is not None:
+            status.stop()
+    if as_json:
+        typer.echo(json.dumps(done.to_dict()))
+        return
+    if done.goals:
+        console.print("\ngoals, one H200", style="bold")
+        console.print(_goal_table(done.goals))
+    if done.figure is not None:
+        typer.echo(f"figure {done.figure}")
+
+
+def _head(found: Mapping[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    where = found["device"]
+    if where == "CPU":
+        where = f"CPU, {found['threads']} of {found['cores']} threads"
+    return f"{where}; {found['dtype']}; {found['rounds']} rounds, seed {found['seed']}; {versions}"
+
+
+def _title(rows: list[Row]) -> str:
+    first = rows[0]
+    shared = first.sizes.keys() - set(_varying(rows))
+    sizes = [f"{name} {number}" for name, number in first.sizes.items() if name in shared]
+    return ", ".join(part for part in (first.what, *sizes, first.dtype, first.mode) if part)
+
+
+def _varying(rows: list[Row]) -> list[str]:
+    """Sizes that differ among the rows of a table."""
+    return [name for name in rows[0].sizes if len({row.sizes[name] for row in rows}) > 1]
+
+
+def _table(rows: list[Row]) -> Any:
+    from rich.table import Table
+
+    table = Table()
+    varying = _varying(rows)
+    has_peak = any(row.peak_bytes is not None for row in rows)
+    has_note = any(row.note for row in rows)
+    for heading in varying:
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    for heading in ("median", "quartiles", "ratio", "quartiles"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for heading in ("peak memory", "ratio") if has_peak else ():
+        table.add_column(heading, justify="right", no_wrap=True)
+    if has_note:
+        table.add_column("note")
+    for row in rows:
+        cells = [
+            *(str(row.sizes[name]) for name in varying),
+            row.label,
+            shown(row.value, row.unit),
+            _range(shown(row.low, row.unit), shown(row.high, row.unit)),
+            _ratio(row.ratio),
+            _range(_ratio(row.ratio_low), _ratio(row.ratio_high)),
+        ]
+        if has_peak:
+            peak = row.peak_bytes
+            cells += ["-" if peak is None else f"{peak / 1e6:,.1f} MB", _ratio(row.peak_ratio)]
+        table.add_row(*cells, *([row.note] if has_note else []))
+    return table
+
+
+def shown(value: float | None, unit: str) -> str:
+    """A time, a rate or bytes, as a person reads them."""
+    if value is None:
+        return "-"
+    if unit == "bytes":
+        return f"{value / 1e6:,.3f} MB"
+    if unit != "s":
+        return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    scale, name = next(
+        ((factor, name) for factor, name in ((1, "s"), (1e3, "ms")) if factor * value >= 1),
+        (1e6, "us"),
+    )
+    return f"{scale * value:.3g} {name}" if scale * value < 100 else f"{scale * value:.1f} {name}"
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _range(low: str, high: str) -> str:
+    return "-" if low == "-" else f"{low} to {high}"
+
+
+def _goal_table(goals: list[Goal]) -> Any:
+    from rich.table import Table
+
+    table = Table("goal")
+    for heading in ("limit", "measured", "reached"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    words = {True: "yes", False: "no", None: "not measured"}
+    for goal in goals:
+        sign = "<=" if goal.is_most else ">="
+        measured = goal.measured
+        number = "-" if measured is None else f"{measured:,.0f}" if measured > 100 else None
+        table.add_row(
+            goal.text,
+            f"{sign} {goal.limit:,.0f}" if goal.limit > 100 else f"{sign} {goal.limit:.2f}",
+            number or f"{measured:.3f}",
+            words[goal.is_reached],
+        )
+    return table
+
+
+def _floor(as_json: bool) -> None:
+    from rich.table import Table
+
+    from pidformer.bench.floor import Layer, Machine, Step, attention_floor, estimates, floor
+
+    if as_json:
+        typer.echo(json.dumps(floor()))
+        return
+    console, layer, step = tables(), Layer(), Step()
+    console.print(
+        f"DeiT-tiny/16-224, batch {layer.batch}: a tensor is {layer.tensor_bytes / 1e6:.1f} MB; "
+        f"{Machine().bytes_per_second / 1e12:g} TB/s; the twin takes {step.training:g} ms a "
+        f"training step and {step.inference:g} ms an inference",
+        highlight=False,
+    )
+    table = Table("plain attention, a layer", "MB", "us", "GFLOP", "us")
+    for part in attention_floor():
+        numbers = (part.bytes / 1e6, part.bytes_us, part.flops / 1e9, part.flops_us)
+        table.add_row(part.direction, *(f"{number:.1f}" for number in numbers))
+    console.print(table)
+    headings = ("forward MB", "us", "backward MB", "us", "training ms", "ratio", "inference ms")
+    table = Table("control", "sums", *headings, "ratio")
+    for one in estimates():
+        forward, backward = one.forward_bytes / 1e6, one.backward_bytes / 1e6
+        table.add_row(
+            one.plan,
+            one.sums,
+            *(f"{n:.1f}" for n in (forward, one.forward_us, backward, one.backward_us)),
+            f"{one.training_ms:.3f}",
+            f"{one.training_ratio:.3f}",
+            f"{one.inference_ms:.3f}",
+            f"{one.inference_ratio:.3f}",
+        )
+    console.print(table)
