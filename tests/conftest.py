@@ -1,7 +1,13 @@
+import os
+
 import pytest
 import torch
 
-from pidformer.cli import main
+# Without a CUDA device our kernels run in Triton's interpreter, which is chosen at import.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from pidformer.cli import main  # noqa: E402
 
 # Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)
