@@ -63,7 +63,8 @@ CASES = {
     "dim 80": {"dim": 80},
     "dim 16": {"dim": 16, "tokens": 16},
     "controlled first": {"first_layer": "controlled"},
-    "half": {"dtype": torch.bfloat16, "tokens": 20},
+    # The interpreter multiplies bfloat16 matrices as if they were integers.
+    "half": {"dtype": torch.bfloat16 if DEVICE == "cuda" else torch.float16, "tokens": 20},
 }
 
 
@@ -203,13 +204,13 @@ def test_masks_and_dropout_take_the_epilogue():
 
 
 def test_a_narrow_integral_is_kept_narrow():
-    (q, k, v), second = placed(layers(2, heads=2, dim=16), torch.bfloat16)
+    (q, k, v), second = placed(layers(2, heads=2, dim=16), torch.float16)
     state = PIDState(v, torch.randn_like(v), v)
     with kernels("triton"):
         _, after = pid_attention(*second, state, GAINS)
-    assert after.integral.dtype == torch.bfloat16
+    assert after.integral.dtype == torch.float16
     expected = state.integral.double() + GAINS.beta * v.double() - second[2].double()
-    assert relative(after.integral, expected) < 4e-3
+    assert relative(after.integral, expected) < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -303,13 +304,13 @@ def test_operators_pass_opcheck():
     state, numbers = (initial, previous, integral, None), (0.4, 0.1, 0.05, 0.5)
     check = torch.library.opcheck
     check(epilogue.control_forward, (q, v, *state, *numbers))
-    check(epilogue.control_backward, (q, integral, v, k, None, 2, *numbers))
+    check(epilogue.control_backward, (q, integral, v, k, None, False, 2, *numbers))
     check(epilogue.gain_gradient, (q, v, initial, previous, integral, 0.5))
     check(short.short_forward, (q, k, v, *state, *numbers, 0.25, False, True))
     _, _, lse = short.short_forward(q, k, v, *state, *numbers, 0.25, False, True)
     check(
         short.short_backward,
-        (q, k, v, lse, q, integral, v, k, None, True, *numbers, 0.25, False),
+        (q, k, v, lse, q, integral, v, k, None, True, False, *numbers, 0.25, False),
     )
 
 

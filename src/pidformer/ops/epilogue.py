@@ -33,7 +33,7 @@ def control(out: Tensor, value: Tensor, state: PIDState, gains: Gains) -> tuple[
     """
     tensor, numbers = kernel_gains(gains, value.shape[1], value.device)
     integral = given_integral(state)
-    initial, previous = state.initial, state.previous
+    initial, previous = given_values(state)
     if not dispatch.needs_grad(out, value, initial, integral, previous, tensor):
         u, total = control_forward(out, value, initial, previous, integral, tensor, *numbers)
         return u, PIDState(initial, total, value)
@@ -68,6 +68,11 @@ def takes_gains(gains: Gains, heads: int) -> bool:
     )
 
 
+def given_values(state: PIDState) -> tuple[Tensor, Tensor | None]:
+    """v_0 and v_{l-1}; None for the second where both are one tensor, as at the second layer."""
+    return state.initial, None if state.previous is state.initial else state.previous
+
+
 def given_integral(state: PIDState) -> Tensor | None:
     """The integral; None for the zeros with which `pid_step` starts (one number, no memory)."""
     integral = state.integral
@@ -82,7 +87,7 @@ class _Control(torch.autograd.Function):
         out: Tensor,
         value: Tensor,
         initial: Tensor,
-        previous: Tensor,
+        previous: Tensor | None,
         integral: Tensor | None,
         gains: Tensor | None,
         p: float,
@@ -93,6 +98,7 @@ class _Control(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dtype = out.shape, out.dtype
         ctx.numbers, ctx.heads = (p, i, d, beta), value.shape[1]
+        ctx.is_second = previous is None
         u, total = control_forward(out, value, initial, previous, integral, gains, p, i, d, beta)
         if gains is None:  # linear in everything else: nothing to keep
             ctx.save_for_backward()
@@ -116,11 +122,13 @@ class _Control(torch.autograd.Function):
             if ctx.needs_input_grad[5]:
                 d_gains = gain_gradient(grad, value, initial, previous, total, ctx.numbers[-1])
         d_value, d_integral, d_initial, d_previous = control_backward(
-            grad, grad_integral, grad_value, grad_initial, gains, ctx.heads, *ctx.numbers
-        )
-        if not ctx.needs_input_grad[4]:
-            d_integral = None
-        return grad, d_value, d_initial, d_previous, d_integral, d_gains, None, None, None, None
+            grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, ctx.heads,
+            *ctx.numbers,
+        )  # fmt: skip
+        previous_grad = None if ctx.is_second else d_previous
+        integral_grad = d_integral if ctx.needs_input_grad[4] else None
+        state_grads = (d_initial, previous_grad, integral_grad)
+        return grad, d_value, *state_grads, d_gains, None, None, None, None
 
 
 @torch.library.custom_op("pidformer::control", mutates_args=())
@@ -128,7 +136,7 @@ def control_forward(
     out: Tensor,
     value: Tensor,
     initial: Tensor,
-    previous: Tensor,
+    previous: Tensor | None,
     integral: Tensor | None,
     gains: Tensor | None,
     p: float,
@@ -140,14 +148,15 @@ def control_forward(
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
-    out, value, initial, previous = (unit_rows(x) for x in (out, value, initial, previous))
+    out, value, initial = unit_rows(out), unit_rows(value), unit_rows(initial)
+    previous = None if previous is None else unit_rows(previous)
     u, total = _control_outputs(out, value, integral)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     with on_device(out):
         epilogue_kernels.control_forward[(batch * kv_heads * -(-tokens // tiles.rows),)](
             out, value, initial, previous, token_rows(integral), gains, u, total,
-            *out.stride()[:3], *value.stride()[:3], *initial.stride()[:3], *previous.stride()[:3],
+            *out.stride()[:3], *value.stride()[:3], *initial.stride()[:3], *strides(previous),
             p, i, d, beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
@@ -160,7 +169,7 @@ def _(
     out: Tensor,
     value: Tensor,
     initial: Tensor,
-    previous: Tensor,
+    previous: Tensor | None,
     integral: Tensor | None,
     gains: Tensor | None,
     p: float,
@@ -183,23 +192,27 @@ def control_backward(
     grad_value: Tensor | None,
     grad_initial: Tensor | None,
     gains: Tensor | None,
+    is_second: bool,
     kv_heads: int,
     p: float,
     i: float,
     d: float,
     beta: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of value, integral, v_0 and v_{l-1}; that of `out` is `grad` itself."""
+    """Gradients of value, integral, v_0 and v_{l-1}; that of `out` is `grad` itself.
+
+    At the second layer v_{l-1} is v_0: one gradient for both, the last one is empty.
+    """
     from pidformer.ops import epilogue_kernels
 
     batch, heads, tokens, dim = grad.shape
-    made = _control_gradients(grad, grad_integral, kv_heads)
+    made = _control_gradients(grad, grad_integral, is_second, kv_heads)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
     with on_device(grad):
         epilogue_kernels.control_backward[(batch * kv_heads * -(-tokens // tiles.rows),)](
-            *grads, gains, *made, p, i, d, beta, tokens, kv_heads,
+            *grads, gains, *made[:3], None if is_second else made[3], p, i, d, beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
@@ -213,33 +226,36 @@ def _(
     grad_value: Tensor | None,
     grad_initial: Tensor | None,
     gains: Tensor | None,
+    is_second: bool,
     kv_heads: int,
     p: float,
     i: float,
     d: float,
     beta: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _control_gradients(grad, grad_integral, kv_heads)
+    return _control_gradients(grad, grad_integral, is_second, kv_heads)
 
 
 def _control_gradients(
-    grad: Tensor, grad_integral: Tensor | None, kv_heads: int
+    grad: Tensor, grad_integral: Tensor | None, is_second: bool, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = (grad.shape[0], kv_heads, *grad.shape[2:])
     kept = torch.float32 if grad_integral is None else grad_integral.dtype
-    value, initial, previous = (empty_rows(grad, shape) for _ in range(3))
+    value, initial = empty_rows(grad, shape), empty_rows(grad, shape)
+    previous = empty_rows(grad, (0, 0, 0, 0) if is_second else shape)
     return value, empty_rows(grad, shape, kept), initial, previous
 
 
 @torch.library.custom_op("pidformer::gain_gradient", mutates_args=())
 def gain_gradient(
-    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor, integral: Tensor, beta: float
+    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor | None, integral: Tensor, beta: float
 ) -> Tensor:
     """(3, Hkv): sums of g e, g S_l and g (v_{l-1} - v_l), the gradients of p, i and d."""
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = grad.shape, value.shape[1]
-    value, initial, previous = (unit_rows(x) for x in (value, initial, previous))
+    value, initial = unit_rows(value), unit_rows(initial)
+    previous = None if previous is None else unit_rows(previous)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     chunks = -(-tokens // tiles.rows)
@@ -247,7 +263,7 @@ def gain_gradient(
     with on_device(grad):
         epilogue_kernels.gain_gradient[(batch * kv_heads * chunks,)](
             token_rows(grad), value, initial, previous, token_rows(integral), partial,
-            *value.stride()[:3], *initial.stride()[:3], *previous.stride()[:3],
+            *value.stride()[:3], *initial.stride()[:3], *strides(previous),
             beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
@@ -257,7 +273,7 @@ def gain_gradient(
 
 @gain_gradient.register_fake
 def _(
-    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor, integral: Tensor, beta: float
+    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor | None, integral: Tensor, beta: float
 ) -> Tensor:
     return grad.new_empty((3, value.shape[1]), dtype=torch.float32)
 
@@ -265,6 +281,11 @@ def _(
 def unit_rows(x: Tensor) -> Tensor:
     """x with the numbers of a head next to each other."""
     return x if x.stride(-1) == 1 else x.contiguous()
+
+
+def strides(x: Tensor | None) -> tuple[int, ...]:
+    """Steps between samples, heads and tokens."""
+    return (0, 0, 0) if x is None else x.stride()[:3]
 
 
 def token_rows(x: Tensor | None) -> Tensor | None:

@@ -17,6 +17,15 @@ def head_gains(gains, head, heads, p, i, d):
 
 
 @triton.jit
+def load_previous(previous, first, at, mask):
+    """v_{l-1}; None stands for v_0, which it is at the second layer."""
+    if previous is not None:
+        return tl.load(previous + at, mask=mask, other=0.0).to(tl.float32)
+    else:
+        return first
+
+
+@triton.jit
 def control_tile(
     value, initial, before, integral, integral_new, at, mask, store_mask, p, i, d, beta
 ):
@@ -48,19 +57,23 @@ def store_state_gradients(
     grad, grad_integral, grad_initial, d_integral, d_initial, d_previous,
     at, mask, p, i, d, beta,
 ):  # fmt: skip
-    """dS = G, dv_0 = g_v0 + beta (p g + G), dv_{l-1} = d g; what is None is not wanted."""
+    """dS = G, dv_0 = g_v0 + beta (p g + G), dv_{l-1} = d g.
+
+    g_v0 arrives from the layer above. Without d_previous v_{l-1} is v_0: one gradient for both.
+    """
     total = i * grad
     if grad_integral is not None:
         total += tl.load(grad_integral + at, mask=mask, other=0.0).to(tl.float32)
     if d_integral is not None:
         tl.store(d_integral + at, total.to(d_integral.dtype.element_ty), mask=mask)
-    if d_initial is not None:
-        initial = beta * (p * grad + total)
-        if grad_initial is not None:
-            initial += tl.load(grad_initial + at, mask=mask, other=0.0).to(tl.float32)
-        tl.store(d_initial + at, initial.to(d_initial.dtype.element_ty), mask=mask)
+    initial = beta * (p * grad + total)
+    if grad_initial is not None:
+        initial += tl.load(grad_initial + at, mask=mask, other=0.0).to(tl.float32)
     if d_previous is not None:
         tl.store(d_previous + at, (d * grad).to(d_previous.dtype.element_ty), mask=mask)
+    else:
+        initial += d * grad
+    tl.store(d_initial + at, initial.to(d_initial.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -101,10 +114,11 @@ def control_forward(
     p, i, d = head_gains(gains, head, heads, p, i, d)
     value += batch * value_b + head * value_h
     initial += batch * initial_b + head * initial_h
-    previous += batch * previous_b + head * previous_h
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-    before = tl.load(previous + row * previous_n + column, mask=mask, other=0.0).to(tl.float32)
+    before = load_previous(
+        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+    )
     control = control_tile(
         now, first, before, advance(integral, sample), integral_new + sample, at, mask, mask,
         p, i, d, beta,
@@ -148,7 +162,7 @@ def control_backward(
     )
     store_state_gradients(
         total, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
-        advance(d_initial, sample), advance(d_previous, sample), at, mask, p, i, d, beta,
+        d_initial + sample, advance(d_previous, sample), at, mask, p, i, d, beta,
     )  # fmt: skip
     tl.store(d_value + sample + at, change.to(d_value.dtype.element_ty), mask=mask)
 
@@ -165,13 +179,14 @@ def gain_gradient(
     batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     value += batch * value_b + head * value_h
     initial += batch * initial_b + head * initial_h
-    previous += batch * previous_b + head * previous_h
     total = group_gradient(
         grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
     )
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-    before = tl.load(previous + row * previous_n + column, mask=mask, other=0.0).to(tl.float32)
+    before = load_previous(
+        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+    )
     summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
     to = partial + tl.program_id(0).to(tl.int64) * 3
     tl.store(to, tl.sum(tl.sum(total * (beta * first - now), 1), 0))

@@ -32,8 +32,10 @@ from pidformer.ops.epilogue import (
     empty_rows,
     gain_gradient,
     given_integral,
+    given_values,
     kernel_gains,
     on_device,
+    strides,
     token_rows,
     unit_rows,
     zero_gradient,
@@ -92,7 +94,7 @@ def _attention(
     initial = previous = integral = tensor = None
     numbers = _NO_NUMBERS
     if state is not None and gains is not None:
-        initial, previous, integral = state.initial, state.previous, given_integral(state)
+        (initial, previous), integral = given_values(state), given_integral(state)
         tensor, numbers = kernel_gains(gains, kv_heads, inputs[0].device)
     if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
         u, total, value, initial = _Short.apply(
@@ -135,7 +137,7 @@ class _Short(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         ctx.set_materialize_grads(False)
         ctx.kv_heads, ctx.options = kv_heads, (p, i, d, beta, scale, is_causal)
-        ctx.is_controlled = initial is not None
+        ctx.is_controlled, ctx.is_second = initial is not None, previous is None
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype
         u, total, lse = short_forward(
@@ -161,7 +163,7 @@ class _Short(torch.autograd.Function):
         q, key, value = _unpacked((first, k, v), ctx.kv_heads)
         packed, d_integral, d_initial, d_previous = short_backward(
             q, key, value, lse, grad, grad_integral, grad_value, grad_initial, gains,
-            ctx.is_controlled, *ctx.options,
+            ctx.is_controlled, ctx.is_second, *ctx.options,
         )  # fmt: skip
         d_gains = None
         if gains is not None and ctx.needs_input_grad[6]:
@@ -170,7 +172,7 @@ class _Short(torch.autograd.Function):
         state_grads: tuple[Tensor | None, ...] = (None, None, None)
         if ctx.is_controlled:
             kept = d_integral if ctx.needs_input_grad[5] else None
-            state_grads = (d_initial, d_previous, kept)
+            state_grads = (d_initial, None if ctx.is_second else d_previous, kept)
         return *first_grads, *state_grads, d_gains, *[None] * 7
 
 
@@ -210,7 +212,7 @@ def short_forward(
             q, k, v, initial, previous, token_rows(integral), gains,
             u, None if initial is None else total, lse if with_lse else None,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-            *_strides(initial), *_strides(previous),
+            *strides(initial), *strides(previous),
             p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=min(tail, tiles.keys),
@@ -262,6 +264,7 @@ def short_backward(
     grad_initial: Tensor | None,
     gains: Tensor | None,
     is_controlled: bool,
+    is_second: bool,
     p: float,
     i: float,
     d: float,
@@ -269,18 +272,21 @@ def short_backward(
     scale: float,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Packed (B, N, H + 2 Hkv, D) gradient of q, k, v; those of integral, v_0 and v_{l-1}."""
+    """Packed (B, N, H + 2 Hkv, D) gradient of q, k, v; those of integral, v_0 and v_{l-1}.
+
+    At the second layer v_{l-1} is v_0: one gradient for both, the last one is empty.
+    """
     from pidformer.ops import short_kernels
 
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
     q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
-    made = _backward_outputs(q, v, grad_integral, is_controlled)
+    made = _backward_outputs(q, v, grad_integral, is_controlled, is_second)
     pad = power_of_two(dim)
     tiles = dispatch.backward_tiles(tokens, pad)
     grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
     with on_device(q):
         short_kernels.short_backward[(batch * kv_heads,)](
-            q, k, v, lse, *grads, gains, *made,
+            q, k, v, lse, *grads, gains, *made[:3], None if is_second else made[3],
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
@@ -303,6 +309,7 @@ def _(
     grad_initial: Tensor | None,
     gains: Tensor | None,
     is_controlled: bool,
+    is_second: bool,
     p: float,
     i: float,
     d: float,
@@ -310,18 +317,17 @@ def _(
     scale: float,
     is_causal: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _backward_outputs(q, v, grad_integral, is_controlled)
+    return _backward_outputs(q, v, grad_integral, is_controlled, is_second)
 
 
 def _backward_outputs(
-    q: Tensor, v: Tensor, grad_integral: Tensor | None, is_controlled: bool
+    q: Tensor, v: Tensor, grad_integral: Tensor | None, is_controlled: bool, is_second: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
     kept = torch.float32 if grad_integral is None else grad_integral.dtype
-    shape = v.shape if is_controlled else (0, 0, 0, 0)
+    nothing = (0, 0, 0, 0)
+    shape = v.shape if is_controlled else nothing
+    previous = empty_rows(q, nothing if is_second else shape)
     packed = q.new_empty((batch, tokens, heads + 2 * kv_heads, dim))
-    return packed, empty_rows(q, shape, kept), empty_rows(q, shape), empty_rows(q, shape)
+    return packed, empty_rows(q, shape, kept), empty_rows(q, shape), previous
 
-
-def _strides(x: Tensor | None) -> tuple[int, ...]:
-    return (0, 0, 0) if x is None else x.stride()[:3]

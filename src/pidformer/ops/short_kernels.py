@@ -10,6 +10,7 @@ from pidformer.ops.epilogue_kernels import (
     control_tile,
     group_gradient,
     head_gains,
+    load_previous,
     store_state_gradients,
     value_gradient,
 )
@@ -112,10 +113,10 @@ def short_forward(
     if integral_new is not None:
         p, i, d = head_gains(gains, head, heads, p, i, d)
         initial += batch * initial_b + head * initial_h
-        previous += batch * previous_b + head * previous_h
         now = tl.load(v + row * v_n + column, mask=mask, other=0.0).to(tl.float32)
         first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-        before = tl.load(previous + row * previous_n + column, mask=mask, other=0.0).to(tl.float32)
+        at_previous = batch * previous_b + head * previous_h + row * previous_n + column
+        before = load_previous(previous, first, at_previous, mask)
         at_state = (row * heads + head) * D + column
         written = tl.where(query_head == head * GROUP, tokens, 0)  # by one head of the group
         writes = (row < written) & (column < D)
@@ -223,6 +224,6 @@ def short_backward(
     if CONTROL:
         _walk_state_gradients(
             grad, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
-            advance(d_initial, sample), advance(d_previous, sample), head, heads, tokens,
+            d_initial + sample, advance(d_previous, sample), head, heads, tokens,
             p, i, d, beta, GROUP, D, BLOCK_D, BLOCK_M,
         )  # fmt: skip
