@@ -7,7 +7,7 @@ import torch
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
-from pidformer.cli import main  # noqa: E402
+from pidformer.cli import main
 
 # Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)

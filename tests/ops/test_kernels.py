@@ -47,10 +47,7 @@ def chain(qkvs, gains, way, **options):
 
 
 def placed(qkvs, dtype, needs_grad=False):
-    return [
-        [x.to(DEVICE, dtype).requires_grad_(needs_grad) for x in layer]
-        for layer in qkvs
-    ]
+    return [[x.to(DEVICE, dtype).requires_grad_(needs_grad) for x in layer] for layer in qkvs]
 
 
 CASES = {
@@ -204,7 +201,7 @@ def test_masks_and_dropout_take_the_epilogue():
 
 
 def test_a_narrow_integral_is_kept_narrow():
-    (q, k, v), second = placed(layers(2, heads=2, dim=16), torch.float16)
+    (_, _, v), second = placed(layers(2, heads=2, dim=16), torch.float16)
     state = PIDState(v, torch.randn_like(v), v)
     with kernels("triton"):
         _, after = pid_attention(*second, state, GAINS)
@@ -224,8 +221,7 @@ def test_a_narrow_integral_is_kept_narrow():
 def test_what_the_kernels_cannot_take_is_said_once_and_computed(change, words, monkeypatch):
     monkeypatch.setattr(dispatch, "_warned", set())
     qkvs = [
-        [change(x) for x in layer]
-        for layer in placed(layers(2, heads=2, dim=16), torch.float32)
+        [change(x) for x in layer] for layer in placed(layers(2, heads=2, dim=16), torch.float32)
     ]
     with kernels("triton"), pytest.warns(UserWarning, match=words):
         _, state = pid_attention(*qkvs[0], None, GAINS)

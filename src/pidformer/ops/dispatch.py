@@ -197,12 +197,12 @@ def _is_transformed() -> bool:
 _checked: dict[tuple[str, int | None], str | None] = {}
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@torch.compiler.assume_constant_result
 def _unusable(kind: str, index: int | None) -> str | None:
     """Why Triton does not run on this device; None if it does. Tried once, on a small problem."""
     device = (kind, index)
     if device not in _checked:
-        _checked[device] = _try_triton(torch.device(kind, index))
+        _checked[device] = _try_triton(torch.device(kind if index is None else f"{kind}:{index}"))
     return _checked[device]
 
 

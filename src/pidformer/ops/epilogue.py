@@ -39,13 +39,11 @@ def control(out: Tensor, value: Tensor, state: PIDState, gains: Gains) -> tuple[
         return u, PIDState(initial, total, value)
     u, total, initial, value = _Control.apply(
         out, value, initial, previous, integral, tensor, *numbers
-    )  # type: ignore[no-untyped-call]
+    )
     return u, PIDState(initial, total, value)
 
 
-def kernel_gains(
-    gains: Gains, heads: int, device: torch.device
-) -> tuple[Tensor | None, Numbers]:
+def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor | None, Numbers]:
     """Gains as the kernels take them: a float32 tensor (3, Hkv) of p, i, d, or the numbers."""
     terms = (gains.p, gains.i, gains.d)
     beta = float(gains.beta)
@@ -61,9 +59,7 @@ def kernel_gains(
 def takes_gains(gains: Gains, heads: int) -> bool:
     """Whether these are numbers or one number a value head, with a fixed beta."""
     return not isinstance(gains.beta, Tensor) and all(
-        not isinstance(term, Tensor)
-        or term.numel() == 1
-        or tuple(term.shape) == (heads, 1, 1)
+        not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
         for term in (gains.p, gains.i, gains.d)
     )
 
@@ -212,7 +208,8 @@ def control_backward(
     grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
     with on_device(grad):
         epilogue_kernels.control_backward[(batch * kv_heads * -(-tokens // tiles.rows),)](
-            *grads, gains, *made[:3], None if is_second else made[3], p, i, d, beta, tokens, kv_heads,
+            *grads, gains, *made[:3], None if is_second else made[3],
+            p, i, d, beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
@@ -248,7 +245,12 @@ def _control_gradients(
 
 @torch.library.custom_op("pidformer::gain_gradient", mutates_args=())
 def gain_gradient(
-    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor | None, integral: Tensor, beta: float
+    grad: Tensor,
+    value: Tensor,
+    initial: Tensor,
+    previous: Tensor | None,
+    integral: Tensor,
+    beta: float,
 ) -> Tensor:
     """(3, Hkv): sums of g e, g S_l and g (v_{l-1} - v_l), the gradients of p, i and d."""
     from pidformer.ops import epilogue_kernels
@@ -273,7 +275,12 @@ def gain_gradient(
 
 @gain_gradient.register_fake
 def _(
-    grad: Tensor, value: Tensor, initial: Tensor, previous: Tensor | None, integral: Tensor, beta: float
+    grad: Tensor,
+    value: Tensor,
+    initial: Tensor,
+    previous: Tensor | None,
+    integral: Tensor,
+    beta: float,
 ) -> Tensor:
     return grad.new_empty((3, value.shape[1]), dtype=torch.float32)
 

@@ -157,9 +157,7 @@ def control_backward(
     total = group_gradient(
         grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
     )
-    change = value_gradient(
-        total, grad_integral, advance(grad_value, sample), at, mask, p, i, d
-    )
+    change = value_gradient(total, grad_integral, advance(grad_value, sample), at, mask, p, i, d)
     store_state_gradients(
         total, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
         d_initial + sample, advance(d_previous, sample), at, mask, p, i, d, beta,

@@ -99,7 +99,7 @@ def _attention(
     if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
         u, total, value, initial = _Short.apply(
             *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal
-        )  # type: ignore[no-untyped-call]
+        )
     else:
         q, k, value = _unpacked(inputs, kv_heads)
         u, total, _ = short_forward(
@@ -330,4 +330,3 @@ def _backward_outputs(
     previous = empty_rows(q, nothing if is_second else shape)
     packed = q.new_empty((batch, tokens, heads + 2 * kv_heads, dim))
     return packed, empty_rows(q, shape, kept), empty_rows(q, shape), previous
-

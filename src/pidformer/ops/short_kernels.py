@@ -213,9 +213,7 @@ def short_backward(
     if CONTROL:
         p, i, d = head_gains(gains, head, heads, p, i, d)
         at = (row * heads + head) * D + column
-        g = group_gradient(
-            grad, head, row, column, heads, mask, GROUP, D, BLOCK_N, BLOCK_D
-        )
+        g = group_gradient(grad, head, row, column, heads, mask, GROUP, D, BLOCK_N, BLOCK_D)
         dv += value_gradient(g, grad_integral, grad_value, at, mask, p, i, d)
     elif grad_value is not None:
         at = (row * heads + head) * D + column
