@@ -301,14 +301,16 @@ def _time(
 # Which tiles?
 
 
-FORWARD_TILES = (  # rows, keys, warps, stages
-    *itertools.product((64,), (32, 64, 128), (4,), (1, 2, 3)),
-    *itertools.product((128,), (64, 128), (8,), (1, 2)),
-    *((32, 64, 4, 2), (32, 32, 2, 2), (16, 64, 2, 2)),
+FORWARD_TILES = (  # rows, keys, warps, stages, parts
+    *itertools.product((64,), (32, 64), (4,), (1, 2, 3), (2,)),
+    *itertools.product((64, 128), (128,), (4, 8), (2,), (2,)),
+    *itertools.product((128,), (64,), (8,), (1, 2, 3), (2,)),
+    *((64, 64, 4, 2, 1), (64, 64, 4, 2, 4), (32, 64, 4, 2, 1), (32, 64, 2, 2, 2)),
 )
-BACKWARD_TILES = (  # rows, warps at 256 keys, stages
-    *itertools.product((16, 32, 64), (8,), (1, 2)),
-    *itertools.product((32, 64), (16,), (1, 2)),
+BACKWARD_TILES = (  # rows, warps at 256 keys, stages, turned
+    *itertools.product((16, 32), (8,), (1, 2), (True, False)),
+    *itertools.product((64,), (8,), (1, 2), (True,)),
+    *itertools.product((32, 64), (16,), (1,), (True, False)),
 )
 
 
@@ -317,15 +319,15 @@ def tune() -> None:
     for shape in ((256, 3, 197, 64), (512, 3, 65, 64), (256, 12, 197, 64)):
         fused = _ways(shape)["short + control"]
         found = []
-        for rows, keys, warps, stages in FORWARD_TILES:
-            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages)
+        for rows, keys, warps, stages, parts in FORWARD_TILES:
+            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, parts=parts)
             found.append((_try(fused, shape, False, forward_tiles=tiles), tiles))
         _print_best(f"{shape} forward", found)
         found = []
         keys = max(16, power_of_two(shape[2]))
-        for rows, warps, stages in BACKWARD_TILES:
+        for rows, warps, stages, turned in BACKWARD_TILES:
             warps = warps * keys // 256 or 1
-            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages)
+            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, turned=turned)
             found.append((_try(fused, shape, True, backward_tiles=tiles), tiles))
         _print_best(f"{shape} forward + backward", found)
 
@@ -354,9 +356,13 @@ def _tiles(**tiles: Tiles) -> Iterator[None]:
 
 
 def _print_best(title: str, found: list[tuple[float, Tiles]]) -> None:
-    print(f"\n{title}\n\n| ms | rows | keys | warps | stages |\n|---|---|---|---|---|")
+    print(
+        f"\n{title}\n\n| ms | rows | keys | warps | stages | parts | turned |"
+        "\n|---|---|---|---|---|---|---|"
+    )
     for spent, tiles in sorted(found, key=lambda pair: pair[0])[:10]:
-        print(f"| {spent:.4f} | {tiles.rows} | {tiles.keys} | {tiles.warps} | {tiles.stages} |")
+        cells = (tiles.rows, tiles.keys, tiles.warps, tiles.stages, tiles.parts, tiles.turned)
+        print(f"| {spent:.4f} | {' | '.join(map(str, cells))} |")
     print(flush=True)
 
 

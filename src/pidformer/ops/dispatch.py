@@ -56,19 +56,26 @@ LONGEST = 512
 
 @dataclass(frozen=True, kw_only=True)
 class Tiles:
-    """How a kernel cuts its work: rows (queries) and keys a step, warps, pipeline stages."""
+    """How a kernel cuts its work: rows (queries) and keys a step, warps, pipeline stages.
+
+    The control of a tile is computed in `parts`, columns after columns: at once it would take 210
+    registers a thread where attention takes 128, and halve what runs at a time. `turned`: dq is
+    made transposed (backward).
+    """
 
     rows: int
     keys: int
     warps: int
     stages: int
+    parts: int = 1
+    turned: bool = True
 
 
 def forward_tiles(tokens: int, dim: int) -> Tiles:
     """Tiles of `short_forward`: padded head dim `dim`."""
     if tokens <= 32:
         return Tiles(rows=16, keys=16, warps=2, stages=1)
-    return Tiles(rows=64, keys=64, warps=4, stages=2)
+    return Tiles(rows=64, keys=64, warps=4, stages=2, parts=max(dim // 32, 1))
 
 
 def backward_tiles(tokens: int, dim: int) -> Tiles:
@@ -155,7 +162,8 @@ def _is_short(
     if not q.dtype == k.dtype == v.dtype or v.shape[-1] != q.shape[-1]:
         return False
     is_training = needs_grad(q, k, v)
-    if is_training and max(16, power_of_two(tokens)) * dim > BACKWARD_TILE:
+    room = _backward_room(q.device.type, q.device.index)
+    if is_training and max(16, power_of_two(tokens)) * dim > room:
         return False
     if _selected == "triton":
         return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
@@ -194,6 +202,15 @@ def _is_transformed() -> bool:
     return any(not isinstance(mode, DeviceContext) for mode in stack)
 
 
+@torch.compiler.assume_constant_result
+def _backward_room(kind: str, index: int | None) -> int:
+    """Keys times head dim that fit; less on devices with little shared memory."""
+    if kind != "cuda":
+        return BACKWARD_TILE
+    shared = torch.cuda.get_device_properties(index).shared_memory_per_block_optin
+    return BACKWARD_TILE if shared >= 160 * 1024 else BACKWARD_TILE // 4
+
+
 _checked: dict[tuple[str, int | None], str | None] = {}
 
 
@@ -211,6 +228,8 @@ def _try_triton(device: torch.device) -> str | None:
         return "the kernels need triton, which is not installed"
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return f"the kernels run on CUDA devices, got {device.type}"
+    if device.type == "cuda" and torch.version.hip is not None:
+        return "the kernels are written for NVIDIA's devices"
     if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
         return "the kernels need compute capability 8.0"
     from pidformer.ops.epilogue import control_forward

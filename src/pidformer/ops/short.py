@@ -216,7 +216,7 @@ def short_forward(
             p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=min(tail, tiles.keys),
-            CAUSAL=is_causal, PRECISION="ieee",
+            PARTS=tiles.parts, CAUSAL=is_causal, PRECISION="ieee",
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
     return made
@@ -290,7 +290,7 @@ def short_backward(
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
-            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys,
+            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, TURNED=tiles.turned,
             CAUSAL=is_causal, CONTROL=is_controlled, PRECISION="ieee",
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

@@ -56,6 +56,40 @@ def _attend(
 
 
 @triton.jit
+def _control_columns(
+    mixed, u, v, initial, previous, integral, integral_new, rows, begin,
+    u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
+    D: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
+):  # fmt: skip
+    """Adds the control to WIDTH columns of a tile and stores them; in PARTS, to save registers."""
+    if PARTS > 1:
+        half: tl.constexpr = WIDTH // 2
+        left, right = tl.split(tl.permute(tl.reshape(mixed, [BLOCK_M, 2, half]), [0, 2, 1]))
+        _control_columns(
+            left, u, v, initial, previous, integral, integral_new, rows, begin,
+            u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
+            D, BLOCK_M, half, PARTS // 2,
+        )  # fmt: skip
+        _control_columns(
+            right, u, v, initial, previous, integral, integral_new, rows, begin + half,
+            u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
+            D, BLOCK_M, half, PARTS // 2,
+        )  # fmt: skip
+    else:
+        row = rows[:, None]
+        column = (begin + tl.arange(0, WIDTH))[None, :]
+        mask = (row < tokens) & (column < D)
+        now = tl.load(v + row * v_n + column, mask=mask, other=0.0).to(tl.float32)
+        first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
+        before = load_previous(previous, first, row * previous_n + column, mask)
+        mixed += control_tile(
+            now, first, before, integral, integral_new, row * state_n + column, mask,
+            (row < written) & (column < D), p, i, d, beta,
+        )  # fmt: skip
+        tl.store(u + row * u_n + column, mixed.to(u.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def short_forward(
     q, k, v, initial, previous, integral, gains, u, integral_new, lse,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n,
@@ -63,7 +97,7 @@ def short_forward(
     p, i, d, beta, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_TAIL: tl.constexpr,
-    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A program has BLOCK_M queries of one head.
 
@@ -104,28 +138,27 @@ def short_forward(
             D, BLOCK_D, BLOCK_TAIL, True, CAUSAL, PRECISION,
         )  # fmt: skip
     mixed = mixed / total[:, None]
-    row, column = rows[:, None], columns[None, :]
-    mask = (row < tokens) & (column < D)
     if lse is not None:
         lse += (batch * query_heads + query_head) * tokens
         tl.store(lse + rows, top + tl.log2(total), mask=rows < tokens)
-    sample = batch * tokens * heads * D
-    if integral_new is not None:
+    u += batch * tokens * query_heads * D + query_head * D
+    if integral_new is None:
+        to = rows[:, None] * (query_heads * D) + columns[None, :]
+        mask = (rows[:, None] < tokens) & (columns[None, :] < D)
+        tl.store(u + to, mixed.to(u.dtype.element_ty), mask=mask)
+    else:
         p, i, d = head_gains(gains, head, heads, p, i, d)
+        sample = batch * tokens * heads * D + head * D
         initial += batch * initial_b + head * initial_h
-        now = tl.load(v + row * v_n + column, mask=mask, other=0.0).to(tl.float32)
-        first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-        at_previous = batch * previous_b + head * previous_h + row * previous_n + column
-        before = load_previous(previous, first, at_previous, mask)
-        at_state = (row * heads + head) * D + column
+        previous = advance(previous, batch * previous_b + head * previous_h)
+        integral = advance(integral, sample)
+        integral_new += sample
         written = tl.where(query_head == head * GROUP, tokens, 0)  # by one head of the group
-        writes = (row < written) & (column < D)
-        mixed += control_tile(
-            now, first, before, advance(integral, sample), integral_new + sample, at_state, mask,
-            writes, p, i, d, beta,
+        _control_columns(
+            mixed, u, v, initial, previous, integral, integral_new, rows, 0,
+            query_heads * D, v_n, initial_n, previous_n, heads * D, tokens, written,
+            p, i, d, beta, D, BLOCK_M, BLOCK_D, PARTS,
         )  # fmt: skip
-    to = u + sample * GROUP + (row * query_heads + query_head) * D + column
-    tl.store(to, mixed.to(u.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -154,7 +187,7 @@ def short_backward(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n,
     p, i, d, beta, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TURNED: tl.constexpr,
     CAUSAL: tl.constexpr, CONTROL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A program has one value head, all its keys in one tile, and walks over the queries.
@@ -196,7 +229,10 @@ def short_backward(
             shared = tl.sum(weight * d_weight, 0)
             d_score = (weight * (d_weight - shared[None, :])).to(query.dtype)
             dk = tl.dot(d_score, query, dk, input_precision=PRECISION)
-            dq = tl.dot(tl.trans(d_score), key, input_precision=PRECISION)
+            if TURNED:  # dims by queries: few queries are then no obstacle to wgmma
+                dq = tl.trans(tl.dot(tl.trans(key), d_score, input_precision=PRECISION))
+            else:
+                dq = tl.dot(tl.trans(d_score), key, input_precision=PRECISION)
             dq *= scale * 0.6931471805599453  # the scores' own scale: without log2(e)
             to = rows[:, None] * width + query_head * D + column
             mask = (rows[:, None] < tokens) & (column < D)
