@@ -70,16 +70,21 @@ def pid_step(
             return nothing, PIDState(value, nothing, value)
         error = gains.beta * wide - wide
         return gains.p * error + gains.i * error, PIDState(value, error, value)
-    if state.initial.shape != value.shape:
-        raise InputError(
-            f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
-            f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
-        )
+    check_state(state, value)
     error = gains.beta * state.initial.to(wide.dtype) - wide
     integral = state.integral + error
     change = state.previous - wide
     control = gains.p * error + gains.i * integral + gains.d * change
     return control, PIDState(state.initial, integral, value)
+
+
+def check_state(state: PIDState, value: Tensor) -> None:
+    """Refuse a state that belongs to other values."""
+    if state.initial.shape != value.shape:
+        raise InputError(
+            f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
+            f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
+        )
 
 
 def check_first_layer(name: str) -> None:

@@ -13,7 +13,8 @@ from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import pid_attention
+from pidformer.ops.attention import pid_attention, pid_attention_packed
+from pidformer.ops.short import split_heads
 
 
 class PIDAttention(nn.Module):
@@ -84,20 +85,21 @@ class PIDAttention(nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, PIDState | None]:
-        heads, kv_heads = self.num_heads, self.num_kv_heads
-        packed = self.qkv(x).unflatten(-1, (heads + 2 * kv_heads, self.head_dim)).transpose(1, 2)
-        q, k, v = packed.split((heads, kv_heads, kv_heads), dim=1)  # (B, H | Hkv, N, D)
-        out, state = pid_attention(
-            self.q_norm(q),
-            self.k_norm(k),
-            v,
-            state,
-            acting_gains(self),
-            attn_mask=attn_mask,
-            is_causal=self.is_causal or is_causal,
-            dropout_p=self.attn_drop.p if self.training else 0.0,
-            first_layer=self.first_layer,
-        )
+        kv_heads = self.num_kv_heads
+        packed = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, N, H + 2 Hkv, D)
+        options: dict[str, Any] = {
+            "attn_mask": attn_mask,
+            "is_causal": self.is_causal or is_causal,
+            "dropout_p": self.attn_drop.p if self.training else 0.0,
+            "first_layer": self.first_layer,
+        }
+        gains = acting_gains(self)
+        if isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity):
+            out, state = pid_attention_packed(packed, kv_heads, state, gains, **options)
+        else:
+            q, k, v = split_heads(packed, kv_heads)  # (B, H | Hkv, N, D)
+            q, k = self.q_norm(q), self.k_norm(k)
+            out, state = pid_attention(q, k, v, state, gains, **options)
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         return self.proj_drop(self.proj(merged)), state
 

@@ -10,8 +10,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from pidformer.control.gains import Gains, PIDGains
-from pidformer.control.pid import FirstLayer, PIDState, check_first_layer, pid_step
+from pidformer.control.pid import (
+    FirstLayer,
+    PIDState,
+    check_first_layer,
+    check_state,
+    pid_step,
+)
 from pidformer.errors import InputError
+from pidformer.ops import dispatch
+from pidformer.ops.epilogue import control as control_epilogue
+from pidformer.ops.epilogue import takes_gains
+from pidformer.ops.short import short_attention, short_attention_packed, split_heads
 
 
 def pid_attention(
@@ -39,9 +49,15 @@ def pid_attention(
     The control of a token reads that token alone, so the cache holds nothing new.
 
     The control is computed in float32 or wider and rounded once, into the output's type.
+    `ops.dispatch` says which kernels compute it.
     """
     _check_shapes(q, k, v)
     check_first_layer(first_layer)
+    way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
+    if way == "short":
+        acting = state if gains is not None else None
+        out, v, after = short_attention(q, k, v, acting, gains, is_causal=is_causal, scale=scale)
+        return _after_short(out, v, state, after, gains, first_layer)
     out = F.scaled_dot_product_attention(
         q,
         k,
@@ -57,11 +73,98 @@ def pid_attention(
     if value is None:
         value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
     is_free = state is None and first_layer == "free"
+    if way == "epilogue" and state is not None and out.dtype == value.dtype:
+        return control_epilogue(out, value, state, gains)
     if state is not None and isinstance(gains, PIDGains) and _is_decoding(value):
         control, state = one_token_step(value, state, gains)
     else:
         control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else add_control(out, control)), state
+
+
+def pid_attention_packed(
+    qkv: Tensor,
+    kv_heads: int,
+    state: PIDState | None,
+    gains: Gains | None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    first_layer: FirstLayer = "free",
+) -> tuple[Tensor, PIDState | None]:
+    """`pid_attention` of qkv (B, N, H + 2 Hkv, D): queries, keys, values, as one projection."""
+    q, k, v = split_heads(qkv, kv_heads)
+    if qkv.ndim == 4:
+        check_first_layer(first_layer)
+        way = _way(q, k, v, None, state, gains, attn_mask is not None, dropout_p, None)
+        if way == "short":
+            acting = state if gains is not None else None
+            out, v, after = short_attention_packed(
+                qkv, kv_heads, acting, gains, is_causal=is_causal
+            )
+            return _after_short(out, v, state, after, gains, first_layer)
+    return pid_attention(
+        q,
+        k,
+        v,
+        state,
+        gains,
+        attn_mask=attn_mask,
+        is_causal=is_causal,
+        dropout_p=dropout_p,
+        first_layer=first_layer,
+    )
+
+
+def _way(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    value: Tensor | None,
+    state: PIDState | None,
+    gains: Gains | None,
+    has_mask: bool,
+    dropout_p: float,
+    scale: float | None,
+) -> dispatch.Route:
+    """The way these inputs take through `dispatch`, after checks on what only we know."""
+    if dispatch.selected() == "torch":
+        return "torch"
+    values = value if value is not None else v
+    if state is not None and gains is not None:
+        if values.shape[-2] == q.shape[-2]:
+            check_state(state, values)
+        is_same = state.initial.dtype == state.previous.dtype == values.dtype
+        if not is_same or not takes_gains(gains, values.shape[-3]) or _is_decoding(q):
+            return "torch"
+    return dispatch.route(
+        q,
+        k,
+        v,
+        is_plain=gains is None or state is None,
+        has_mask=has_mask or values is not v,
+        dropout_p=dropout_p,
+        scale=scale,
+        state=state,
+    )
+
+
+def _after_short(
+    out: Tensor,
+    value: Tensor,
+    state: PIDState | None,
+    after: PIDState | None,
+    gains: Gains | None,
+    first_layer: FirstLayer,
+) -> tuple[Tensor, PIDState | None]:
+    """What is left to do behind `short_attention`: the first layer, or nothing."""
+    if gains is None:
+        return out, state
+    if after is not None:
+        return out, after
+    control, first = pid_step(value, None, gains, first_layer)
+    return (out if first_layer == "free" else add_control(out, control)), first
 
 
 def one_token_step(value: Tensor, state: PIDState, gains: PIDGains) -> tuple[Tensor, PIDState]:

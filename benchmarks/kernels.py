@@ -1,0 +1,370 @@
+"""The kernels by themselves: are they right, how long do they take, which tiles are best.
+
+    python -m benchmarks.kernels [check] [time] [tune]      on a CUDA device; default: check, time
+
+`check` compares outputs and gradients with float64 on fresh random numbers and fails loudly.
+`time` gives the median ms of a controlled layer, forward and with backward. `tune` times the
+tiles of `short_attention` one by one; the best belong into `ops/dispatch.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from statistics import median
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+
+from pidformer.control import PIDGains, PIDState
+from pidformer.control.pid import pid_step
+from pidformer.ops import dispatch, epilogue, short
+from pidformer.ops.attention import add_control
+from pidformer.ops.dispatch import Tiles, power_of_two
+
+GAINS = PIDGains(p=0.8, i=0.5, d=0.05, beta=0.1)
+SHAPES = (
+    (256, 3, 197, 64),
+    (512, 3, 65, 64),
+    (256, 6, 197, 64),
+    (256, 12, 197, 64),
+    (8, 16, 1024, 64),
+    (4, 16, 4096, 64),
+)
+LIMIT = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3, torch.float32: 1e-5}
+STEPS, ROUNDS = 5, 9  # steps a graph, replays of it
+NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        print("benchmarks.kernels needs a CUDA device")
+        return
+    sections = {"check": check, "time": timings, "tune": tune}
+    asked = [name for name in sys.argv[1:] if name in sections]
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n", flush=True)
+    for name in asked or ["check", "time"]:
+        sections[name]()
+
+
+# Are they right?
+
+
+def check() -> None:
+    """Every case against float64; raises at the end if any is off."""
+    cases: list[dict[str, Any]] = [
+        {"tokens": n, "dim": d, "dtype": t}
+        for n, d, t in itertools.product(
+            (1, 7, 65, 197, 256), (16, 32, 64, 80, 128), (torch.bfloat16,)
+        )
+    ]
+    cases += [{"tokens": n, "dim": 64, "dtype": torch.float16} for n in (7, 65, 197, 256)]
+    cases += [{"tokens": n, "dim": 64, "dtype": torch.float32} for n in (7, 65, 197)]
+    cases += [{"tokens": n, "dim": 64, "is_causal": True} for n in (7, 65, 197, 256, 512)]
+    cases += [{"tokens": n, "dim": 64, "heads": 4, "kv": 2} for n in (7, 197, 1025)]
+    cases += [{"tokens": 197, "dim": 80, "heads": 4, "kv": 1, "is_causal": True}]
+    cases += [{"tokens": n, "dim": d} for n, d in ((1025, 64), (4096, 64), (1025, 80), (400, 128))]
+    cases += [{"tokens": n, "dim": 64, "learned": True} for n in (197, 1025)]
+    print("| N | D | type | heads | kind | op | output | worst gradient | |\n|" + "---|" * 9)
+    wrong = 0
+    for case in cases:
+        for op in ("short", "epilogue"):
+            wrong += _check_case(op, **case)
+    torch.cuda.synchronize()
+    if wrong:
+        raise SystemExit(f"{wrong} cases are wrong")
+    print("\nall right\n", flush=True)
+
+
+def _check_case(
+    op: str,
+    tokens: int,
+    dim: int,
+    dtype: torch.dtype = torch.bfloat16,
+    heads: int = 3,
+    kv: int = 3,
+    is_causal: bool = False,
+    learned: bool = False,
+) -> bool:
+    is_long = max(16, power_of_two(tokens)) * power_of_two(dim) > dispatch.BACKWARD_TILE
+    with_backward = op == "epilogue" or not is_long
+    if op == "short" and (tokens > dispatch.LONGEST or (dtype == torch.float32 and tokens > 65)):
+        return False
+    kind = ("causal " if is_causal else "") + ("learned" if learned else "fixed")
+    label = f"| {tokens} | {dim} | {NAMES[dtype]} | {heads}/{kv} | {kind} | {op} |"
+    try:
+        found = _errors(op, tokens, dim, dtype, heads, kv, is_causal, learned, with_backward)
+    except Exception as error:  # one case must not end the run
+        print(f"{label} {type(error).__name__}: {str(error)[:300]!r} | | WRONG |", flush=True)
+        return True
+    out, worst, name = found
+    is_wrong = not (out < LIMIT[dtype] and worst < 2 * LIMIT[dtype])
+    shown = f"{worst:.1e} ({name})" if with_backward else "-"
+    print(f"{label} {out:.1e} | {shown} | {'WRONG' if is_wrong else ''} |", flush=True)
+    return is_wrong
+
+
+def _errors(
+    op: str,
+    tokens: int,
+    dim: int,
+    dtype: torch.dtype,
+    heads: int,
+    kv: int,
+    is_causal: bool,
+    learned: bool,
+    with_backward: bool,
+) -> tuple[float, float, str]:
+    """Relative errors of output and integral, of the worst gradient, and which that is."""
+    batch = 2
+    values = (batch, kv, tokens, dim)
+    given = {
+        "qkv": torch.randn(batch, tokens, heads + 2 * kv, dim, device="cuda").to(dtype),
+        "initial": torch.randn(values, device="cuda").to(dtype),
+        "integral": torch.randn(values, device="cuda"),
+        "previous": torch.randn(values, device="cuda").to(dtype),
+        "gains": torch.rand(3, kv, 1, 1, device="cuda"),
+    }
+    grads = [torch.randn(batch, heads, tokens, dim, device="cuda").to(dtype)]
+    grads += [torch.randn(values, device="cuda")]
+    grads += [torch.randn(values, device="cuda").to(dtype) for _ in range(2)]
+
+    def gains_of(inputs: dict[str, Tensor]) -> Any:
+        from pidformer.control.gains import GainTensors
+
+        return GainTensors(*inputs["gains"], GAINS.beta) if learned else GAINS
+
+    def ours(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        state = PIDState(inputs["initial"], inputs["integral"], inputs["previous"])
+        if op == "short":
+            out, _, after = short.short_attention_packed(
+                inputs["qkv"], kv, state, gains_of(inputs), is_causal=is_causal
+            )
+        else:
+            q, k, v = short.split_heads(inputs["qkv"], kv)
+            mixed = sdpa(q, k, v, is_causal=is_causal, enable_gqa=heads != kv)
+            out, after = epilogue.control(mixed, v, state, gains_of(inputs))
+        assert after is not None
+        return out, after.integral, after.initial, after.previous
+
+    def exact(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        q, k, v = short.split_heads(inputs["qkv"], kv)
+        wide_k, wide_v = (x.repeat_interleave(heads // kv, 1) for x in (k, v))
+        score = q @ wide_k.transpose(-2, -1) / dim**0.5
+        if is_causal:
+            later = torch.ones(tokens, tokens, dtype=torch.bool, device="cuda").triu(1)
+            score = score.masked_fill(later, -torch.inf)
+        state = PIDState(inputs["initial"], inputs["integral"], inputs["previous"])
+        control, after = pid_step(v, state, gains_of(inputs))
+        return add_control(score.softmax(-1) @ wide_v, control), *after[1:2], after[0], v
+
+    outs, pulled = [], []
+    for function, wide in ((ours, False), (exact, True)):
+        inputs = {name: x.double() if wide else x.clone() for name, x in given.items()}
+        for x in inputs.values():
+            x.requires_grad_(with_backward)
+        found = function(inputs)
+        outs.append(found)
+        if with_backward:
+            names = [name for name in inputs if learned or name != "gains"]
+            pull = [g.to(x.dtype) for g, x in zip(grads, found, strict=True)]
+            pulled.append(
+                dict(
+                    zip(
+                        names,
+                        torch.autograd.grad(found, [inputs[n] for n in names], pull),
+                        strict=True,
+                    )
+                )
+            )
+    out = max(_relative(a, b) for a, b in zip(outs[0][:2], outs[1][:2], strict=True))
+    if not with_backward:
+        return out, 0.0, ""
+    heads_at = {"q": slice(0, heads), "k": slice(heads, heads + kv), "v": slice(heads + kv, None)}
+    worst = {
+        name: _relative(pulled[0]["qkv"][:, :, part], pulled[1]["qkv"][:, :, part])
+        for name, part in heads_at.items()
+        if tokens > 1 or name == "v"  # one key: its score has no influence
+    }
+    worst |= {n: _relative(pulled[0][n], x) for n, x in pulled[1].items() if n != "qkv"}
+    name = max(worst, key=lambda key: worst[key])
+    return out, worst[name], name
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    return float((found.double() - expected).norm() / expected.norm())
+
+
+# How long do they take?
+
+
+def timings() -> None:
+    """Medians of one controlled layer inside a network: all inputs, and the state, have grads."""
+    print("\n| shape | step | way | ms | to SDPA |\n|---|---|---|---|---|")
+    for shape in SHAPES:
+        for with_backward in (False, True):
+            base = None
+            for label, make in _ways(shape).items():
+                try:
+                    spent = _time(make, shape, with_backward)
+                except Exception as error:
+                    print(f"| {shape} | | {label} | {type(error).__name__}: {str(error)[:200]} | |")
+                    continue
+                base = base or spent
+                step = "forward + backward" if with_backward else "forward"
+                print(
+                    f"| {shape} | {step} | {label} | {spent:.4f} | {spent / base:.2f} |", flush=True
+                )
+    print(flush=True)
+
+
+def _ways(shape: tuple[int, ...]) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
+    heads, tokens = shape[1], shape[2]
+
+    def plain(qkv: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        return (sdpa(*short.split_heads(qkv, heads)),)
+
+    def torch_control(qkv: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = short.split_heads(qkv, heads)
+        control, after = pid_step(v, PIDState(*state), GAINS)
+        return add_control(sdpa(q, k, v), control), after.integral, v, after.initial
+
+    def behind(qkv: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        q, k, v = short.split_heads(qkv, heads)
+        out, after = epilogue.control(sdpa(q, k, v), v, PIDState(*state), GAINS)
+        return out, after.integral, after.previous, after.initial
+
+    def alone(qkv: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
+        return short.short_attention_packed(qkv, heads, None, None)[:1]
+
+    def fused(qkv: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        out, v, after = short.short_attention_packed(qkv, heads, PIDState(*state), GAINS)
+        assert after is not None
+        return out, after.integral, v, after.initial
+
+    ways = {
+        "SDPA": plain,
+        "SDPA + control, compiled": torch.compile(torch_control, dynamic=False),
+        "SDPA + epilogue": behind,
+    }
+    if tokens <= dispatch.LONGEST:
+        ways |= {"short": alone, "short + control": fused}
+    return ways
+
+
+def _time(
+    make: Callable[..., tuple[Tensor, ...]], shape: tuple[int, ...], with_backward: bool
+) -> float:
+    """ms of the GPU: steps recorded as a CUDA graph, so that launches do not count."""
+    batch, heads, tokens, dim = shape
+    qkv = torch.randn(batch, tokens, 3 * heads, dim, device="cuda", dtype=torch.bfloat16)
+    rows = [torch.randn(batch, tokens, heads, dim, device="cuda") for _ in range(3)]
+    initial, integral, previous = (x.transpose(1, 2) for x in rows)
+    inputs = [qkv, initial.bfloat16(), integral, previous.bfloat16()]
+    inputs = [x.requires_grad_(with_backward) for x in inputs]
+    pull: list[Tensor] = []
+
+    def step() -> None:
+        outs = make(*inputs)
+        if not pull:
+            pull.extend(torch.randn_like(x) for x in outs)
+        if with_backward:
+            torch.autograd.grad(outs, inputs if len(outs) > 1 else inputs[:1], pull)
+
+    with torch.set_grad_enabled(with_backward):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(STEPS):
+                step()
+    times = []
+    for _ in range(ROUNDS + 1):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / STEPS)
+    return median(times[1:])
+
+
+# Which tiles?
+
+
+FORWARD_TILES = (  # rows, keys, warps, stages, parts
+    *itertools.product((64,), (32, 64), (4,), (1, 2, 3), (2,)),
+    *itertools.product((64, 128), (128,), (4, 8), (2,), (2,)),
+    *itertools.product((128,), (64,), (8,), (1, 2, 3), (2,)),
+    *((64, 64, 4, 2, 1), (64, 64, 4, 2, 4), (32, 64, 4, 2, 1), (32, 64, 2, 2, 2)),
+)
+BACKWARD_TILES = (  # rows, warps at 256 keys, stages, turned
+    *itertools.product((16, 32), (8,), (1, 2), (True, False)),
+    *itertools.product((64,), (8,), (1, 2), (True,)),
+    *itertools.product((32, 64), (16,), (1,), (True, False)),
+)
+
+
+def tune() -> None:
+    """`short_attention` with control, tiles by tiles; the ten best of each shape."""
+    for shape in ((256, 3, 197, 64), (512, 3, 65, 64), (256, 12, 197, 64)):
+        fused = _ways(shape)["short + control"]
+        found = []
+        for rows, keys, warps, stages, parts in FORWARD_TILES:
+            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, parts=parts)
+            found.append((_try(fused, shape, False, forward_tiles=tiles), tiles))
+        _print_best(f"{shape} forward", found)
+        found = []
+        keys = max(16, power_of_two(shape[2]))
+        for rows, warps, stages, turned in BACKWARD_TILES:
+            warps = warps * keys // 256 or 1
+            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, turned=turned)
+            found.append((_try(fused, shape, True, backward_tiles=tiles), tiles))
+        _print_best(f"{shape} forward + backward", found)
+
+
+def _try(
+    make: Callable[..., tuple[Tensor, ...]],
+    shape: tuple[int, ...],
+    with_backward: bool,
+    **tiles: Tiles,
+) -> float:
+    try:
+        with _tiles(**tiles):
+            return _time(make, shape, with_backward)
+    except Exception as error:
+        print(f"    {tiles}: {type(error).__name__}: {str(error)[:120]}", flush=True)
+        return float("inf")
+
+
+@contextlib.contextmanager
+def _tiles(**tiles: Tiles) -> Iterator[None]:
+    """Within this block these tiles and no others."""
+    with contextlib.ExitStack() as stack:
+        for name, chosen in tiles.items():
+            stack.enter_context(mock.patch.object(dispatch, name, lambda *_, c=chosen: c))
+        yield
+
+
+def _print_best(title: str, found: list[tuple[float, Tiles]]) -> None:
+    print(
+        f"\n{title}\n\n| ms | rows | keys | warps | stages | parts | turned |"
+        "\n|---|---|---|---|---|---|---|"
+    )
+    for spent, tiles in sorted(found, key=lambda pair: pair[0])[:10]:
+        cells = (tiles.rows, tiles.keys, tiles.warps, tiles.stages, tiles.parts, tiles.turned)
+        print(f"| {spent:.4f} | {' | '.join(map(str, cells))} |")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""Which kernels compute the operator: the rules, and the one table of sizes, in one place.
+
+    PIDFORMER_KERNELS=auto|torch|triton        for a whole process
+    with pf.ops.kernels("torch"): ...          for a block of code
+
+"torch" is SDPA and PyTorch's own elementwise kernels, on any device. "triton" takes our kernels
+wherever they can run, with one warning for each reason they cannot. "auto" takes them on CUDA
+devices for the sizes at which they are measured to be faster, silently.
+"""
+# B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._device import DeviceContext
+
+from pidformer.errors import unknown
+
+Kernels = Literal["auto", "torch", "triton"]
+Route = Literal["short", "epilogue", "torch"]
+
+HEAD_DIMS = (16, 128)
+"""Head dims that the kernels take: from, to; between powers of two they are padded."""
+BACKWARD_TILE = 256 * 64
+"""Keys times head dim, both padded, that `short_backward` holds in registers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """Largest number of tokens at which "auto" takes `short_attention`; 0 for never."""
+
+    inference: int
+    training: int
+
+
+# By padded head dim. Longer sequences take SDPA and the control epilogue.
+SHORT = {
+    16: Sizes(inference=512, training=256),
+    32: Sizes(inference=512, training=256),
+    64: Sizes(inference=512, training=256),
+    128: Sizes(inference=512, training=128),
+}
+LONGEST = 512
+"""Tokens that `short_attention` takes when asked by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How a kernel cuts its work: rows (queries) and keys a step, warps, pipeline stages.
+
+    The control of a tile is computed in `parts`, columns after columns: at once it would take 210
+    registers a thread where attention takes 128, and halve what runs at a time. `turned`: dq is
+    made transposed (backward).
+    """
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+    parts: int = 1
+    turned: bool = True
+
+
+def forward_tiles(tokens: int, dim: int) -> Tiles:
+    """Tiles of `short_forward`: padded head dim `dim`."""
+    if tokens <= 32:
+        return Tiles(rows=16, keys=16, warps=2, stages=1)
+    return Tiles(rows=64, keys=64, warps=4, stages=2, parts=max(dim // 32, 1))
+
+
+def backward_tiles(tokens: int, dim: int) -> Tiles:
+    """Tiles of `short_backward`: all keys are one tile."""
+    keys = max(16, power_of_two(tokens))
+    rows = min(32, keys)
+    return Tiles(rows=rows, keys=keys, warps=8 if keys * dim >= 128 * 64 else 4, stages=1)
+
+
+def control_tiles(tokens: int, dim: int) -> Tiles:
+    """Tiles of the control kernels: about 2048 numbers a program."""
+    rows = min(max(2048 // dim, 1), power_of_two(tokens))
+    return Tiles(rows=rows, keys=0, warps=4, stages=1)
+
+
+def power_of_two(number: int) -> int:
+    """The smallest power of two that is not below `number`."""
+    return 1 << max(number - 1, 0).bit_length()
+
+
+def _from_environment() -> Kernels:
+    name = os.environ.get("PIDFORMER_KERNELS", "auto")
+    if name not in get_args(Kernels):
+        raise unknown("PIDFORMER_KERNELS", name, get_args(Kernels))
+    return name  # type: ignore[return-value]
+
+
+_selected: Kernels = _from_environment()
+
+
+def selected() -> Kernels:
+    """The kernels asked for now."""
+    return _selected
+
+
+@contextmanager
+def kernels(name: Kernels) -> Iterator[None]:
+    """Within this block the operator runs on these kernels: "auto", "torch" or "triton"."""
+    global _selected
+    if name not in get_args(Kernels):
+        raise unknown("kernels", name, get_args(Kernels))
+    before, _selected = _selected, name
+    try:
+        yield
+    finally:
+        _selected = before
+
+
+def route(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    is_plain: bool,
+    has_mask: bool,
+    dropout_p: float,
+    scale: float | None,
+    state: tuple[Tensor, ...] | None,
+) -> Route:
+    """Which way these inputs take; `is_plain`: attention alone, there is nothing to control."""
+    if _selected == "torch" or (_selected == "auto" and not q.is_cuda):
+        return "torch"
+    reason = _obstacle(q, v, state)
+    if reason is not None:
+        if _selected == "triton" or reason.startswith("Triton"):
+            _warn_once(reason)
+        return "torch"
+    if _is_short(q, k, v, has_mask, dropout_p, scale):
+        return "short"
+    return "torch" if is_plain else "epilogue"
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    """Whether autograd will ask for a gradient of any of them."""
+    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+
+
+def _is_short(
+    q: Tensor, k: Tensor, v: Tensor, has_mask: bool, dropout_p: float, scale: float | None
+) -> bool:
+    tokens, dim = q.shape[-2], power_of_two(q.shape[-1])
+    if has_mask or dropout_p or k.shape[-2] != tokens or (scale is not None and scale <= 0):
+        return False
+    if not q.dtype == k.dtype == v.dtype or v.shape[-1] != q.shape[-1]:
+        return False
+    is_training = needs_grad(q, k, v)
+    room = _backward_room(q.device.type, q.device.index)
+    if is_training and max(16, power_of_two(tokens)) * dim > room:
+        return False
+    if _selected == "triton":
+        return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
+    sizes = SHORT[dim]
+    most = sizes.training if is_training else sizes.inference
+    return q.dtype != torch.float32 and tokens <= most
+
+
+def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | None:
+    """Why our kernels cannot take these inputs, in one line; None if they can."""
+    if q.ndim != 4:
+        return f"the kernels take (batch, heads, tokens, head dim), got {tuple(q.shape)}"
+    if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
+        return f"the kernels take bfloat16, float16 and float32, got {q.dtype}"
+    if not HEAD_DIMS[0] <= q.shape[-1] <= HEAD_DIMS[1] or v.shape[-1] != q.shape[-1]:
+        return f"the kernels take head dims from 16 to 128, got {q.shape[-1]} and {v.shape[-1]}"
+    if q.numel() == 0:
+        return "nothing to compute"
+    if state is not None and any(x.ndim != 4 or x.device != v.device for x in state):
+        return "the state is not on the device of the values"
+    if _is_transformed():
+        return "under torch.func, forward-mode gradients, export or a function mode only PyTorch's"
+    return _unusable(q.device.type, q.device.index)
+
+
+def _is_transformed() -> bool:
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting()
+    if torch._C._are_functorch_transforms_active():
+        return True
+    if torch.autograd.forward_ad._current_level >= 0:
+        return True
+    # Modes that look at attention (`pidformer.analysis`) must see PyTorch's; a default device is
+    # no such mode.
+    stack = torch.overrides._get_current_function_mode_stack()
+    return any(not isinstance(mode, DeviceContext) for mode in stack)
+
+
+@torch.compiler.assume_constant_result
+def _backward_room(kind: str, index: int | None) -> int:
+    """Keys times head dim that fit; less on devices with little shared memory."""
+    if kind != "cuda":
+        return BACKWARD_TILE
+    shared = torch.cuda.get_device_properties(index).shared_memory_per_block_optin
+    return BACKWARD_TILE if shared >= 160 * 1024 else BACKWARD_TILE // 4
+
+
+_checked: dict[tuple[str, int | None], str | None] = {}
+
+
+@torch.compiler.assume_constant_result
+def _unusable(kind: str, index: int | None) -> str | None:
+    """Why Triton does not run on this device; None if it does. Tried once, on a small problem."""
+    device = (kind, index)
+    if device not in _checked:
+        _checked[device] = _try_triton(torch.device(kind if index is None else f"{kind}:{index}"))
+    return _checked[device]
+
+
+def _try_triton(device: torch.device) -> str | None:
+    if find_spec("triton") is None:
+        return "the kernels need triton, which is not installed"
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"the kernels run on CUDA devices, got {device.type}"
+    if device.type == "cuda" and torch.version.hip is not None:
+        return "the kernels are written for NVIDIA's devices"
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+        return "the kernels need compute capability 8.0"
+    from pidformer.ops.epilogue import control_forward
+
+    try:
+        with torch.no_grad(), unset_fake_temporarily():
+            one = torch.ones(1, 1, 1, 16, device=device)
+            u, _ = control_forward(one, one, one, one, None, None, 1.0, 0.0, 0.0, 0.5)
+            if float(u.sum()) != 8.0:
+                return "Triton gives wrong numbers on this device; PyTorch's kernels are used"
+    except Exception as error:  # whatever a broken compiler or driver raises
+        line = str(error).strip().splitlines() or [""]
+        return f"Triton does not work here ({type(error).__name__}: {line[0][:200]})"
+    return None
+
+
+_warned: set[str] = set()
+
+
+def _warn_once(reason: str) -> None:
+    if torch.compiler.is_compiling() or reason in _warned:
+        return
+    _warned.add(reason)
+    warnings.warn(f"PyTorch's kernels are used: {reason}", stacklevel=4)

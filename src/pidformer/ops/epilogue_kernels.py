@@ -1,0 +1,192 @@
+"""Triton: the control of a tile of rows, forward and backward (import only where Triton is)."""
+# H query heads, Hkv value heads, GROUP = H / Hkv; D head dim, BLOCK_D the power of two above it.
+# Tensors that these kernels write, and gradients, lie in memory as (B, N, heads, D).
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def head_gains(gains, head, heads, p, i, d):
+    """The gains of a value head: from a float32 tensor (3, Hkv), or the three numbers given."""
+    if gains is not None:
+        p = tl.load(gains + head)
+        i = tl.load(gains + heads + head)
+        d = tl.load(gains + 2 * heads + head)
+    return p, i, d
+
+
+@triton.jit
+def load_previous(previous, first, at, mask):
+    """v_{l-1}; None stands for v_0, which it is at the second layer."""
+    if previous is not None:
+        return tl.load(previous + at, mask=mask, other=0.0).to(tl.float32)
+    else:
+        return first
+
+
+@triton.jit
+def control_tile(
+    value, initial, before, integral, integral_new, at, mask, store_mask, p, i, d, beta
+):
+    """p e + i S + d (v_previous - v) of a tile; stores S = S_previous + e at `at`."""
+    error = beta * initial - value
+    total = error
+    if integral is not None:
+        total += tl.load(integral + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(integral_new + at, total.to(integral_new.dtype.element_ty), mask=store_mask)
+    return p * error + i * total + d * (before - value)
+
+
+@triton.jit
+def value_gradient(grad, grad_integral, grad_value, at, mask, p, i, d):
+    """What the control adds to dv_l: g_v - (p + d) g - G with G = i g + g_S.
+
+    g_S and g_v arrive from the layer above; None: nothing does.
+    """
+    change = -(p + d + i) * grad
+    if grad_integral is not None:
+        change -= tl.load(grad_integral + at, mask=mask, other=0.0).to(tl.float32)
+    if grad_value is not None:
+        change += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
+    return change
+
+
+@triton.jit
+def store_state_gradients(
+    grad, grad_integral, grad_initial, d_integral, d_initial, d_previous,
+    at, mask, p, i, d, beta,
+):  # fmt: skip
+    """dS = G, dv_0 = g_v0 + beta (p g + G), dv_{l-1} = d g.
+
+    g_v0 arrives from the layer above. Without d_previous v_{l-1} is v_0: one gradient for both.
+    """
+    total = i * grad
+    if grad_integral is not None:
+        total += tl.load(grad_integral + at, mask=mask, other=0.0).to(tl.float32)
+    if d_integral is not None:
+        tl.store(d_integral + at, total.to(d_integral.dtype.element_ty), mask=mask)
+    initial = beta * (p * grad + total)
+    if grad_initial is not None:
+        initial += tl.load(grad_initial + at, mask=mask, other=0.0).to(tl.float32)
+    if d_previous is not None:
+        tl.store(d_previous + at, (d * grad).to(d_previous.dtype.element_ty), mask=mask)
+    else:
+        initial += d * grad
+    tl.store(d_initial + at, initial.to(d_initial.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def advance(pointer, offset):
+    """The pointer moved on, where there is one."""
+    if pointer is not None:
+        pointer += offset
+    return pointer
+
+
+@triton.jit
+def _tile(tokens, heads, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """Which rows of which value head a program has, and their mask.
+
+    Also where the sample begins in (B, N, Hkv, D), and where in it the rows are: only the first
+    can pass 2^31.
+    """
+    chunks = tl.cdiv(tokens, BLOCK)
+    program = tl.program_id(0)
+    batch = (program // chunks // heads).to(tl.int64)
+    head = program // chunks % heads
+    row = (program % chunks * BLOCK + tl.arange(0, BLOCK))[:, None]
+    column = tl.arange(0, BLOCK_D)[None, :]
+    mask = (row < tokens) & (column < D)
+    sample = batch * tokens * heads * D
+    return batch, head, row, column, sample, (row * heads + head) * D + column, mask
+
+
+@triton.jit
+def control_forward(
+    out, value, initial, previous, integral, gains, u, integral_new,
+    out_b, out_h, out_n, value_b, value_h, value_n,
+    initial_b, initial_h, initial_n, previous_b, previous_h, previous_n,
+    p, i, d, beta, tokens, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    p, i, d = head_gains(gains, head, heads, p, i, d)
+    value += batch * value_b + head * value_h
+    initial += batch * initial_b + head * initial_h
+    now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
+    first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
+    before = load_previous(
+        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+    )
+    control = control_tile(
+        now, first, before, advance(integral, sample), integral_new + sample, at, mask, mask,
+        p, i, d, beta,
+    )  # fmt: skip
+    for member in range(GROUP):
+        query_head = head * GROUP + member
+        source = out + batch * out_b + query_head * out_h
+        mixed = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
+        to = u + sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        tl.store(to, (mixed + control).to(u.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def group_gradient(
+    grad, head, row, column, heads, mask,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """A sample's gradient of the output, (N, H, D), summed over the queries of a value head."""
+    total = tl.zeros([BLOCK, BLOCK_D], dtype=tl.float32)
+    for member in tl.static_range(GROUP):
+        at = (row * heads * GROUP + head * GROUP + member) * D + column
+        total += tl.load(grad + at, mask=mask, other=0.0).to(tl.float32)
+    return total
+
+
+@triton.jit
+def control_backward(
+    grad, grad_integral, grad_value, grad_initial, gains,
+    d_value, d_integral, d_initial, d_previous,
+    p, i, d, beta, tokens, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    _batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    p, i, d = head_gains(gains, head, heads, p, i, d)
+    grad_integral = advance(grad_integral, sample)
+    total = group_gradient(
+        grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
+    )
+    change = value_gradient(total, grad_integral, advance(grad_value, sample), at, mask, p, i, d)
+    store_state_gradients(
+        total, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
+        d_initial + sample, advance(d_previous, sample), at, mask, p, i, d, beta,
+    )  # fmt: skip
+    tl.store(d_value + sample + at, change.to(d_value.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def gain_gradient(
+    grad, value, initial, previous, integral_new, partial,
+    value_b, value_h, value_n, initial_b, initial_h, initial_n,
+    previous_b, previous_h, previous_n,
+    beta, tokens, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Sums of g e, g S and g (v_{l-1} - v_l) over a tile, into partial (programs, 3)."""
+    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    value += batch * value_b + head * value_h
+    initial += batch * initial_b + head * initial_h
+    total = group_gradient(
+        grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
+    )
+    now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
+    first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
+    before = load_previous(
+        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+    )
+    summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
+    to = partial + tl.program_id(0).to(tl.int64) * 3
+    tl.store(to, tl.sum(tl.sum(total * (beta * first - now), 1), 0))
+    tl.store(to + 1, tl.sum(tl.sum(total * summed, 1), 0))
+    tl.store(to + 2, tl.sum(tl.sum(total * (before - now), 1), 0))

@@ -1,0 +1,332 @@
+"""Attention over short sequences with the control in its epilogue: one kernel a layer.
+
+Images have a few hundred tokens: keys and values of a head stay on chip, and what the control
+reads is already there or streams by. Beside q, k, v and u, which attention needs anyway (4 units
+of the values' bytes; the float32 integral counts two), a controlled layer reads v_0, v_{l-1} and
+the integral and writes the integral (6). SDPA and a separate control pass move 13.
+
+Backward reads q, k, v, g (4) and from the layer above the gradients of integral, v_l and v_0 (4);
+it writes dq, dk, dv (3) and those of integral, v_0 and v_{l-1} (4). It keeps q, k, v and one
+float32 a row: neither the output nor anything of the control (fixed gains).
+
+Queries, keys and values come packed, as the one projection makes them, (B, N, H + 2 Hkv, D), and
+so does their gradient. The values that the state carries are views of it; their gradient enters
+the kernel and is added to dv there, not in a pass over the packed tensor.
+"""
+# B batch, H heads, Hkv key/value heads, N tokens, D head dim
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pidformer.control.gains import Gains
+from pidformer.control.pid import PIDState
+from pidformer.ops import dispatch
+from pidformer.ops.dispatch import power_of_two
+from pidformer.ops.epilogue import (
+    Numbers,
+    empty_rows,
+    gain_gradient,
+    given_integral,
+    given_values,
+    kernel_gains,
+    on_device,
+    strides,
+    token_rows,
+    unit_rows,
+    zero_gradient,
+)
+
+_NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
+
+
+def short_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: PIDState | None,
+    gains: Gains | None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, PIDState | None]:
+    """(u, v, next state): controlled if there is a state, else attention alone.
+
+    q (B, H, N, D); k, v (B, Hkv, N, D), any strides; u lies in memory as (B, N, H, D). Hand on
+    the returned v, not the one given: its gradient is then added where dv is made.
+    """
+    return _attention((q, k, v), state, gains, k.shape[1], is_causal, scale)
+
+
+def short_attention_packed(
+    qkv: Tensor,
+    kv_heads: int,
+    state: PIDState | None,
+    gains: Gains | None,
+    *,
+    is_causal: bool = False,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor, PIDState | None]:
+    """`short_attention` of qkv (B, N, H + 2 Hkv, D), whose gradient comes back packed as well."""
+    return _attention((qkv, None, None), state, gains, kv_heads, is_causal, scale)
+
+
+def split_heads(qkv: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views q (B, H, N, D), k and v (B, Hkv, N, D) of a packed (B, N, H + 2 Hkv, D)."""
+    heads = qkv.shape[2] - 2 * kv_heads
+    q, k, v = qkv.transpose(1, 2).split((heads, kv_heads, kv_heads), dim=1)
+    return q, k, v
+
+
+def _attention(
+    inputs: tuple[Tensor, Tensor | None, Tensor | None],
+    state: PIDState | None,
+    gains: Gains | None,
+    kv_heads: int,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[Tensor, Tensor, PIDState | None]:
+    scale = 1 / math.sqrt(inputs[0].shape[-1]) if scale is None else scale
+    initial = previous = integral = tensor = None
+    numbers = _NO_NUMBERS
+    if state is not None and gains is not None:
+        (initial, previous), integral = given_values(state), given_integral(state)
+        tensor, numbers = kernel_gains(gains, kv_heads, inputs[0].device)
+    if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
+        u, total, value, initial = _Short.apply(
+            *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal
+        )
+    else:
+        q, k, value = _unpacked(inputs, kv_heads)
+        u, total, _ = short_forward(
+            q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, False
+        )
+    state = None if initial is None else PIDState(initial, total, value)
+    return u, value, state
+
+
+def _unpacked(
+    inputs: tuple[Tensor, Tensor | None, Tensor | None], kv_heads: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    first, k, v = inputs
+    return split_heads(first, kv_heads) if k is None or v is None else (first, k, v)
+
+
+class _Short(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        first: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        initial: Tensor | None,
+        previous: Tensor | None,
+        integral: Tensor | None,
+        gains: Tensor | None,
+        kv_heads: int,
+        p: float,
+        i: float,
+        d: float,
+        beta: float,
+        scale: float,
+        is_causal: bool,
+    ) -> tuple[Tensor | None, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.kv_heads, ctx.options = kv_heads, (p, i, d, beta, scale, is_causal)
+        ctx.is_controlled, ctx.is_second = initial is not None, previous is None
+        q, key, value = _unpacked((first, k, v), kv_heads)
+        ctx.shape, ctx.dtype = q.shape, q.dtype
+        u, total, lse = short_forward(
+            q, key, value, initial, previous, integral, gains, *ctx.options, True
+        )
+        if gains is None:  # linear in everything else: nothing to keep for the control
+            ctx.save_for_backward(first, k, v, lse, None, None, None, None)
+        else:
+            ctx.save_for_backward(first, k, v, lse, gains, initial, previous, total)
+        return u, (total if ctx.is_controlled else None), value, initial
+
+    @staticmethod
+    def backward(
+        ctx: Any,
+        grad: Tensor | None,
+        grad_integral: Tensor | None,
+        grad_value: Tensor | None,
+        grad_initial: Tensor | None,
+    ) -> tuple[Tensor | None, ...]:
+        if grad is None:  # only the state is part of the loss
+            grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
+        first, k, v, lse, gains, initial, previous, total = ctx.saved_tensors
+        q, key, value = _unpacked((first, k, v), ctx.kv_heads)
+        packed, d_integral, d_initial, d_previous = short_backward(
+            q, key, value, lse, grad, grad_integral, grad_value, grad_initial, gains,
+            ctx.is_controlled, ctx.is_second, *ctx.options,
+        )  # fmt: skip
+        d_gains = None
+        if gains is not None and ctx.needs_input_grad[6]:
+            d_gains = gain_gradient(grad, value, initial, previous, total, ctx.options[3])
+        first_grads = (packed, None, None) if k is None else split_heads(packed, ctx.kv_heads)
+        state_grads: tuple[Tensor | None, ...] = (None, None, None)
+        if ctx.is_controlled:
+            kept = d_integral if ctx.needs_input_grad[5] else None
+            state_grads = (d_initial, None if ctx.is_second else d_previous, kept)
+        return *first_grads, *state_grads, d_gains, *[None] * 7
+
+
+@torch.library.custom_op("pidformer::short_attention", mutates_args=())
+def short_forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial: Tensor | None,
+    previous: Tensor | None,
+    integral: Tensor | None,
+    gains: Tensor | None,
+    p: float,
+    i: float,
+    d: float,
+    beta: float,
+    scale: float,
+    is_causal: bool,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(u, new integral, log2 of each row's weight); the last two empty where not asked for.
+
+    Controlled if `initial` is given. Without autograd, which `short_attention` adds.
+    """
+    from pidformer.ops import short_kernels
+
+    (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
+    q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
+    initial, previous = (None if x is None else unit_rows(x) for x in (initial, previous))
+    u, total, lse = made = _forward_outputs(q, v, initial, integral, with_lse)
+    pad = power_of_two(dim)
+    tiles = dispatch.forward_tiles(tokens, pad)
+    tail = tokens if tokens < tiles.keys else tokens % tiles.keys
+    tail = tiles.keys if is_causal else max(16, power_of_two(tail))
+    with on_device(q):
+        short_kernels.short_forward[(batch * heads * -(-tokens // tiles.rows),)](
+            q, k, v, initial, previous, token_rows(integral), gains,
+            u, None if initial is None else total, lse if with_lse else None,
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+            *strides(initial), *strides(previous),
+            p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
+            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
+            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=min(tail, tiles.keys),
+            PARTS=tiles.parts, CAUSAL=is_causal, PRECISION="ieee",
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+    return made
+
+
+@short_forward.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    initial: Tensor | None,
+    previous: Tensor | None,
+    integral: Tensor | None,
+    gains: Tensor | None,
+    p: float,
+    i: float,
+    d: float,
+    beta: float,
+    scale: float,
+    is_causal: bool,
+    with_lse: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return _forward_outputs(q, v, initial, integral, with_lse)
+
+
+def _forward_outputs(
+    q: Tensor, v: Tensor, initial: Tensor | None, integral: Tensor | None, with_lse: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    kept = torch.float32 if integral is None else integral.dtype
+    nothing = (0, 0, 0, 0)
+    total = empty_rows(q, nothing if initial is None else v.shape, kept)
+    lse = q.new_empty(q.shape[:3] if with_lse else nothing[:3], dtype=torch.float32)
+    return empty_rows(q, q.shape), total, lse
+
+
+@torch.library.custom_op("pidformer::short_attention_backward", mutates_args=())
+def short_backward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    grad_integral: Tensor | None,
+    grad_value: Tensor | None,
+    grad_initial: Tensor | None,
+    gains: Tensor | None,
+    is_controlled: bool,
+    is_second: bool,
+    p: float,
+    i: float,
+    d: float,
+    beta: float,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Packed (B, N, H + 2 Hkv, D) gradient of q, k, v; those of integral, v_0 and v_{l-1}.
+
+    At the second layer v_{l-1} is v_0: one gradient for both, the last one is empty.
+    """
+    from pidformer.ops import short_kernels
+
+    (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
+    q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
+    made = _backward_outputs(q, v, grad_integral, is_controlled, is_second)
+    pad = power_of_two(dim)
+    tiles = dispatch.backward_tiles(tokens, pad)
+    grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
+    with on_device(q):
+        short_kernels.short_backward[(batch * kv_heads,)](
+            q, k, v, lse, *grads, gains, *made[:3], None if is_second else made[3],
+            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
+            p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
+            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
+            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, TURNED=tiles.turned,
+            CAUSAL=is_causal, CONTROL=is_controlled, PRECISION="ieee",
+            num_warps=tiles.warps, num_stages=tiles.stages,
+        )  # fmt: skip
+    return made
+
+
+@short_backward.register_fake
+def _(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lse: Tensor,
+    grad: Tensor,
+    grad_integral: Tensor | None,
+    grad_value: Tensor | None,
+    grad_initial: Tensor | None,
+    gains: Tensor | None,
+    is_controlled: bool,
+    is_second: bool,
+    p: float,
+    i: float,
+    d: float,
+    beta: float,
+    scale: float,
+    is_causal: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    return _backward_outputs(q, v, grad_integral, is_controlled, is_second)
+
+
+def _backward_outputs(
+    q: Tensor, v: Tensor, grad_integral: Tensor | None, is_controlled: bool, is_second: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
+    kept = torch.float32 if grad_integral is None else grad_integral.dtype
+    nothing = (0, 0, 0, 0)
+    shape = v.shape if is_controlled else nothing
+    previous = empty_rows(q, nothing if is_second else shape)
+    packed = q.new_empty((batch, tokens, heads + 2 * kv_heads, dim))
+    return packed, empty_rows(q, shape, kept), empty_rows(q, shape), previous
