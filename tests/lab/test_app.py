@@ -88,7 +88,7 @@ def test_an_address_shows_the_same_to_somebody_else(visit):
 
 
 def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
-    watched = visit("?view=attack&strength=24&digit=4")
+    watched = visit("?view=attack&strength=24&number=4")
     page = watched.page
     page.click("#attack-go")
     page.wait_for_selector("#attack-shown .attacked >> nth=1")
