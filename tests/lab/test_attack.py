@@ -148,7 +148,11 @@ def test_the_python_of_a_view_says_what_the_view_says(home, subject, tmp_path, c
     sets = PictureSets.of([], tmp_path / "pets")
     shown = (
         (AttackKnobs(number=7, attack="fgsm", strength=9), Path("digits"), digit(7)),
-        (AttackKnobs(images="pets", number=1, attack="fgsm"), sets.folders["pets"], sets.picture("pets", 1)),
+        (
+            AttackKnobs(images="pets", number=1, attack="fgsm"),
+            sets.folders["pets"],
+            sets.picture("pets", 1),
+        ),
         (AttackKnobs(attack="noise", strength=3), None, Picture(read_upload(png()))),
     )
     for knobs, folder, picture in shown:
