@@ -181,7 +181,7 @@ def digits_twins(home: Path) -> list[Path]:
     for name in Shelf.of([], home).classifiers:
         Shelf.of([], home).subject(name)  # trains the demo, if it is not there
     if not any(r.kind == "analysis" for run in runs for r in results.read(run)):
-        for words in (["evaluate", "--curve", "fgsm,pgd"], ["analyze"]):
+        for words in (["evaluate", "--curve", "fgsm"], ["analyze"]):
             command = [sys.executable, "-m", "pidformer", words[0], *map(str, runs), *words[1:]]
             subprocess.run(command, check=True, cwd=home, stdout=subprocess.DEVNULL)
     return runs

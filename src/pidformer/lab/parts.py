@@ -55,7 +55,10 @@ CSS = f"""
 .bars .name {{ text-align: right; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .words {{ line-height: 2; overflow-wrap: anywhere; }}
 .words span {{ border-radius: 3px; padding: .12rem 0; white-space: pre-wrap; }}
-.read h4 {{ margin: .6rem 0 0; font-size: .85rem; font-weight: 400; opacity: .8; }}
+.read h2 {{ margin: 0; font-size: 1.05rem; }}
+.read h3 {{ margin: .6rem 0 0; font-size: .85rem; font-weight: 400; opacity: .8; }}
+button[role=tab].selected {{ color: var(--primary-700) !important; }}
+.dark button[role=tab].selected {{ color: var(--primary-300) !important; }}
 .read .words {{ margin: 0; }}
 .scale {{ display: flex; gap: .4rem; align-items: center; font-size: .8rem; margin-top: .8rem; }}
 .scale i {{ flex: 0 1 8rem; height: .7rem; border-radius: 3px;
@@ -70,8 +73,8 @@ CSS = f"""
 @media (max-width: 640px) {{
   .gradio-container {{ padding: .4rem !important; }}
   .gradio-container main.contain, .gradio-container .tabitem {{ padding: 0 !important; }}
-  #knobs > .styler {{ display: grid !important; grid-template-columns: 1fr 1fr; }}
-  #knobs [data-testid=block-info] ~ div, #knobs .info {{ display: none; }}
+  .knobs .form {{ display: grid !important; grid-template-columns: 1fr 1fr; }}
+  .knobs .info-text {{ display: none; }}
   .strip {{ gap: .4rem; }}
   .strip figure {{ flex: 1 1 28%; }}
   .strip img {{ width: 100%; height: auto; aspect-ratio: 1; }}
@@ -103,7 +106,7 @@ window.labCopy = async (text, view) => {
     told.textContent = document.execCommand("copy") ? "copied" : "the browser forbids copying";
     area.remove();
   }
-  setTimeout(() => { told.textContent = ""; }, 2500);
+  setTimeout(() => { told.textContent = ""; }, 1500);
 };
 </script>"""
 ARRIVE = "() => window.labQuery"

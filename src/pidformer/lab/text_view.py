@@ -136,9 +136,9 @@ def text_html(name: str, found: Read) -> str:
     """The tokens that were read, those that were written, each with its colour, and the scale."""
     cost = f"perplexity {found.perplexity:.4g}" if found.losses else "nothing was guessed"
     return (
-        f'<section class="read"><h3>{html.escape(name)}</h3><p>{cost} over {len(found.losses)} '
-        f'guesses</p><h4>read</h4><p class="words">{_spans(found.tokens)}</p>'
-        f'<h4>written</h4><p class="words written">{_spans(found.written)}</p>'
+        f'<section class="read"><h2>{html.escape(name)}</h2><p>{cost} over {len(found.losses)} '
+        f'guesses</p><h3>read</h3><p class="words">{_spans(found.tokens)}</p>'
+        f'<h3>written</h3><p class="words written">{_spans(found.written)}</p>'
         f'<p class="scale"><span>0</span><i></i><span>{REDDEST:g} nats</span></p></section>'
     )
 
@@ -149,8 +149,9 @@ def _spans(tokens: Sequence[Token]) -> str:
         share = 0.0 if token.loss is None else min(1.0, token.loss / REDDEST)
         title = "nothing to guess" if token.loss is None else f"{token.loss:.2f}"
         title += f" for {token.target!r}" if token.target else ""
+        text = token.text.replace("\n", " ↵")  # a line that ends
         spans.append(
             f'<span style="background:rgba(217,98,43,{0.85 * share:.2f})" '
-            f'title="{html.escape(title)}">{html.escape(token.text)}</span>'
+            f'title="{html.escape(title)}">{html.escape(text)}</span>'
         )
     return "".join(spans)
