@@ -31,7 +31,10 @@ from pidformer.lab.static import export_page
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 
-PROMPT = "The value of the expression is a"
+PROMPT = (
+    "If the class defines a method with this name, it is called with the value of the attribute. "
+    "Otherwise, the"
+)
 _MOVE = """async (value) => {
     const before = window.labDrawn, slider = document.querySelector('#knob-p input[type=range]');
     const begun = performance.now();
@@ -155,7 +158,7 @@ def language_twins(home: Path) -> None:
     options = "{hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, "
     options += "intermediate_size: 128, hidden_dropout: 0.1}"
     changes = [f"model.options={options}", "data.name=manual", "data.batch_size=16"]
-    changes += ["text.length=64", "text.min_count=3", "schedule.epochs=6", "optim.lr=4e-3"]
+    changes += ["text.length=64", "text.min_count=3", "schedule.epochs=8", "optim.lr=4e-3"]
     changes += ["train.precision=fp32", f"text.cache={home / 'tokens'}"]
     with tempfile.TemporaryDirectory() as place:
         for split, part in (("train", pages[6:]), ("valid", pages[:3]), ("test", pages[3:6])):
@@ -170,9 +173,8 @@ def language_twins(home: Path) -> None:
 def prose(text: str) -> str:
     """Paragraphs of running text, one a line: no code, tables or headings."""
     parts = (" ".join(part.split()) for part in text.split("\n\n") if not part.startswith("   "))
-    whole = (part for part in parts if len(part) > 80 and part[0].isalpha() and part[-1] in ".:")
-    plain = (part.replace("*", "").replace('"', "").replace("“", "") for part in whole)
-    return "\n".join(part for part in plain if not any(sign in part for sign in "=|_[{<>"))
+    whole = (part for part in parts if len(part) > 60 and part[0].isalpha() and part[-1] in ".:")
+    return "\n".join(part.replace("*", "").replace('"', "") for part in whole)
 
 
 def digits_twins(home: Path) -> list[Path]:
@@ -214,7 +216,7 @@ def screenshots(folder: Path, home: Path) -> None:
         page.click("#results-make")
         page.wait_for_selector("iframe.report-frame")
         _save(page, folder / "lab-results.png")
-        page.goto(lab.address + "?" + urlencode({"view": "text", "prompt": PROMPT, "strength": 2}))
+        page.goto(lab.address + "?" + urlencode({"view": "text", "prompt": PROMPT, "strength": 4}))
         page.wait_for_function("window.labArrived")
         page.click("#text-go")
         page.wait_for_selector("#text-left .read")

@@ -30,7 +30,7 @@ WORDS = (
 EQUATION = """\
 difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
 clear      = the interval leaves out zero"""
-WIDTHS = ["150px", "110px", "150px", "170px", "110px", "80px", "150px"]
+WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 NOTHING = (
     "<p>No run folder was named. Start the lab with some: "
     "<code>pidformer lab --run runs/softmax --run runs/pid</code>, or a folder that contains "
