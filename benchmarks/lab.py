@@ -190,7 +190,7 @@ def digits_twins(home: Path) -> list[Path]:
 
 
 def screenshots(folder: Path, home: Path) -> None:
-    """One PNG a view, in 256 colours to stay small; `home` keeps the models for the next time."""
+    """One PNG a view; `home` keeps the models for the next time."""
     folder.mkdir(parents=True, exist_ok=True)
     home.mkdir(parents=True, exist_ok=True)
     digits = digits_twins(home)
@@ -240,8 +240,7 @@ def _save(page: Page, path: Path) -> None:
     page.wait_for_timeout(1200)
     page.screenshot(path=str(path), full_page=True)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+        image.convert("RGB").save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
