@@ -10,21 +10,31 @@ import argparse
 import json
 import random
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
+from tests import chromium
 
+from pidformer import results
 from pidformer.lab.knobs import Knobs
 from pidformer.lab.runs import Shelf, default_home
 from pidformer.lab.server import open_lab
 from pidformer.lab.static import export_page
+from pidformer.training import load_recipe
+from pidformer.training.run import train
 
-CHROMIUM = "/usr/bin/chromium"
+PROMPT = (
+    "If the class defines a method with this name, it is called with the value of the attribute. "
+    "Otherwise, the"
+)
 _MOVE = """async (value) => {
     const before = window.labDrawn, slider = document.querySelector('#knob-p input[type=range]');
     const begun = performance.now();
@@ -108,7 +118,7 @@ def slider_event(address: str) -> int:
 def measure(seconds: float, visitors: int) -> dict[str, float]:
     """The table."""
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = _browser(playwright)
         still = browser.new_page()
         still.goto(export_page(folder).as_uri())
         exported = still.evaluate(_REDRAW, 40)
@@ -140,42 +150,88 @@ def measure(seconds: float, visitors: int) -> dict[str, float]:
     }
 
 
-def screenshots(folder: Path, runs: list[str]) -> None:
-    """One PNG a view, in 256 colours to stay small."""
-    folder.mkdir(parents=True, exist_ok=True)
-    home = default_home()
+def language_twins(home: Path) -> None:
+    """Two small language models of the manual that comes with Python, unless they are there."""
+    from pydoc_data.topics import topics
+
+    pages = [prose(text) for _, text in sorted(topics.items())]
+    options = "{hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, "
+    options += "intermediate_size: 128, hidden_dropout: 0.1}"
+    changes = [f"model.options={options}", "data.name=manual", "data.batch_size=16"]
+    changes += ["text.length=64", "text.min_count=3", "schedule.epochs=8", "optim.lr=4e-3"]
+    changes += ["train.precision=fp32", f"text.cache={home / 'tokens'}"]
+    with tempfile.TemporaryDirectory() as place:
+        for split, part in (("train", pages[6:]), ("valid", pages[:3]), ("test", pages[3:6])):
+            (Path(place) / f"{split}.txt").write_text("\n".join(part), encoding="utf-8")
+        for name in ("softmax", "pid"):
+            run = home / f"manual-{name}"
+            if not (run / "model.safetensors").exists():
+                recipe = load_recipe(f"novels/{name}.yaml", changes)
+                train(recipe, run, data=place, device="cpu", is_shown=False)
+
+
+def prose(text: str) -> str:
+    """Paragraphs of running text, one a line: no code, tables or headings."""
+    parts = (" ".join(part.split()) for part in text.split("\n\n") if not part.startswith("   "))
+    whole = (part for part in parts if len(part) > 60 and part[0].isalpha() and part[-1] in ".:")
+    return "\n".join(part.replace("*", "").replace('"', "") for part in whole)
+
+
+def digits_twins(home: Path) -> list[Path]:
+    """The demo with a few measurements, for the Results view."""
+    runs = [home / f"digits-{model}" for model in ("softmax", "pid")]
     for name in Shelf.of([], home).classifiers:
         Shelf.of([], home).subject(name)  # trains the demo, if it is not there
+    if not any(r.kind == "analysis" for run in runs for r in results.read(run)):
+        for words in (["evaluate", "--curve", "fgsm"], ["analyze"]):
+            command = [sys.executable, "-m", "pidformer", words[0], *map(str, runs), *words[1:]]
+            subprocess.run(command, check=True, cwd=home, stdout=subprocess.DEVNULL)
+    return runs
+
+
+def screenshots(folder: Path, home: Path) -> None:
+    """One PNG a view; `home` keeps the models for the next time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
+    digits = digits_twins(home)
+    language_twins(home)
+    texts = [home / "manual-softmax", home / "manual-pid"]
     with (
         tempfile.TemporaryDirectory() as place,
-        open_lab([*runs, home], port=0, home=home) as lab,
+        open_lab([*digits, *texts], port=0, home=home) as lab,
         sync_playwright() as playwright,
     ):
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = _browser(playwright)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(lab.address + "?view=controller&p=0.5&i=0.4&tokens=12")
         page.wait_for_function("window.labDrawn")
         _save(page, folder / "lab-controller.png")
-        page.goto(lab.address + "?view=attack&digit=5&strength=30")
+        page.goto(lab.address + "?view=attack&number=5&strength=30")
         page.wait_for_function("window.labArrived")
         page.click("#attack-go")
         page.wait_for_selector("#attack-layers .js-plotly-plot")
         _save(page, folder / "lab-attack.png")
-        page.goto(lab.address + "?view=results")
+        page.goto(lab.address + "?view=results&runs=digits-softmax,digits-pid")
         page.wait_for_function("window.labArrived")
         page.click("#results-make")
         page.wait_for_selector("iframe.report-frame")
         _save(page, folder / "lab-results.png")
-        page.goto(lab.address + "?view=text")
+        page.goto(lab.address + "?" + urlencode({"view": "text", "prompt": PROMPT, "strength": 4}))
         page.wait_for_function("window.labArrived")
-        if page.locator("#text-go").count():
-            page.click("#text-go")
-            page.wait_for_selector("#text-left .read")
-            _save(page, folder / "lab-text.png")
+        page.click("#text-go")
+        page.wait_for_selector("#text-left .read")
+        _save(page, folder / "lab-text.png")
         dark = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
         dark.goto(export_page(place).as_uri() + "#p=0.5&i=0.4&tokens=12")
         _save(dark, folder / "lab-exported.png")
         browser.close()
+
+
+def _browser(playwright: Any) -> Browser:
+    where = chromium.find()
+    if where is None:
+        raise SystemExit("needs chromium on the PATH, or named by PIDFORMER_CHROMIUM")
+    return playwright.chromium.launch(executable_path=where, args=["--no-sandbox"])
 
 
 def _save(page: Page, path: Path) -> None:
@@ -184,8 +240,7 @@ def _save(page: Page, path: Path) -> None:
     page.wait_for_timeout(1200)
     page.screenshot(path=str(path), full_page=True)
     with Image.open(path) as image:
-        small = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-    small.save(path, optimize=True)
+        image.convert("RGB").save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 
@@ -194,10 +249,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--visitors", type=int, default=10)
     parser.add_argument("--screenshots", type=Path, help="write the pictures here instead")
-    parser.add_argument("--run", action="append", default=[], help="runs for the pictures")
+    parser.add_argument("--home", type=Path, default=default_home(), help="keeps their models")
     options = parser.parse_args()
     if options.screenshots:
-        screenshots(options.screenshots, options.run)
+        screenshots(options.screenshots, options.home)
         return
     for name, value in measure(options.seconds, options.visitors).items():
         print(f"{name:<44} {value}")

@@ -2,15 +2,13 @@
 
 import pytest
 
-from tests.report.browser import chromium
+from tests import chromium
 
 
 @pytest.fixture(scope="session")
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    where = chromium()
-    if where is None:
-        pytest.skip("needs chromium on the PATH (Debian: apt install chromium)")
+    where = chromium.needed()
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=where, args=["--no-sandbox"])
         yield browser

@@ -15,13 +15,18 @@ pytest.importorskip("gradio", reason="needs the extra lab")
 from pidformer.cli import main
 from pidformer.errors import InputError
 from pidformer.lab.server import COOKIE, is_local, open_lab
+from tests.report.browser import axe_source
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def lab(home, language_run):
-    with open_lab([home, language_run], port=0, home=home) as running:
+def lab(home, language_run, tmp_path_factory):
+    data = tmp_path_factory.mktemp("sets") / "shades"
+    for split, name in (("train", "dark"), ("train", "light"), ("val", "dark"), ("val", "light")):
+        (data / split / name).mkdir(parents=True)
+        Image.linear_gradient("L").resize((8, 8)).save(data / split / name / "one.png")
+    with open_lab([home, language_run], port=0, home=home, data=data) as running:
         yield running
 
 
@@ -88,7 +93,7 @@ def test_an_address_shows_the_same_to_somebody_else(visit):
 
 
 def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
-    watched = visit("?view=attack&strength=24&digit=4")
+    watched = visit("?view=attack&strength=24&number=4")
     page = watched.page
     page.click("#attack-go")
     page.wait_for_selector("#attack-shown .attacked >> nth=1")
@@ -109,6 +114,44 @@ def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
     assert errors(watched) == [] and watched.outside(lab.address) == []
     kept = [path for path in Path(os.environ["GRADIO_TEMP_DIR"]).rglob("*") if path.is_file()]
     assert all(path.stat().st_size == 0 for path in kept if path.suffix != ".csv")
+
+
+def test_a_picture_of_a_named_set_is_attacked_and_a_model_brings_its_own(visit, lab):
+    watched = visit("?view=attack&images=shades&number=1&strength=4")
+    page = watched.page
+    assert page.input_value("#attack-images input") == "shades"
+    page.get_by_role("radio", name="fgsm").check()
+    page.wait_for_selector("#attack-shown .attacked >> nth=1")
+    assert "(before)" in page.inner_text("#attack-shown")  # no class of the digits
+    page.wait_for_function("location.search.includes('images=shades')")
+    page.focus("#attack-number input[type=range]")
+    page.keyboard.press("Home")
+    page.wait_for_function("!location.search.includes('number=')")
+    page.click("#attack-first input")
+    page.get_by_role("option", name="digits-pid").click()
+    page.wait_for_function("document.querySelector('#attack-images input').value === 'digits'")
+    assert errors(watched) == [] and watched.outside(lab.address) == []
+
+
+@pytest.mark.parametrize("view", ["controller", "attack", "text", "results"])
+def test_address_command_and_python_are_copied(visit, lab, view):
+    watched = visit(
+        f"?view={view}&p=0.7&find=loss", permissions=["clipboard-read", "clipboard-write"]
+    )
+    page = watched.page
+    if view in ("attack", "text"):
+        page.click(f"#{view}-go")
+        page.wait_for_selector(".attacked" if view == "attack" else "#text-left .read")
+    copied = {}
+    for what in ("address", "command", "python"):
+        page.click(f"#{view}-copy-{what}")
+        page.wait_for_function(f"document.getElementById('{view}-copied').textContent === 'copied'")
+        page.wait_for_function(f"document.getElementById('{view}-copied').textContent === ''")
+        copied[what] = page.evaluate("navigator.clipboard.readText()")
+    assert copied["address"].startswith(f"{lab.address}?view={view}")
+    assert copied["command"].startswith("pidformer ")
+    compile(copied["python"], view, "exec")
+    assert errors(watched) == []
 
 
 def test_a_visitor_who_only_arrives_starts_no_work(visit):
@@ -157,6 +200,21 @@ def test_every_view_fits_a_phone_without_complaint(visit, lab):
         page.wait_for_selector("[role=tabpanel]:visible .equation")
         assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
     assert errors(watched) == [] and watched.outside(lab.address) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_breaks_a_rule_of_accessibility(visit, lab, scheme):
+    if axe_source() is None:
+        pytest.skip("needs axe-core-python")
+    page = visit("?view=text&prompt=w1+w3", color_scheme=scheme).page
+    page.click("#text-go")
+    page.wait_for_selector("#text-left .read")
+    page.evaluate(axe_source())
+    rules = "async () => (await axe.run()).violations.map((v) => [v.id, v.nodes[0].html])"
+    for view in ("Text", "Controller", "Attack", "Results"):
+        page.get_by_role("tab", name=view).first.click()
+        page.wait_for_timeout(300)
+        assert page.evaluate(rules) == [], view
 
 
 def test_tabs_are_reached_by_keyboard(visit):

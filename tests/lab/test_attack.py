@@ -1,6 +1,9 @@
 """One image under attack, and pictures from visitors."""
 
 import io
+import shlex
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +11,11 @@ import torch
 from PIL import Image
 
 from pidformer.errors import InputError
-from pidformer.lab.attack import AttackKnobs, amplification, as_input, attack, digit
+from pidformer.lab.attack import AttackKnobs, amplification, as_input, attack
+from pidformer.lab.pictures import HANDFUL, Picture, PictureSets
 from pidformer.lab.runs import Shelf, labels, train_demo
 from pidformer.lab.uploads import MOST_BYTES, read_upload, take_upload
+from pidformer.report.collect import Run
 from pidformer.training import load_recipe
 
 
@@ -18,6 +23,10 @@ def png(width=30, height=20, kind="PNG"):
     kept = io.BytesIO()
     Image.new("RGB", (width, height), "red").save(kept, kind)
     return kept.getvalue()
+
+
+def digit(number):
+    return PictureSets({}).picture("digits", number)
 
 
 @pytest.fixture(scope="module")
@@ -37,23 +46,24 @@ def test_the_demo_is_trained_once_and_tells_how_far_it_is(tmp_path):
 
 
 def test_a_picture_becomes_what_the_model_was_evaluated_with(subject):
-    picture, label = digit(7)
-    image = as_input(subject, picture)
+    picture = digit(7)
+    image = as_input(subject, picture.image)
     from pidformer.data import EvalImages, open_images
 
     (batch,) = EvalImages(open_images("digits", "val"), image_size=8, batch_size=360)
     torch.testing.assert_close(image[0], batch.images[7])
-    assert label == int(batch.targets[7])
+    assert picture.truth(subject.classes) == int(batch.targets[7])
 
 
 @pytest.mark.parametrize("kind", ["fgsm", "pgd", "apgd"])
 def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
-    picture, truth = next(
-        (picture, truth)
-        for picture, truth in map(digit, range(360))
-        if int(subject.model(as_input(subject, picture)).argmax()) == truth
+    picture = next(
+        each
+        for each in map(digit, range(360))
+        if int(subject.model(as_input(subject, each.image)).argmax()) == each.label
     )
-    found = attack(subject, picture, AttackKnobs(attack=kind, strength=20), truth)
+    truth = picture.label
+    found = attack(subject, picture, AttackKnobs(attack=kind, strength=20))
     assert 0 < float(found.change.abs().max()) <= 20 / 255 + 1e-6
     assert found.after[truth] < found.before[truth]
     assert sum(found.after) == pytest.approx(1, abs=1e-5)
@@ -63,13 +73,99 @@ def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
 
 
 def test_without_strength_nothing_changes(subject):
-    found = attack(subject, digit(0)[0], AttackKnobs(strength=0), 0)
+    found = attack(subject, digit(0), AttackKnobs(strength=0))
     assert float(found.change.abs().max()) == 0 and found.before == found.after
 
 
 def test_what_a_visitor_uploads_is_judged_by_what_the_model_said_before(subject):
-    found = attack(subject, read_upload(png()), AttackKnobs(), None)
+    found = attack(subject, Picture(read_upload(png())), AttackKnobs())
     assert found.truth == int(np.argmax(found.before)) and not found.is_known
+
+
+def write_set(folder, classes=("cat", "dog"), count=30):
+    for split in ("train", "val"):
+        for k, name in enumerate(classes):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                color = (7 * number % 256, 40 * k, 200)
+                Image.new("RGB", (9, 9), color).save(folder / split / name / f"{number:02}.png")
+    return folder
+
+
+def run_on(name, task="classification"):
+    return Run(folder=Path("run"), records=(), recipe={"task": task, "data": {"name": name}})
+
+
+def test_pictures_of_a_runs_own_data_are_found_where_they_are(tmp_path, monkeypatch):
+    folder = write_set(tmp_path / "pets")
+    assert PictureSets.of([run_on("pets")]).names == ["digits"]
+    monkeypatch.setenv("PIDFORMER_DATA", str(tmp_path))
+    for name in ("..", "../" + tmp_path.name, str(folder), "absent", ""):  # sets, not places
+        assert PictureSets.of([run_on(name)]).names == ["digits"]
+    assert PictureSets.of([run_on("pets", "segmentation")]).names == ["digits"]
+    sets = PictureSets.of([run_on("pets"), run_on("digits"), run_on("pets")])
+    assert sets.names == ["digits", "pets"] and sets.folders["pets"] == folder
+    shown = [sets.picture("pets", number) for number in range(HANDFUL)]
+    assert len({each.image.tobytes() for each in shown}) == HANDFUL
+    for each in shown:
+        assert each.image.getpixel((0, 0))[1] == 40 * each.label
+        assert each.truth(("cat", "dog")) == each.label and each.truth(("dog", "cat")) is None
+    with pytest.raises(InputError, match="not among the pictures"):
+        sets.picture(str(folder), 0)
+
+
+def test_a_data_folder_is_offered_by_its_name_and_refused_if_it_is_none(tmp_path):
+    write_set(tmp_path / "pets", count=3)
+    sets = PictureSets.of([], tmp_path / "pets")
+    assert sets.names == ["digits", "pets"]
+    assert sets.picture("pets", 7).label == sets.picture("pets", 1).label  # six of them
+    with pytest.raises(InputError, match="no folder at"):
+        PictureSets.of([], tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no image set in"):
+        PictureSets.of([], tmp_path / "empty").picture("empty", 0)
+
+
+def test_a_damaged_picture_of_a_set_is_named(tmp_path):
+    folder = write_set(tmp_path / "pets", count=1)
+    for path in (folder / "val").rglob("*.png"):
+        path.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"val/cat/00.png cannot be read"):
+        PictureSets.of([], folder).picture("pets", 0)
+
+
+def test_the_class_of_a_picture_counts_only_for_models_that_have_it(subject, tmp_path):
+    pet = PictureSets.of([], write_set(tmp_path / "pets", count=1)).picture("pets", 1)
+    assert not attack(subject, pet, AttackKnobs(strength=4)).is_known
+    assert attack(subject, digit(3), AttackKnobs(strength=4)).is_known
+
+
+def test_the_python_of_a_view_says_what_the_view_says(home, subject, tmp_path, capsys, monkeypatch):
+    where = str(home / "digits-pid")
+    write_set(tmp_path / "pets", count=1)
+    (tmp_path / "mine.png").write_bytes(png())
+    monkeypatch.chdir(tmp_path)
+    sets = PictureSets.of([], tmp_path / "pets")
+    shown = (
+        (AttackKnobs(number=7, attack="fgsm", strength=9), Path("digits"), digit(7)),
+        (
+            AttackKnobs(images="pets", number=1, attack="fgsm"),
+            sets.folders["pets"],
+            sets.picture("pets", 1),
+        ),
+        (AttackKnobs(attack="noise", strength=3), None, Picture(read_upload(png()))),
+    )
+    for knobs, folder, picture in shown:
+        exec(knobs.python(where, folder), {})
+        assert capsys.readouterr().out.strip() == attack(subject, picture, knobs).verdict
+
+
+def test_the_command_of_a_view_runs(home, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(home / "digits-pid", "a run")
+    _, *words = shlex.split(AttackKnobs(attack="fgsm", strength=9).command(["a run"], "digits"))
+    code, out, _ = run(*words, "--limit", 20)
+    assert code == 0 and "9/255" in out
 
 
 def test_only_models_of_the_lab_can_be_chosen(home):
@@ -123,8 +219,7 @@ def test_the_similarity_chart_is_valid_plotly(subject):
     pytest.importorskip("gradio")
     from pidformer.lab.attack_view import similarity_figure
 
-    picture, label = digit(7)
-    figure = similarity_figure([attack(subject, picture, AttackKnobs(), label)])
+    figure = similarity_figure([attack(subject, digit(7), AttackKnobs())])
     go.Figure(figure.to_dict())  # checks every property
     with pytest.raises(ValueError):
         go.Figure(figure.to_dict() | {"frames": 3})

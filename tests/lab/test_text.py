@@ -51,3 +51,16 @@ def test_an_empty_prompt_is_refused(language_run):
 def test_a_prompt_in_an_address_is_quoted_in_the_command():
     command = TextKnobs(prompt="it's; rm -rf").command("runs/a b")
     assert command.startswith("pidformer generate 'runs/a b' --prompt 'it'\"'\"'s; rm -rf' ")
+
+
+def test_what_is_written_has_the_loss_of_each_token_on_its_own(language_run):
+    loaded = opened(str(language_run))
+    found = read(loaded, TextKnobs(prompt=PROMPT, tokens=4, strength=5))
+    assert "".join(token.text for token in found.written) == found.continuation
+    context = loaded.tokenizer.encode("".join(token.text for token in found.tokens))
+    for token in found.written:
+        with torch.no_grad():
+            chances = loaded.model(torch.tensor([context])).logits[0, -1].double().softmax(-1)
+        number = 0 if token.text == "\n" else loaded.tokenizer.encode(token.text)[0]
+        assert token.loss == pytest.approx(-float(chances[number].log()), abs=1e-4)
+        context.append(number)

@@ -4,11 +4,11 @@ import html
 import importlib.util
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+from tests import chromium
+
 _RUN = """
 const told = [];
 addEventListener("error", event => told.push(String(event.message)));
@@ -21,10 +21,6 @@ addEventListener("load", () => axe.run(document, {resultTypes: ["violations"]}).
   document.body.append(box);
 }));
 """
-
-
-def chromium():
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
 def axe_source():
@@ -41,7 +37,7 @@ def inspect(page, folder, *, width=1280, dark=False):
     copy.write_text(text.replace("</head>", scripts, 1), encoding="utf-8")
     done = subprocess.run(
         [
-            chromium(),
+            chromium.needed(),
             "--headless",
             "--no-sandbox",
             "--disable-gpu",

@@ -3,12 +3,11 @@
 import pytest
 
 from pidformer.report.write import write_report
-from tests.report.browser import axe_source, chromium, inspect
+from tests.report.browser import axe_source, inspect
 from tests.report.records import twins
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="needs chromium on the PATH"),
     pytest.mark.skipif(axe_source() is None, reason="needs axe-core-python"),
 ]
 

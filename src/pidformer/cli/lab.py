@@ -13,6 +13,9 @@ def lab(
         list[str] | None,
         typer.Option(help="A run folder to attack, read or browse; give it again for more."),
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of an image set to attack pictures of.")
+    ] = None,
     port: Annotated[int, typer.Option(help="0 takes any free one.")] = 7860,
     host: Annotated[
         str, typer.Option(help="127.0.0.1 is this machine alone; any other wants a token.")
@@ -46,6 +49,6 @@ def lab(
             "the token get in, and what they see travels unencrypted",
             err=True,
         )
-    with open_lab(run or [], host=host, port=port, token=token) as server:
+    with open_lab(run or [], host=host, port=port, token=token, data=data) as server:
         typer.echo(f"lab: {server.address}  (Ctrl-C ends it)")
         server.wait()

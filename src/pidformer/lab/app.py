@@ -19,9 +19,15 @@ from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
 
 
-def mount(app: Any, runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> Any:
+def mount(
+    app: Any,
+    runs: Sequence[str | Path] = (),
+    *,
+    home: str | Path | None = None,
+    data: str | Path | None = None,
+) -> Any:
     """Put the lab onto a FastAPI application."""
-    blocks = build(runs, home=home)
+    blocks = build(runs, home=home, data=data)
     return gr.mount_gradio_app(
         app,
         blocks,
@@ -44,12 +50,24 @@ def _theme() -> gr.themes.Base:
         neutral_hue="slate",
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
+    ).set(  # readable for everybody: gradio's greys and blues are a little pale
+        body_text_color_subdued="*neutral_600",
+        block_info_text_color="*neutral_600",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover_dark="*primary_800",
     )
 
 
-def build(runs: Sequence[str | Path] = (), *, home: str | Path | None = None) -> gr.Blocks:
+def build(
+    runs: Sequence[str | Path] = (),
+    *,
+    home: str | Path | None = None,
+    data: str | Path | None = None,
+) -> gr.Blocks:
     """All views, and one event that reads the address when a visitor arrives."""
-    shelf = Shelf.of(runs, home)
+    shelf = Shelf.of(runs, home, data)
     with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "

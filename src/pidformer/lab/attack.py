@@ -7,15 +7,16 @@ import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from PIL import Image
 from torch import Tensor
 
 from pidformer.analysis import token_similarity
-from pidformer.data import open_images
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, unknown
+from pidformer.lab.pictures import DIGITS, Picture
 from pidformer.robustness import Attack, threat_from
 from pidformer.robustness.threat import pixel_text
 from pidformer.subjects import Subject
@@ -33,8 +34,10 @@ class AttackKnobs:
 
     first: str = ""
     second: str = ""
-    digit: int = 0
-    """Which validation image of the digits."""
+    images: str = DIGITS
+    """The set that the image is of."""
+    number: int = 0
+    """Which validation image."""
     attack: str = "pgd"
     strength: int = 16
     """Budget in 1/255."""
@@ -45,8 +48,8 @@ class AttackKnobs:
             raise unknown("attack", self.attack, ATTACKS)
         if not 0 <= self.strength <= HIGHEST:
             raise InputError(f"strength must be 0 to {HIGHEST} (in 1/255), got {self.strength}")
-        if not 0 <= self.digit < 360:
-            raise InputError(f"digit must be 0 to 359, got {self.digit}")
+        if not 0 <= self.number < 360:
+            raise InputError(f"number must be 0 to 359, got {self.number}")
 
     @property
     def threat(self) -> Attack:
@@ -56,23 +59,29 @@ class AttackKnobs:
         more |= {"steps": 20} if self.attack == "apgd" else {}
         return threat_from(self.attack, eps=eps, **more)
 
-    def command(self, names: Sequence[str]) -> str:
-        runs = shlex.join(names) or "RUN"
+    def command(self, names: Sequence[str], folder: str | Path) -> str:
+        """The same attack on all validation images at `folder`."""
         return (
-            f"pidformer evaluate {runs} --curve {self.attack} --eps {self.strength}:{self.strength}"
-            ":1 --data DIR"
+            f"pidformer evaluate {shlex.join(names)} --curve {self.attack} "
+            f"--eps {self.strength}:{self.strength}:1 --data {shlex.quote(str(folder))}"
         )
 
-    def python(self, name: str) -> str:
+    def python(self, name: str, folder: str | Path | None) -> str:
+        """The same attack on the same image, of the set at `folder` or else an upload."""
+        if folder is None:
+            take = "from PIL import Image\n", 'Picture(Image.open("mine.png").convert("RGB"))'
+        else:
+            where = "" if self.images == DIGITS else f"{self.images!r}: {str(folder)!r}"
+            take = "", f"PictureSets({{{where}}}).picture({self.images!r}, {self.number})"
         return (
-            "import torch\n"
-            "from pidformer.robustness import *\n"
+            f"{take[0]}from pidformer.lab.attack import AttackKnobs, attack\n"
+            "from pidformer.lab.pictures import Picture, PictureSets\n"
             "from pidformer.subjects import open_subject\n\n"
             f"subject = open_subject({name!r})\n"
-            f"threat = {self.threat!r}\n"
-            "# images (B, C, H, W) in [0, 1], labels (B,)\n"
-            f"attacked = threat(subject.model, images, labels, seed={self.seed})\n"
-            "print(subject.model(attacked).softmax(-1))\n"
+            f"picture = {take[1]}\n"
+            f"knobs = AttackKnobs(attack={self.attack!r}, strength={self.strength}, "
+            f"seed={self.seed})\n"
+            "print(attack(subject, picture, knobs).verdict)\n"
         )
 
 
@@ -124,19 +133,18 @@ class Attacked:
         return self.classes[number]
 
 
-def attack(
-    subject: Subject, picture: Image.Image, knobs: AttackKnobs, truth: int | None
-) -> Attacked:
-    """Attack one model on one picture. Without a `truth`, what it says of the picture counts."""
-    image = as_input(subject, picture)
+def attack(subject: Subject, picture: Picture, knobs: AttackKnobs) -> Attacked:
+    """Attack one model on one picture.
+
+    If the picture's class is not one of the model's, what it says of the picture counts.
+    """
+    image, truth = as_input(subject, picture.image), picture.truth(subject.classes)
     model = subject.model
     with torch.no_grad():
         before = model(image).float().softmax(-1)[0]
     if not bool(before.isfinite().all()):
         raise InputError(f"{subject.label} gives no finite probabilities for this picture")
     label = int(before.argmax()) if truth is None else truth
-    if label >= len(before):
-        raise InputError(f"{subject.label} has {len(before)} classes, none for this image")
     attacked = image
     if knobs.strength > 0:
         attacked = knobs.threat(model, image, torch.tensor([label]), seed=knobs.seed)
@@ -165,12 +173,6 @@ def as_input(subject: Subject, picture: Image.Image) -> Tensor:
     fitted = fit_for_evaluation(picture, size, subject.crop_ratio)
     shown = fitted.convert("L" if channels == 1 else "RGB")
     return torch.from_numpy(pixels(shown))[None].float() / 255
-
-
-def digit(number: int) -> tuple[Image.Image, int]:
-    """A validation digit and its class."""
-    source = open_images("digits", "val")
-    return source.decode(number), int(source.labels[number])
 
 
 def _similarity(subject: Subject, image: Tensor) -> list[float]:

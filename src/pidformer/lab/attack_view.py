@@ -6,6 +6,7 @@ import base64
 import html
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -19,12 +20,14 @@ from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
 from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.pictures import DIGITS, Picture
 from pidformer.lab.plots import Drawing, scatter
 from pidformer.lab.runs import DEMO, Shelf
 from pidformer.lab.uploads import ENDINGS, take_upload
 from pidformer.report.style import run_colors
 
 NOBODY = "(none)"
+UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
 WORDS = (
     "An attack moves every pixel a little, in the direction that hurts this model most. Each model "
     "is attacked on its own, with its own gradients. The budget eps is the largest change of a "
@@ -40,22 +43,38 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     places = shelf.classifiers
     names = list(places)
     first, second = _defaults(names)
+    sets = shelf.pictures
+    at_first = shelf.own_pictures(first)
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
             one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
             two = gr.Dropdown(
                 [NOBODY, *names], value=second, label="and its twin", elem_id="attack-second"
             )
-            digit = gr.Slider(
-                0, 359, 0, step=1, label="digit", info="of 360", elem_id="attack-digit", buttons=[]
+            images = gr.Dropdown(
+                sets.names,
+                value=at_first,
+                label="pictures of",
+                visible=len(sets.names) > 1,
+                elem_id="attack-images",
+            )
+            number = gr.Slider(
+                0,
+                sets.count(at_first) - 1,
+                0,
+                step=1,
+                label="picture",
+                info="of the validation set",
+                elem_id="attack-number",
+                buttons=[],
             )
             upload = gr.File(
-                label="or a picture of yours (PNG, JPEG, WebP; 8 MB)",
+                label="or your own",
                 file_types=ENDINGS,
-                height=150,
+                height=140,
                 elem_id="attack-upload",
             )
-            said = gr.HTML(elem_id="attack-said", padding=False)
+            said = gr.HTML(UPLOADS, elem_id="attack-said", padding=False)
             kind = gr.Radio(list(ATTACKS), value="pgd", label="attack", elem_id="attack-kind")
             strength = gr.Slider(
                 0,
@@ -74,13 +93,14 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("attack")
     picture = gr.State(None, time_to_live=3600)
-    inputs = [one, two, digit, kind, strength, picture]
+    inputs = [one, two, images, number, kind, strength, picture]
     outputs = [shown, layers, address, command, python]
 
     def go_on(
         first: str,
         second: str,
-        digit: int,
+        images: str,
+        number: int,
         kind: str,
         strength: int,
         picture: Image.Image | None,
@@ -88,19 +108,24 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     ) -> list[Any]:
         twin = "" if second in (NOBODY, first) else second
         knobs = AttackKnobs(
-            first=first, second=twin, digit=int(digit), attack=kind, strength=int(strength)
+            first=first,
+            second=twin,
+            images=images,
+            number=int(number),
+            attack=kind,
+            strength=int(strength),
         )
         chosen = [name for name in (first, twin) if name]
-        address = to_query("attack", knobs)
+        folder = sets.folders.get(images, Path(DIGITS))
         texts = [
-            address,
-            knobs.command([places[name] for name in chosen]),
-            knobs.python(places[first]),
+            to_query("attack", knobs),
+            knobs.command([places[name] for name in chosen], folder),
+            knobs.python(places[first], folder if picture is None else None),
         ]
         try:
             subjects = [shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in chosen]
-            shot, truth = (picture, None) if picture is not None else attacks.digit(knobs.digit)
-            found = [attacks.attack(subject, shot, knobs, truth) for subject in subjects]
+            shot = sets.picture(images, int(number)) if picture is None else Picture(picture)
+            found = [attacks.attack(subject, shot, knobs) for subject in subjects]
         except InputError as error:
             return [message(str(error)), gr.Plot(visible=False), *texts]
         drawn = similarity_figure(found)
@@ -108,20 +133,55 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
 
     def received(path: str | None) -> tuple[Any, str, None]:
         if path is None:
-            return None, "", None
+            return None, UPLOADS, None
         try:
             picture = take_upload(path)
         except InputError as error:
             return None, message(str(error)), None
         size = f"{picture.width} x {picture.height}"
-        return picture, f"<p>Your picture ({size}) is attacked instead of a digit.</p>", None
+        return (
+            picture,
+            f"<p>Your picture ({size}) is attacked; move the slider above to leave it.</p>",
+            None,
+        )
 
-    options: dict[str, Any] = {"api_visibility": "private", "show_progress": "minimal"}
+    def go_back(
+        first: str,
+        second: str,
+        images: str,
+        number: int,
+        kind: str,
+        strength: int,
+        progress: gr.Progress = gr.Progress(),  # noqa: B008
+    ) -> list[Any]:
+        """From an upload to the pictures of the lab."""
+        shown = go_on(first, second, images, number, kind, strength, None, progress)
+        return [None, UPLOADS, *shown]
+
+    def slider(name: str, number: int) -> Any:
+        last = sets.count(name) - 1
+        return gr.Slider(maximum=last, value=min(number, last))
+
+    def follow(model: str, images: str) -> list[Any]:
+        """A model brings its own pictures."""
+        own = shelf.own_pictures(model)
+        return [gr.skip(), gr.skip()] if own == images else [own, slider(own, 0)]
+
+    options: dict[str, Any] = {"api_visibility": "private", "show_progress": "full"}
     upload.upload(received, upload, [picture, said, upload], **options).then(
         go_on, inputs, outputs, concurrency_limit=2, **options
     )
-    digit.release(lambda: (None, ""), None, [picture, said], **QUIET).then(
-        go_on, inputs, outputs, concurrency_limit=2, **options
+    number.input(
+        go_back,
+        inputs[:-1],
+        [picture, said, *outputs],
+        trigger_mode="always_last",
+        concurrency_limit=2,
+        **options,
+    )
+    one.input(follow, [one, images], [images, number], **QUIET)
+    images.input(
+        lambda name: [slider(name, 0), None, UPLOADS], images, [number, picture, said], **QUIET
     )
     button.click(go_on, inputs, outputs, concurrency_limit=2, **options)
     for component in (kind, strength):  # by hand only: a shared address starts no training
@@ -131,15 +191,17 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
 
     def arrive(query: str) -> list[Any]:
         knobs = from_query(AttackKnobs, query)
+        named = knobs.images if knobs.images in sets.names else at_first
         return [
             knobs.first if knobs.first in names else first,
             knobs.second if knobs.second in names else second,
-            knobs.digit,
+            named,
+            slider(named, knobs.number),
             knobs.attack,
             knobs.strength,
         ]
 
-    shared.on_arrival(arrive, inputs[:5])
+    shared.on_arrival(arrive, inputs[:-1])
     return address
 
 

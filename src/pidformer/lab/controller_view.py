@@ -45,7 +45,8 @@ def controller_view(shared: Shared) -> gr.Textbox:
                     )
                     for k in DESIGNS
                 }
-            sliders = [_knob(name) for name in NAMES]
+            with gr.Group(elem_classes="knobs"):
+                sliders = [_knob(name) for name in NAMES]
         with gr.Column(scale=3, min_width=320):
             verdict = gr.HTML(elem_id="verdict")
             gr.HTML(charts_html(), elem_id="charts", padding=False)

@@ -20,13 +20,15 @@ CSS = f"""
 .js-plotly-plot text {{ fill: var(--body-text-color) !important; }}
 .js-plotly-plot .modebar {{ display: none; }}
 .buttons {{ gap: .35rem !important; flex-wrap: wrap; }}
-.buttons > button {{ flex: 1 0 auto !important; width: auto !important; padding: .25rem .5rem;
-  min-width: max-content !important; }}
+.buttons > button {{ flex: 0 0 auto !important; width: auto !important;
+  padding: .25rem .55rem !important; min-width: max-content !important; }}
 .small-head {{ font-size: .85rem; opacity: .8; margin-bottom: -.6rem; }}
 .charts {{ --ink: var(--body-text-color); --soft: var(--body-text-color-subdued);
   --line: var(--border-color-primary); --card: var(--background-fill-secondary);
   --ground: var(--background-fill-primary); }}
-.charts figcaption button {{ border: 1px solid var(--line); border-radius: 6px; padding: 0 .6rem; }}
+.charts figcaption button {{ border: 1px solid var(--line) !important; border-radius: 6px;
+  padding: 0 .6rem !important; font-size: .84rem !important; font-weight: 400 !important;
+  background: var(--card) !important; }}
 .charts figcaption {{ font-size: .84rem; margin-top: .3rem; opacity: .85; }}
 .verdict {{ border-left: 5px solid #8a8f98; background: var(--background-fill-secondary);
   padding: .6rem .9rem; border-radius: 0 6px 6px 0; }}
@@ -53,6 +55,14 @@ CSS = f"""
 .bars .name {{ text-align: right; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }}
 .words {{ line-height: 2; overflow-wrap: anywhere; }}
 .words span {{ border-radius: 3px; padding: .12rem 0; white-space: pre-wrap; }}
+.read h2 {{ margin: 0; font-size: 1.05rem; }}
+.read h3 {{ margin: .6rem 0 0; font-size: .85rem; font-weight: 400; opacity: .8; }}
+button[role=tab].selected {{ color: var(--primary-700) !important; }}
+.dark button[role=tab].selected {{ color: var(--primary-300) !important; }}
+.read .words {{ margin: 0; }}
+.scale {{ display: flex; gap: .4rem; align-items: center; font-size: .8rem; margin-top: .8rem; }}
+.scale i {{ flex: 0 1 8rem; height: .7rem; border-radius: 3px;
+  background: linear-gradient(90deg, rgba(217,98,43,0), rgba(217,98,43,.85)); }}
 .message {{ border-left: 5px solid {BAD}; padding: .5rem .8rem; }}
 .lab-table {{ overflow-x: auto; }}
 .lab-table table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
@@ -60,7 +70,16 @@ CSS = f"""
   border-bottom: 1px solid var(--border-color-primary); vertical-align: top; }}
 .lab-table th:first-child {{ text-align: left; }}
 .lab-table small {{ display: block; opacity: .75; }}
-@media (max-width: 640px) {{ .gradio-container {{ padding: .4rem !important; }} }}
+@media (max-width: 640px) {{
+  .gradio-container {{ padding: .4rem !important; }}
+  .gradio-container main.contain, .gradio-container .tabitem {{ padding: 0 !important; }}
+  .knobs .form {{ display: grid !important; grid-template-columns: 1fr 1fr; }}
+  .knobs .info-text {{ display: none; }}
+  .strip {{ gap: .4rem; }}
+  .strip figure {{ flex: 1 1 28%; }}
+  .strip img {{ width: 100%; height: auto; aspect-ratio: 1; }}
+  .chances {{ flex: 1 0 100%; }}
+}}
 """
 
 
@@ -74,6 +93,20 @@ window.labFollow = (view, query) => {
 window.labTurnTo = (view, query) => {
   if (window.labArrived)
     window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+};
+window.labCopy = async (text, view) => {
+  const told = document.getElementById(view + "-copied");
+  const area = Object.assign(document.createElement("textarea"), { value: text });
+  try {
+    await navigator.clipboard.writeText(text);
+    told.textContent = "copied";
+  } catch {  // not allowed, or the page is not from this machine
+    document.body.append(area);
+    area.select();
+    told.textContent = document.execCommand("copy") ? "copied" : "the browser forbids copying";
+    area.remove();
+  }
+  setTimeout(() => { told.textContent = ""; }, 1500);
 };
 </script>"""
 ARRIVE = "() => window.labQuery"
@@ -103,21 +136,25 @@ class Shared:
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
     """Address, command and Python of what is shown, each with a button that copies it.
 
-    The browser's address follows.
+    The box of the address is not shown: the browser's own address follows it.
     """
-    with gr.Accordion("Share this, or do it yourself", open=False, elem_id=f"{view}-share"):
-        address = gr.Textbox(
-            label="Address of this view",
-            interactive=False,
-            buttons=["copy"],
-            elem_id=f"{view}-address",
-        )
+    address = gr.Textbox(visible=False)
+    with gr.Row(elem_classes="buttons"):
+        buttons = [
+            gr.Button(f"Copy the {what}", size="sm", elem_id=f"{view}-copy-{what.lower()}")
+            for what in ("address", "command", "Python")
+        ]
+    with gr.Accordion("The command and the Python for this", open=False, elem_id=f"{view}-share"):
         command = gr.Code(
             label="Command", language="shell", interactive=False, elem_id=f"{view}-command"
         )
         python = gr.Code(
             label="Python", language="python", interactive=False, elem_id=f"{view}-python"
         )
+    for button, text in zip(buttons, (address, command, python), strict=True):
+        whole = "location.origin + location.pathname + text" if text is address else "text"
+        button.click(None, text, None, js=f"(text) => window.labCopy({whole}, '{view}')", **QUIET)
+    gr.HTML(f'<span id="{view}-copied" role="status"></span>', padding=False)
     follow_address(view, address)
     return address, command, python
 

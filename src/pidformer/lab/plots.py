@@ -30,7 +30,7 @@ class Drawing:
             },
             "template": {},
             "height": HEIGHT,
-            "margin": {"l": 52, "r": 14, "t": 42, "b": 44},
+            "margin": {"l": 52, "r": 14, "t": 68, "b": 44},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
             "font": font,

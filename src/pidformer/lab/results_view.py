@@ -30,6 +30,7 @@ WORDS = (
 EQUATION = """\
 difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
 clear      = the interval leaves out zero"""
+WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 NOTHING = (
     "<p>No run folder was named. Start the lab with some: "
     "<code>pidformer lab --run runs/softmax --run runs/pid</code>, or a folder that contains "
@@ -69,7 +70,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
                 interactive=False,
                 show_label=False,
                 max_height=420,
-                wrap=True,
+                column_widths=WIDTHS,
                 elem_id="results-lines",
             )
             report = gr.HTML(elem_id="results-report", padding=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 from pidformer import results
 from pidformer.errors import InputError
+from pidformer.lab.pictures import DIGITS, PictureSets
 from pidformer.report.collect import Run, collect
 from pidformer.subjects import Subject, open_subject
 from pidformer.training import load_recipe
@@ -36,12 +37,19 @@ class Shelf:
 
     given: tuple[str, ...] = ()
     home: Path = Path()
+    data: Path | None = None
 
     @classmethod
-    def of(cls, given: Sequence[str | Path], home: str | Path | None) -> Shelf:
+    def of(
+        cls,
+        given: Sequence[str | Path],
+        home: str | Path | None,
+        data: str | Path | None = None,
+    ) -> Shelf:
         """Checks at once that all that was named is there."""
-        shelf = cls(tuple(map(str, given)), Path(home) if home is not None else default_home())
-        assert shelf.runs is not None
+        place = Path(home) if home is not None else default_home()
+        shelf = cls(tuple(map(str, given)), place, None if data is None else Path(data))
+        assert shelf.pictures is not None
         return shelf
 
     @cached_property
@@ -49,6 +57,17 @@ class Shelf:
         """Runs at and below the folders that were named."""
         folders = [text for text in self.given if Path(text).exists() or ":" not in text]
         return collect(folders) if folders else []
+
+    @cached_property
+    def pictures(self) -> PictureSets:
+        """Images to attack."""
+        return PictureSets.of(self.runs, self.data)
+
+    def own_pictures(self, name: str) -> str:
+        """The set that a model was trained on, if it is here; the digits otherwise."""
+        run = labels(self.runs).get(name)
+        own = "" if run is None or run.recipe is None else str(run.recipe["data"]["name"])
+        return own if own in self.pictures.folders else DIGITS
 
     def folders(self, task: str) -> dict[str, str]:
         """Folders of the runs of one task, by names that a shared address may carry."""

@@ -145,11 +145,13 @@ def open_lab(
     port: int = 7860,
     token: str | None = None,
     home: str | Path | None = None,
+    data: str | Path | None = None,
 ) -> Lab:
     """Start the lab in a thread. `port=0` takes any free one.
 
     Any other host than this machine needs a token; without one given, one is made. `home` is where
-    the digits demo is trained (default: a folder of the user's cache).
+    the digits demo is trained (default: a folder of the user's cache); `data` an image set to
+    attack pictures of.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -169,7 +171,7 @@ def open_lab(
     if token is not None and len(token) < 8:
         raise InputError("a token must have at least 8 characters, or it can be guessed")
     listener = _listen(host, port)
-    app = mount(FastAPI(openapi_url=None), runs, home=home)
+    app = mount(FastAPI(openapi_url=None), runs, home=home, data=data)
     config = uvicorn.Config(
         Guard(app, token), log_level="warning", lifespan="on", timeout_graceful_shutdown=1
     )

@@ -5,17 +5,18 @@ from __future__ import annotations
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from pidformer.data.text import Perturbation, perturb
+from pidformer.data.text import Perturbation, Tokenizer, perturb
 from pidformer.data.text.perturb import Kind
 from pidformer.errors import InputError, unknown
 from pidformer.language import LanguageModel, load_language
-from pidformer.models.language.generate import generate_text
+from pidformer.models.language.generate import generate_tokens
 
 NOISES = get_args(Kind)
 MOST_CHARACTERS = 2000
@@ -86,6 +87,8 @@ class Read:
     """What a model makes of the prompt."""
 
     tokens: tuple[Token, ...]
+    written: tuple[Token, ...]
+    """The continuation; here a token's loss is its own, and `target` is empty."""
     continuation: str
 
     @property
@@ -123,20 +126,29 @@ def read(loaded: LanguageModel, knobs: TextKnobs) -> Read:
         nll = F.cross_entropy(logits, wanted, reduction="none", ignore_index=-100)
         for place, (loss, target) in enumerate(zip(nll.tolist(), targets, strict=True)):
             losses[place] = None if target == -100 else loss
-    shown = tuple(
-        Token(
-            tokenizer.token_text(int(number)),
-            loss,
-            "" if loss is None else tokenizer.token_text(int(targets[place])),
-        )
-        for place, (number, loss) in enumerate(zip(given.tolist(), losses, strict=True))
-    )
-    continuation = generate_text(
+    new = generate_tokens(
         model,
         tokenizer,
-        tokenizer.decode(given.tolist()),
+        given.tolist(),
         max_tokens=knobs.tokens,
         temperature=knobs.temperature,
         seed=knobs.seed,
     )
-    return Read(shown, continuation)
+    whole = torch.tensor([*given.tolist(), *new])
+    with torch.inference_mode():
+        logits = model(whole[None, :-1]).logits[0, len(given) - 1 :].float()
+    own = F.cross_entropy(logits, whole[len(given) :], reduction="none").tolist()
+    pieces = _pieces(tokenizer, whole.tolist())
+    guessed = ["" if n < 0 else tokenizer.token_text(n) for n in [*targets.tolist(), -1]]
+    return Read(
+        tuple(map(Token, pieces, losses, guessed)),
+        tuple(map(Token, pieces[len(given) :], own)),
+        "".join(pieces[len(given) :]),
+    )
+
+
+def _pieces(tokenizer: Tokenizer, numbers: list[int]) -> list[str]:
+    """Each token as it stands in the running text."""
+    ends = [len(tokenizer.decode(numbers[:k])) for k in range(len(numbers) + 1)]
+    text = tokenizer.decode(numbers)
+    return [text[a:b] for a, b in pairwise(ends)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import gradio as gr
@@ -11,16 +12,29 @@ from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.parts import Shared, explanation, message, sharing_box
 from pidformer.lab.runs import Shelf
-from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, Read, TextKnobs, opened, read
+from pidformer.lab.text import (
+    MOST_CHARACTERS,
+    NOISES,
+    PROMPT,
+    Read,
+    TextKnobs,
+    Token,
+    opened,
+    read,
+)
 
 NOBODY = "(none)"
 WORDS = (
-    "The models read the prompt as noise left it and guess each true token that follows. The "
-    "colour of a token is the loss of that guess: the redder, the more surprised. Then each goes "
-    "on writing from what it has read."
+    "The models read the prompt as noise left it and guess each true token that follows; the "
+    "colour of a token that was read is the loss of that guess. Then each goes on writing from "
+    "what it has read; the colour of a token that was written is its own loss. The redder, the "
+    "more surprised."
 )
 EQUATION = """\
 loss(j) = -log P(true token j + 1 | disturbed tokens 1..j)      perplexity = exp(mean loss)"""
+REDDEST = 10.0
+"""Loss in nats that has the full colour."""
+INVITATION = "<p>Choose, then press the button. What a model reads and writes appears here.</p>"
 NOTHING = (
     "<p>No language model was named. Train one, then start the lab with it: "
     "<code>pidformer train novels/pid.yaml --data DIR --out runs/lm</code>, "
@@ -57,7 +71,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             button = gr.Button("Read and go on", variant="primary", elem_id="text-go")
         with gr.Column(scale=3, min_width=320):
             with gr.Row():
-                left = gr.HTML(elem_id="text-left", min_height=120)
+                left = gr.HTML(INVITATION, elem_id="text-left", min_height=120)
                 right = gr.HTML(elem_id="text-right", min_height=120)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("text")
@@ -93,7 +107,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         return [
             *shown,
             to_query("text", knobs),
-            knobs.command(places[first]),
+            "\n".join(knobs.command(places[name]) for name in (first, twin) if name),
             knobs.python(places[first]),
         ]
 
@@ -119,21 +133,25 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
 
 
 def text_html(name: str, found: Read) -> str:
-    """The tokens, each with the loss of the guess after it, and the continuation."""
+    """The tokens that were read, those that were written, each with its colour, and the scale."""
+    cost = f"perplexity {found.perplexity:.4g}" if found.losses else "nothing was guessed"
+    return (
+        f'<section class="read"><h2>{html.escape(name)}</h2><p>{cost} over {len(found.losses)} '
+        f'guesses</p><h3>read</h3><p class="words">{_spans(found.tokens)}</p>'
+        f'<h3>written</h3><p class="words written">{_spans(found.written)}</p>'
+        f'<p class="scale"><span>0</span><i></i><span>{REDDEST:g} nats</span></p></section>'
+    )
+
+
+def _spans(tokens: Sequence[Token]) -> str:
     spans = []
-    for token in found.tokens:
-        share = 0.0 if token.loss is None else min(1.0, token.loss / 10)
-        title = (
-            "nothing to guess" if token.loss is None else f"{token.loss:.2f} for {token.target!r}"
-        )
-        text = token.text if token.text.strip() != token.text else token.text + " "
+    for token in tokens:
+        share = 0.0 if token.loss is None else min(1.0, token.loss / REDDEST)
+        title = "nothing to guess" if token.loss is None else f"{token.loss:.2f}"
+        title += f" for {token.target!r}" if token.target else ""
+        text = token.text.replace("\n", " ↵")  # a line that ends
         spans.append(
             f'<span style="background:rgba(217,98,43,{0.85 * share:.2f})" '
             f'title="{html.escape(title)}">{html.escape(text)}</span>'
         )
-    cost = f"perplexity {found.perplexity:.4g}" if found.losses else "nothing was guessed"
-    return (
-        f'<section class="read"><h3>{html.escape(name)}</h3><p>{cost} over {len(found.losses)} '
-        f'guesses</p><p class="words">{"".join(spans)}</p><p class="words"><b>'
-        f"{html.escape(found.continuation)}</b></p></section>"
-    )
+    return "".join(spans)

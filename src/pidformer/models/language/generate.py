@@ -30,13 +30,39 @@ def generate_text(
     Lines end where the model ends them, and the text goes on to `max_tokens`. `<unk>` is never
     written. An empty prompt starts at the beginning of a line.
     """
+    tokens = tokenizer.encode(prompt) or [tokenizer.eos_id or 0]
+    writer = _Writer(tokenizer, len(tokens), on_text)
+    generate_tokens(
+        model,
+        tokenizer,
+        tokens,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        streamer=writer,
+    )
+    return writer.text
+
+
+def generate_tokens(
+    model: PIDformerForCausalLM,
+    tokenizer: Tokenizer,
+    tokens: list[int],
+    *,
+    max_tokens: int = 100,
+    temperature: float = 0.8,
+    top_k: int | None = 50,
+    top_p: float | None = None,
+    seed: int = 0,
+    streamer: Any = None,
+) -> list[int]:
+    """The same in tokens: those that follow `tokens`, of which there must be one at least."""
     if max_tokens < 1:
         raise InputError(f"max_tokens must be >= 1, got {max_tokens}")
     if temperature < 0:
         raise InputError(f"temperature must be >= 0, got {temperature}; 0 is greedy")
-    tokens = tokenizer.encode(prompt)
-    if not tokens:
-        tokens = [tokenizer.eos_id or 0]
     config = model.config
     room = config.max_position_embeddings
     if config.position_type == "learned" and len(tokens) + max_tokens > room + 1:
@@ -44,7 +70,6 @@ def generate_text(
             f"a prompt of {len(tokens)} tokens and {max_tokens} more do not fit the {room} "
             "positions that the model has learned; shorten the prompt or lower --max-tokens"
         )
-    writer = _Writer(tokenizer, len(tokens), on_text)
     options: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         options = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}
@@ -54,16 +79,16 @@ def generate_text(
         options["suppress_tokens"] = [banned]
     torch.manual_seed(seed)
     given = torch.tensor([tokens], device=model.device)
-    model.generate(
+    found = model.generate(
         given,
         attention_mask=torch.ones_like(given),
         max_new_tokens=max_tokens,
         eos_token_id=None,
         pad_token_id=tokenizer.eos_id or 0,
-        streamer=writer,
+        streamer=streamer,
         **options,
     )
-    return writer.text
+    return [int(token) for token in found[0, len(tokens) :]]
 
 
 class _Writer:

@@ -1,0 +1,91 @@
+"""Which pictures a visitor can choose: the digits, and a few of each run's own data at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
+
+from pidformer.data import ImageSource, open_images
+from pidformer.data.pictures import UnreadableImage
+from pidformer.data.views import first
+from pidformer.errors import InputError
+from pidformer.report.collect import Run
+
+DIGITS = "digits"
+HANDFUL = 24
+"""Validation images that are offered of a set, the same for all."""
+
+
+class Picture(NamedTuple):
+    """A picture, and what it shows if that is known."""
+
+    image: Image.Image
+    classes: tuple[str, ...] = ()
+    label: int = -1
+
+    def truth(self, classes: Sequence[str] | None) -> int | None:
+        """The label, for a model of the same classes; None for any other."""
+        return self.label if self.label >= 0 and tuple(classes or ()) == self.classes else None
+
+
+@dataclass(frozen=True)
+class PictureSets:
+    """Sets by name. Each is opened when it is first asked for, and only named ones can be."""
+
+    folders: Mapping[str, Path]
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], data: str | Path | None = None) -> PictureSets:
+        """The set at `data`, and those that classifying runs were trained on, where they are found.
+
+        A set NAME of a recipe is looked for at $PIDFORMER_DATA/NAME and ./NAME.
+        """
+        if data is not None and not Path(data).is_dir():
+            raise InputError(f"no folder at {data}; --data names the folder of an image set")
+        names = {
+            str(run.recipe["data"]["name"])
+            for run in runs
+            if run.task == "classification" and run.recipe is not None
+        }
+        found = {} if data is None else {Path(data).resolve().name: Path(data)}
+        around = [Path(place) for place in (os.environ.get("PIDFORMER_DATA"), ".") if place]
+        for name in sorted(names - {DIGITS}):
+            if re.fullmatch(r"\w[\w.-]*", name):  # a recipe names a set, not a place
+                places = [place / name for place in around if (place / name).is_dir()]
+                found |= {name: places[0]} if places and name not in found else {}
+        return cls(found)
+
+    @property
+    def names(self) -> list[str]:
+        return [DIGITS, *self.folders]
+
+    def count(self, name: str) -> int:
+        return 360 if name == DIGITS else HANDFUL
+
+    def picture(self, name: str, number: int) -> Picture:
+        """Validation image `number` of a set; of all but the digits, one of a seeded handful."""
+        if name not in self.names:
+            raise InputError(f"{name!r} is not among the pictures of this lab")
+        if name not in self._opened:
+            if name == DIGITS:
+                self._opened[name] = open_images(DIGITS, "val")
+            else:
+                self._opened[name] = first(open_images(self.folders[name], "val"), HANDFUL, 0)
+        source = self._opened[name]
+        number %= len(source)  # a set may have fewer than a handful
+        try:
+            image = source.decode(number)
+        except UnreadableImage as error:
+            raise InputError(f"{source.name(number)} cannot be read: {error}") from None
+        return Picture(image, source.classes, int(source.labels[number]))
+
+    @cached_property
+    def _opened(self) -> dict[str, ImageSource]:
+        return {}
