@@ -17,6 +17,9 @@ from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.gains import LearnedGains, acting_gains
 from pidformer.ops.attention import pid_attention
+from pidformer.ops.decode import TokenControl
+
+State = PIDState | TokenControl | None
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
@@ -55,13 +58,17 @@ class CausalAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        state: PIDState | None,
+        state: State,
         mask: Mask,
         rotation: Rotation | None,
         cache: Any,
         places: Tensor | None,
         kernels: list[Tensor] | None,
-    ) -> tuple[Tensor, PIDState | None]:
+    ) -> tuple[Tensor, State]:
+        if cache is not None and kernels is None and self._is_decoding(x, state):
+            return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
+        if isinstance(state, TokenControl):
+            state = state.state()
         q, k, value = (
             project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H | Hkv, N, D)
             for project in (self.q_proj, self.k_proj, self.v_proj)
@@ -87,6 +94,47 @@ class CausalAttention(nn.Module):
         )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
 
+    def _is_decoding(self, x: Tensor, state: State) -> bool:
+        """One token, nothing to differentiate, fixed gains; a compiler fuses by itself."""
+        return (
+            x.shape[1] == 1
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not isinstance(state, PIDState)
+            and (self.gains is None or isinstance(self.gains, PIDGains))
+            and self.gain_share is None
+        )
+
+    def _decode(
+        self,
+        x: Tensor,
+        state: TokenControl | None,
+        mask: Mask,
+        rotation: Rotation | None,
+        cache: Any,
+        places: Tensor | None,
+    ) -> tuple[Tensor, TokenControl | None]:
+        """The same for one token behind a cache, in as few operations as there are."""
+        heads = (x.shape[0], -1, 1, self.head_dim)
+        q, k = self.q_proj(x).view(heads), self.k_proj(x).view(heads)
+        gains: PIDGains | None = self.gains  # type: ignore[assignment]
+        if gains is None:
+            value = self.v_proj(x).view(heads)
+        else:
+            if state is None:
+                state = TokenControl(x.shape[0], k.shape[1], self.head_dim, k, self.first_layer)  # type: ignore[arg-type]
+            value = state.values(self.v_proj, x, gains)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
+        keys, values = cache.update(k, value, self.depth, {"cache_position": places})
+        is_grouped = q.shape[1] != k.shape[1]
+        out = F.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask.attn_mask, enable_gqa=is_grouped
+        )
+        if gains is not None:
+            state.add_(out)  # type: ignore[union-attr]
+        return self.o_proj(out.view(x.shape[0], 1, -1)), state
+
 
 class FeedForward(nn.Module):
     """down(act(up x)), or down(silu(gate x) * up x) for "swiglu"; dropout after each part."""
@@ -107,7 +155,7 @@ class FeedForward(nn.Module):
             inner = self.activation(inner)
         else:
             inner = self.activation(self.gate_proj(x)) * inner
-        return self.dropout(self.down_proj(self.dropout(inner)))
+        return dropped(self.dropout, self.down_proj(dropped(self.dropout, inner)))
 
 
 class PIDDecoderBlock(nn.Module):
@@ -132,14 +180,14 @@ class PIDDecoderBlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        state: PIDState | None = None,
+        state: State = None,
         *,
         mask: Mask,
         rotation: Rotation | None = None,
         cache: Any = None,
         places: Tensor | None = None,
         kernels: list[Tensor] | None = None,
-    ) -> tuple[Tensor, PIDState | None]:
+    ) -> tuple[Tensor, State]:
         mixed, state = self.self_attn(
             x if self.is_post_norm else self.attention_norm(x),
             state,
@@ -149,12 +197,17 @@ class PIDDecoderBlock(nn.Module):
             places,
             kernels,
         )
-        mixed = self.dropout(mixed)
+        mixed = dropped(self.dropout, mixed)
         x = x + mixed if self.attention_residual else mixed
         if self.is_post_norm:
             x = self.attention_norm(x)
             return self.mlp_norm(x + self.mlp(x)), state
         return x + self.mlp(self.mlp_norm(x)), state
+
+
+def dropped(dropout: nn.Dropout, x: Tensor) -> Tensor:
+    """Dropout that costs nothing when it does nothing."""
+    return dropout(x) if dropout.training and dropout.p > 0 else x
 
 
 def build_norm(config: PIDformerConfig) -> nn.Module:
