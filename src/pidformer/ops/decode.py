@@ -53,7 +53,7 @@ class TokenControl:
         if step.fold is not None:
             self._rows[SUM].copy_(torch.mv(self._columns, step.fold).view_as(self._rows[SUM]))
         row = self._rows[step.row]
-        weight = None if self._is_autocast else _plain_weight(project)
+        weight = None if self._is_autocast else plain_weight(project)
         if weight is None or not x.dtype == weight.dtype == row.dtype:
             value = project(x)
             row.copy_(value.view_as(row))
@@ -168,7 +168,7 @@ def _start(first: FirstLayer, dtype: torch.dtype, device: torch.device) -> _Step
     return _Step(first, dtype, device, -1, [0.0] * ROWS, None, None)
 
 
-def _plain_weight(project: nn.Module) -> Tensor | None:
+def plain_weight(project: nn.Module) -> Tensor | None:
     """The matrix of a projection that is nothing else: no hook, no adapter, no packed weight."""
     if (
         type(project) is not nn.Linear
