@@ -1,121 +1,104 @@
+"""The decoding kernel, run by Triton's interpreter, against attention and control in torch."""
+
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
 
 from pidformer.control.gains import PIDGains
-from pidformer.control.pid import pid_step
-from pidformer.ops.attention import add_control
-from pidformer.ops.decode import ROWS, TokenControl
+from pidformer.ops.attention import pid_attention
 
-ROWS_OF_TOKENS, HEADS, SIZE, WIDTH = 3, 2, 4, 5
+pytest.importorskip("triton")
 
 
-def compare(gains, first="free", dtype=torch.float64, query_heads=HEADS, device="cpu", **linear):
-    """Both ways through the layers; their largest difference, over the values' size."""
+def inputs(dtype, query_heads, heads, keys, size, device="cpu", rows=2):
     torch.manual_seed(0)
-    state, token, worst = None, None, 0.0
-    for of_layer in gains:
-        project = nn.Linear(WIDTH, HEADS * SIZE, dtype=dtype, device=device, **linear)
-        x = torch.randn(ROWS_OF_TOKENS, 1, WIDTH, dtype=dtype, device=device)
-        out = torch.randn(ROWS_OF_TOKENS, query_heads, 1, SIZE, dtype=dtype, device=device)
-        with torch.no_grad():
-            value = project(x).view(ROWS_OF_TOKENS, HEADS, 1, SIZE)
-            control, state = pid_step(value, state, of_layer, first)
-            expected = add_control(out, control)
-            if token is None:
-                token = TokenControl(ROWS_OF_TOKENS, HEADS, SIZE, x, first)
-            found = token.values(project, x, of_layer)
-            token.add_(out)
-        assert out.dtype == expected.dtype
-        torch.testing.assert_close(found, value)
-        worst = max(worst, float((out - expected).abs().max() / expected.abs().max()))
-    for mine, theirs in zip(token.state(), state, strict=True):
-        torch.testing.assert_close(mine, theirs.to(mine.dtype), rtol=1e-4, atol=1e-4)
-    return worst
+    room = torch.randn(2, rows, keys, heads, size, device=device).to(dtype)  # others' strides too
+    k, v = room.transpose(2, 3).unbind()
+    q, value = (
+        torch.randn(rows, h, 1, size, device=device).to(dtype) for h in (query_heads, heads)
+    )
+    mask = torch.rand(rows, 1, 1, keys, device=device) < 0.6
+    mask[..., :1] = mask.shape[-1] < 200  # of a long row, whole blocks may be hidden
+    mask[..., -1:] = True
+    return q, k, v, value, mask
 
 
-gains_of_a_layer = st.builds(
-    PIDGains,
-    p=st.floats(0, 1),
-    i=st.floats(0, 1),
-    d=st.floats(0, 1),
-    beta=st.floats(0.05, 1),
-)
+def check(decode_attention, device="cpu"):
+    """Three layers of every shape, both readings of the first layer, with and without a mask."""
+    for dtype, limit in ((torch.float32, 1e-5), (torch.bfloat16, 1e-2)):
+        for shape in ((4, 4, 37, 16), (6, 2, 300, 20), (2, 1, 64, 64)):
+            q, k, v, value, mask = inputs(dtype, *shape, device=device)
+            if shape[2] == 300:
+                mask[..., :140] = False
+            for gains in (None, PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)):
+                for first, seen in (("free", mask), ("controlled", None), ("free", mask[:1])):
+                    mine, theirs = None, None
+                    for layer in range(3):
+                        values = value * (1 + layer)
+                        found, mine = decode_attention(
+                            q, k, v, mine, gains, mask=seen, value=values, first_layer=first
+                        )
+                        expected, theirs = pid_attention(
+                            q, k, v, theirs, gains, attn_mask=seen, value=values, first_layer=first
+                        )
+                        error = (found - expected).float().norm() / expected.float().norm()
+                        assert error < limit, (dtype, shape, gains, first, layer, error)
+                        assert found.dtype == expected.dtype and found.shape == expected.shape
+                    if gains is not None:
+                        torch.testing.assert_close(mine.integral, theirs.integral)
 
 
-@settings(deadline=None, max_examples=25)
-@given(
-    gains=st.lists(gains_of_a_layer, min_size=1, max_size=6),
-    first=st.sampled_from(["free", "controlled"]),
-    bias=st.booleans(),
-)
-def test_a_token_is_controlled_as_by_the_controller(gains, first, bias):
-    assert compare(gains, first, bias=bias) < 1e-12
-
-
-@pytest.mark.parametrize("depth", [ROWS - 1, ROWS, ROWS + 1, 3 * ROWS])
-@pytest.mark.parametrize("first", ["free", "controlled"])
-def test_the_sum_is_folded_when_rows_are_used_up(depth, first):
-    assert compare([PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)] * depth, first) < 1e-11
-
-
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-@pytest.mark.parametrize("query_heads", [HEADS, 3 * HEADS])
-def test_groups_of_queries_and_types(dtype, limit, query_heads):
-    gains = [PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)] * 20
-    assert compare(gains, dtype=dtype, query_heads=query_heads) < limit
-
-
-def test_a_sum_in_half_precision_is_kept_wide():
-    """300 errors of -0.5: in bfloat16 the sum would stand still at -128."""
-    gains, project = PIDGains(i=1.0, beta=0.5), nn.Linear(1, 1, bias=False)
-    nn.init.ones_(project.weight)
-    project.bfloat16()
-    x = torch.ones(1, 1, 1, dtype=torch.bfloat16)
-    with torch.no_grad():
-        token = TokenControl(1, 1, 1, x, "free")
-        for _ in range(301):
-            token.values(project, x, gains)
-    assert float(token.state().integral) == -150.0
-
-
-def test_a_projection_with_a_hook_or_of_another_class_is_called():
-    calls = []
-
-    class Twice(nn.Linear):
-        def forward(self, x):
-            calls.append("class")
-            return 2 * super().forward(x)
-
-    hooked = nn.Linear(WIDTH, HEADS * SIZE)
-    hooked.register_forward_hook(lambda module, args, out: calls.append("hook") or 3 * out)
-    gains, x = PIDGains(p=0.5), torch.randn(ROWS_OF_TOKENS, 1, WIDTH)
-    with torch.no_grad():
-        for project in (Twice(WIDTH, HEADS * SIZE), hooked):
-            token = TokenControl(ROWS_OF_TOKENS, HEADS, SIZE, x, "free")
-            found = token.values(project, x, gains)
-            torch.testing.assert_close(found, project(x).view_as(found))
-            torch.testing.assert_close(token.state().initial, found)
-    assert calls == ["class"] * 2 + ["hook"] * 2
-
-
-def test_many_gains_do_not_pile_up():
-    from pidformer.ops.decode import MAX_NEXT, _start
-
-    for k in range(3 * MAX_NEXT):
-        compare([PIDGains(p=k / 100)] * 2)
-    start = _start("free", torch.float64, torch.device("cpu"))
-    assert len(start._next) <= MAX_NEXT
+@pytest.mark.slow
+def test_the_interpreted_kernel_equals_attention_and_control():
+    code = (
+        "import torch, pidformer.ops.decode as decode; from tests.ops.test_decode import check;"
+        "decode._op = lambda: lambda *given: decode.attend(decode.decode_kernel, *given);"
+        "torch.set_grad_enabled(False); check(decode.decode_attention)"
+    )
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_tf32_does_not_touch_the_control():
-    from pidformer.devices import tf32
+@torch.no_grad()
+def test_the_kernel_equals_attention_and_control_on_a_gpu():
+    from pidformer.ops.decode import decode_attention
 
-    gains = [PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)] * 40
-    with tf32():
-        exact = compare(gains, dtype=torch.float32, device="cuda")
-    assert exact < 1e-5
+    check(decode_attention, "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("gains", [None, "0.4,0.3,0.1,0.5"])
+@pytest.mark.parametrize("groups", [4, 2])
+def test_compiled_decoding_on_a_gpu_takes_the_kernel_and_writes_the_same(gains, groups):
+    pytest.importorskip("transformers")
+    from tests.models.language.conftest import some_tokens, tiny_model
+
+    model = tiny_model(gains, num_key_value_heads=groups).cuda()
+    tokens, options = some_tokens().cuda(), {"max_new_tokens": 12, "do_sample": False}
+    expected = model.generate(tokens, eos_token_id=None, **options)
+    found = model.generate(tokens, eos_token_id=None, cache_implementation="static", **options)
+    assert torch.equal(found, expected)
+    graphs = []
+    step = torch.compile(
+        lambda token, cache: model(token, past_key_values=cache, use_cache=True).logits,
+        backend=lambda graph, _: graphs.append(graph) or graph,
+        fullgraph=True,
+    )
+    from transformers import StaticCache
+
+    with torch.no_grad():
+        cache = StaticCache(config=model.config, max_cache_len=16)
+        model(tokens, past_key_values=cache, use_cache=True)
+        step(tokens[:, :1].contiguous(), cache)
+    calls = [node for node in graphs[0].graph.nodes if "decode_attention" in str(node.target)]
+    assert len(calls) == 3

@@ -1,181 +1,199 @@
-"""The controller of one token that is being decoded: one operation a layer.
+"""Attention of one token over a cache with the control in the same Triton kernel.
 
-A step of decoding is bound by how many operations are sent to the device, not by their size. The
-control is linear in the values of the layers so far, with numbers that gains and depth fix:
-
-    u_l = A v_l + sum_m c_lm v_m
-
-So the values of the one token are written by their projection into the rows of one buffer, and
-each layer adds a matrix-vector product of the whole buffer. Rows are bounded: when they are used
-up, the sum of errors is folded into one of them.
+For compiled decoding on a GPU: attention and control, which would be a kernel of its own, are one.
+The softmax twin takes the same kernel without the control. `PIDFORMER_KERNELS=torch` in the
+environment turns it off.
 """
-# B batch, H heads, Hkv key/value heads, D head dim, R rows, n = B Hkv D
+# B batch, H heads, Hkv key/value heads, M keys, D head dim
 
 from __future__ import annotations
 
-from functools import lru_cache
+import os
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pidformer.control.gains import PIDGains
-from pidformer.control.pid import FirstLayer, PIDState
+from pidformer.control.pid import FirstLayer, PIDState, pid_step
 
-ROWS = 16
-SUM = 1
-"""The row of the folded sum; row 0 is v_0, the others hold the values of the last layers."""
-MAX_NEXT = 8
+try:
+    import triton  # type: ignore[import-untyped]
+    import triton.language as tl  # type: ignore[import-untyped]
+except ImportError:  # no GPU build
+    triton = None
 
-
-class TokenControl:
-    """The state of one token on its way through the layers, instead of a `PIDState`.
-
-    A layer calls `values`, which makes its values, then `add_`, which adds its control. For
-    evaluation only: rows are written in place.
-    """
-
-    __slots__ = ("_columns", "_heads", "_is_autocast", "_rows", "_step")
-
-    def __init__(self, rows: int, heads: int, head_dim: int, like: Tensor, first: FirstLayer):
-        """For `rows` tokens side by side, each with `heads` values of `head_dim`, as `like` is."""
-        dtype = torch.promote_types(like.dtype, torch.float32)
-        # Zeros: a row that is not yet written counts with weight 0, and 0 * NaN would be NaN.
-        buffer = torch.zeros(ROWS, rows, heads * head_dim, dtype=dtype, device=like.device)
-        self._rows = buffer.unbind()
-        self._columns = buffer.view(ROWS, -1).t()  # (n, R)
-        self._heads = (rows, heads, 1, head_dim)
-        self._is_autocast = torch.is_autocast_enabled(like.device.type)
-        self._step = _start(first, dtype, like.device)
-
-    def values(self, project: nn.Module, x: Tensor, gains: PIDGains) -> Tensor:
-        """`project(x)` of tokens x (B, 1, C) as values (B, Hkv, 1, D), kept for this layer on."""
-        step = self._step = self._step.then(gains)
-        if step.fold is not None:
-            self._rows[SUM].copy_(torch.mv(self._columns, step.fold).view_as(self._rows[SUM]))
-        row = self._rows[step.row]
-        weight = None if self._is_autocast else plain_weight(project)
-        if weight is None or not x.dtype == weight.dtype == row.dtype:
-            value = project(x)
-            row.copy_(value.view_as(row))
-            return value.view(self._heads)
-        bias, x = project._parameters["bias"], x.reshape(self._heads[0], -1)
-        if bias is None:
-            torch.mm(x, weight.t(), out=row)
-        else:
-            torch.addmm(bias, x, weight.t(), out=row)
-        return row.view(self._heads)
-
-    def add_(self, out: Tensor) -> None:
-        """Add this layer's control to out (B, H, 1, D), in place; rounded once, to its type."""
-        weights = self._step.weights
-        if weights is None:
-            return
-        if out.shape == self._heads and out.dtype == weights.dtype:
-            # A product of matrix and vector: no GPU takes a short format (TF32) for it.
-            out.view(-1).addmv_(self._columns, weights)
-            return
-        rows, heads, _, size = self._heads
-        control = torch.mv(self._columns, weights).view(self._heads)
-        out.view(rows, heads, -1, size).add_(control)  # a value head serves its group of queries
-
-    def state(self) -> PIDState:
-        """The same as the controller's own state, for a layer that goes another way."""
-        step = self._step
-        integral = torch.mv(self._columns, step.sum_weights())
-        return PIDState(
-            self._rows[0].view(self._heads),
-            integral.view(self._heads),
-            self._rows[step.row].view(self._heads),
-        )
+MAX_KEYS = 1024
+"""One program reads all keys of a head: beyond this, SDPA's split over keys is worth more."""
+MAX_HEAD_DIM = 128
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+IS_ON = triton is not None and os.environ.get("PIDFORMER_KERNELS") != "torch"
 
 
-class _Step:
-    """What a layer does: the row of its values, and how much of each row its control holds.
-
-    Steps are made once and found again by following the layers' gains, so that a token costs no
-    transfer to the device and no arithmetic on the host.
-    """
-
-    __slots__ = ("_latest", "_next", "_sums", "device", "dtype", "first", "fold", "row", "weights")
-
-    def __init__(
-        self,
-        first: FirstLayer,
-        dtype: torch.dtype,
-        device: torch.device,
-        row: int,
-        sums: list[float],
-        weights: list[float] | None,
-        fold: list[float] | None,
-    ) -> None:
-        self.first, self.dtype, self.device, self.row = first, dtype, device, row
-        self._sums = sums
-        self.weights = None if weights is None else self._tensor(weights)
-        self.fold = None if fold is None else self._tensor(fold)
-        self._next: dict[PIDGains, _Step] = {}
-        self._latest: tuple[PIDGains | None, _Step] = (None, self)
-
-    def then(self, gains: PIDGains) -> _Step:
-        latest, found = self._latest
-        if latest is gains:  # much cheaper than to look it up
-            return found
-        if gains not in self._next:
-            if len(self._next) >= MAX_NEXT:
-                self._next.clear()
-            self._next[gains] = self._following(gains)
-        found = self._next[gains]
-        self._latest = (gains, found)
-        return found
-
-    def sum_weights(self) -> Tensor:
-        return self._tensor(self._sums)
-
-    def _following(self, gains: PIDGains) -> _Step:
-        """e_l = beta v_0 - v_l; control p e_l + i (sums + e_l) + d (v_{l-1} - v_l)."""
-        p, i, d, beta = gains.p, gains.i, gains.d, gains.beta
-        sums, fold, previous = list(self._sums), None, self.row
-        if previous < 0:  # the first layer
-            row, weights = 0, None
-            if self.first == "controlled":
-                sums[0] = beta - 1
-                weights = [(p + i) * (beta - 1), *[0.0] * (ROWS - 1)]
-            return self._made(row, sums, weights, fold)
-        row = max(previous, SUM) + 1
-        if row == ROWS:
-            fold, row = sums, SUM + 1
-            sums = [0.0] * ROWS
-            sums[SUM] = 1.0
-        error = [0.0] * ROWS
-        error[0], error[row] = beta, -1.0
-        sums = [s + e for s, e in zip(sums, error, strict=True)]
-        weights = [p * e + i * s for e, s in zip(error, sums, strict=True)]
-        weights[previous] += d
-        weights[row] -= d
-        return self._made(row, sums, weights, fold)
-
-    def _made(
-        self, row: int, sums: list[float], weights: list[float] | None, fold: list[float] | None
-    ) -> _Step:
-        return _Step(self.first, self.dtype, self.device, row, sums, weights, fold)
-
-    def _tensor(self, numbers: list[float]) -> Tensor:
-        with torch.inference_mode(False):  # kept for later calls, which may be under other modes
-            return torch.tensor(numbers, dtype=self.dtype, device=self.device)
+def can_decode(q: Tensor, k: Tensor, mask: Tensor | None, gains: object) -> bool:
+    """Whether `decode_attention` takes this; what else there is goes through `pid_attention`."""
+    return (
+        IS_ON
+        and q.is_cuda
+        and q.shape[-2] == 1
+        and k.shape[-2] <= MAX_KEYS
+        and q.shape[-1] <= MAX_HEAD_DIM
+        and q.dtype in DTYPES
+        and q.dtype == k.dtype
+        and not torch.is_grad_enabled()
+        and (mask is None or (mask.dtype == torch.bool and mask.ndim == 4 and mask.shape[1] == 1))
+        and (gains is None or isinstance(gains, PIDGains))
+    )
 
 
-@lru_cache(maxsize=32)
-def _start(first: FirstLayer, dtype: torch.dtype, device: torch.device) -> _Step:
-    return _Step(first, dtype, device, -1, [0.0] * ROWS, None, None)
+def decode_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: PIDState | None,
+    gains: PIDGains | None,
+    *,
+    mask: Tensor | None,
+    value: Tensor,
+    first_layer: FirstLayer = "free",
+) -> tuple[Tensor, PIDState | None]:
+    """`pid_attention` of one token: q (B, H, 1, D), keys (B, Hkv, M, D), value (B, Hkv, 1, D)."""
+    if gains is None:
+        out, _ = _op()(q, k, v, mask, None, None, None, None, 0.0, 0.0, 0.0, 0.0)
+        return out, state
+    if state is None and first_layer == "controlled":  # e_1 = (beta - 1) v_0, and no difference
+        state = PIDState(value, torch.zeros_like(value, dtype=torch.float32), value)
+    elif state is None:
+        out, _ = _op()(q, k, v, mask, None, None, None, None, 0.0, 0.0, 0.0, 0.0)
+        return out, pid_step(value, None, gains, first_layer)[1]
+    numbers = (gains.p, gains.i, gains.d, gains.beta)
+    out, integral = _op()(q, k, v, mask, value, *state, *numbers)
+    return out, PIDState(state.initial, integral, value)
 
 
-def plain_weight(project: nn.Module) -> Tensor | None:
-    """The matrix of a projection that is nothing else: no hook, no adapter, no packed weight."""
-    if (
-        type(project) is not nn.Linear
-        or project._forward_hooks
-        or project._forward_pre_hooks
-        or "forward" in project.__dict__
-    ):
-        return None
-    weight = project._parameters["weight"]
-    return weight if type(weight) is nn.Parameter else None
+def attend(
+    kernel: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None,
+    value: Tensor | None,
+    initial: Tensor | None,
+    integral: Tensor | None,
+    previous: Tensor | None,
+    p: float,
+    i: float,
+    d: float,
+    beta: float,
+) -> tuple[Tensor, Tensor]:
+    """Outputs (B, H, 1, D) and the new sum of errors (B, Hkv, 1, D), float32."""
+    batch, heads, _, size = q.shape
+    groups, keys = k.shape[1], k.shape[2]
+    out = q.new_empty(batch, heads, 1, size)
+    is_controlled = value is not None
+    sums = (
+        q.new_empty(batch, groups, 1, size, dtype=torch.float32)
+        if is_controlled
+        else q.new_empty(0)
+    )
+    given = [x if x is not None else q for x in (value, initial, integral, previous)]
+    strides = [n for x in given for n in (x.stride(0), x.stride(1), x.stride(3))]
+    seen = q if mask is None else mask
+    kernel[(batch * heads,)](
+        q, k, v, seen, *given, out, sums,
+        q.stride(0), q.stride(1), q.stride(3),
+        k.stride(0), k.stride(1), k.stride(2), k.stride(3),
+        v.stride(0), v.stride(1), v.stride(2), v.stride(3),
+        0 if mask is None or mask.shape[0] == 1 else mask.stride(0),
+        1 if mask is None else mask.stride(3),
+        *strides,
+        keys, size**-0.5, p, i, d, beta,
+        HEADS=heads, GROUP=heads // groups, SIZE=size,
+        BLOCK_SIZE=triton.next_power_of_2(size), BLOCK_KEYS=128 if size <= 32 else 64,
+        IS_MASKED=mask is not None, IS_CONTROLLED=is_controlled,
+        num_warps=4,
+    )  # fmt: skip
+    return out, sums
+
+
+if triton is not None:
+
+    @triton.jit
+    def decode_kernel(  # type: ignore[no-untyped-def]
+        q, k, v, seen, value, initial, integral, previous, out, sums,
+        q_b, q_h, q_d, k_b, k_h, k_m, k_d, v_b, v_h, v_m, v_d, seen_b, seen_m,
+        value_b, value_h, value_d, initial_b, initial_h, initial_d,
+        integral_b, integral_h, integral_d, previous_b, previous_h, previous_d,
+        keys, scale, p, i, d, beta,
+        HEADS: tl.constexpr, GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+        BLOCK_KEYS: tl.constexpr, IS_MASKED: tl.constexpr, IS_CONTROLLED: tl.constexpr,
+    ):  # fmt: skip
+        """One program a query head: softmax over blocks of keys with a running maximum."""
+        row = (tl.program_id(0) // HEADS).to(tl.int64)
+        head = tl.program_id(0) % HEADS
+        group = head // GROUP
+        at = tl.arange(0, BLOCK_SIZE)
+        is_in = at < SIZE
+        query = tl.load(q + row * q_b + head * q_h + at * q_d, mask=is_in, other=0.0)
+        query = query.to(tl.float32) * scale
+        k += row * k_b + group * k_h
+        v += row * v_b + group * v_h
+        largest = -1.0e30
+        total = 0.0
+        found = tl.zeros((BLOCK_SIZE,), dtype=tl.float32)
+        for start in range(0, keys, BLOCK_KEYS):
+            key = start + tl.arange(0, BLOCK_KEYS)
+            is_seen = key < keys
+            if IS_MASKED:
+                shown = tl.load(seen + row * seen_b + key * seen_m, mask=is_seen, other=0)
+                is_seen = is_seen & (shown != 0)
+            both = is_seen[:, None] & is_in[None, :]
+            block = tl.load(k + key[:, None] * k_m + at[None, :] * k_d, mask=both, other=0.0)
+            score = tl.sum(block.to(tl.float32) * query[None, :], axis=1)
+            score = tl.where(is_seen, score, -1.0e30)
+            now = tl.maximum(largest, tl.max(score, axis=0))
+            weight = tl.where(is_seen, tl.exp(score - now), 0.0)
+            fade = tl.exp(largest - now)
+            block = tl.load(v + key[:, None] * v_m + at[None, :] * v_d, mask=both, other=0.0)
+            found = found * fade + tl.sum(weight[:, None] * block.to(tl.float32), axis=0)
+            total = total * fade + tl.sum(weight, axis=0)
+            largest = now
+        found = found / total
+        if IS_CONTROLLED:
+            own = tl.load(
+                value + row * value_b + group * value_h + at * value_d, mask=is_in, other=0.0
+            ).to(tl.float32)
+            first = tl.load(
+                initial + row * initial_b + group * initial_h + at * initial_d,
+                mask=is_in, other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            before = tl.load(
+                previous + row * previous_b + group * previous_h + at * previous_d,
+                mask=is_in, other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            summed = tl.load(
+                integral + row * integral_b + group * integral_h + at * integral_d,
+                mask=is_in, other=0.0,
+            ).to(tl.float32)  # fmt: skip
+            error = beta * first - own
+            summed += error
+            found += p * error + i * summed + d * (before - own)
+            if head % GROUP == 0:
+                place = (row * (HEADS // GROUP) + group) * SIZE + at
+                tl.store(sums + place, summed, mask=is_in)
+        place = (row * HEADS + head) * SIZE + at
+        tl.store(out + place, found.to(out.dtype.element_ty), mask=is_in)
+
+    @torch.library.triton_op(
+        "pidformer::decode_attention",
+        mutates_args=(),
+        schema="(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? value, Tensor? initial, "
+        "Tensor? integral, Tensor? previous, float p, float i, float d, float beta) "
+        "-> (Tensor, Tensor)",
+    )
+    def _decode_attention(*given: Any) -> tuple[Tensor, Tensor]:
+        return attend(torch.library.wrap_triton(decode_kernel), *given)
+
+
+def _op() -> Any:
+    return torch.ops.pidformer.decode_attention

@@ -148,14 +148,20 @@ def tensor_bytes(value, seen=None) -> int:
 
 
 @pytest.mark.slow
-def test_a_compiled_static_step_equals_eager():
-    model, tokens = tiny_model("0.4,0.3,0.1,0.5"), some_tokens()
-    expected = by_hand(model, tokens, 6)
-    model.forward = torch.compile(model.forward, backend="aot_eager", fullgraph=True)
-    found = model.generate(
-        tokens, cache_implementation="static", **(GREEDY | {"max_new_tokens": 6})
+def test_a_compiled_static_step_equals_eager_and_compiles_once(gains):
+    model, tokens = tiny_model(gains, num_hidden_layers=2), some_tokens()
+    expected, graphs = by_hand(model, tokens, 6), []
+    model.forward = torch.compile(
+        model.forward, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True
     )
-    assert torch.equal(found, expected)
+    for _ in range(2):
+        found = model.generate(
+            tokens, cache_implementation="static", **(GREEDY | {"max_new_tokens": 6})
+        )
+        assert torch.equal(found, expected)
+    assert len(graphs) == 2  # the prompt, and a step
+    inputs = [node for node in graphs[1].graph.nodes if node.op == "placeholder"]
+    assert all(isinstance(node.meta["example_value"], torch.Tensor) for node in inputs)
 
 
 class Dispatches(TorchDispatchMode):
