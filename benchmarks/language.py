@@ -1,11 +1,21 @@
 """Language: sliding evaluation in batches against one target at a time, and decoding with a cache.
 
-    python -m benchmarks.language [--device cuda] [--tokens 20000] [--naive 200] [--steps 200]
+    python -m benchmarks.language [--only sliding|decode] [--device cuda] [--rows 1,16,64]
+        [--modes eager,graph,compiled,static] [--steps 200] [--rounds 7]
 
 The paper's model (16 layers of width 128, adaptive softmax over 267,735 words) on random tokens.
+
 Sliding: windows of 256 in batches, only the last place projected, against the reference way, one
 window at a time with the softmax at all 256 places; the naive time is of `--naive` targets and
-scaled. Decoding: the PID model and its softmax twin take turns, median of the rounds.
+scaled. The largest difference of a target's loss between the two ways stands beside it.
+
+Decoding: the PID model and its softmax twin take turns after a warm-up; median of the rounds, and
+the smallest and largest ratio of a round. Modes:
+
+    eager     generate, a cache that grows
+    static    generate, cache_implementation="static": Hugging Face compiles the step on a GPU
+    graph     the eager step with a static cache in a CUDA graph, greedy, nothing on the host
+    compiled  torch.compile(mode="reduce-overhead", fullgraph=True) of the same step
 """
 
 from __future__ import annotations
@@ -15,41 +25,60 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from transformers import StaticCache
 
 from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.training.perplexity import window_nll
 
 WINDOW = 256
+PROMPT = 16
+MODES = ("eager", "graph", "compiled", "static")
 
 
 def main() -> None:
     options = _options()
     device = torch.device(options.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"Paper's language model, {name}, window {WINDOW}\n")
+    print(f"Paper's language model, {name}, torch {torch.__version__}, window {WINDOW}\n")
+    if options.only != "decode":
+        _compare_sliding(device, options)
+    if options.only != "sliding":
+        _compare_decoding(device, options)
+
+
+def _compare_sliding(device: torch.device, options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     model = _model(device, gains="lm")
     tokens = torch.randint(0, model.config.vocab_size, (options.tokens + 1,), device=device)
     few = tokens[: WINDOW + options.naive + 1]
-    _naive(model, few[: WINDOW + 5])  # a warm-up
-    print("| sliding evaluation | precision | targets/s | one window at a time | ratio |")
-    print("|---|---|---|---|---|")
-    for name in ("fp32", "tf32", "bf16") if device.type == "cuda" else ("fp32",):
+    print("| sliding evaluation | precision | targets/s | naive | ratio | largest difference |")
+    print("|---|---|---|---|---|---|")
+    is_gpu = device.type == "cuda"
+    ways = [("eager", name) for name in (("fp32", "tf32", "bf16") if is_gpu else ("fp32",))]
+    if options.compile:
+        ways.append(("compiled blocks", "fp32"))
+    naive: dict[str, tuple[float, Tensor]] = {}
+    for way, name in ways:
         with _precision(name, device):
-            naive = _seconds(lambda: _naive(model, few), device) / options.naive
+            if name not in naive:  # before anything is compiled
+                _naive(model, few[: WINDOW + 5])  # a warm-up
+                naive[name] = _timed(lambda: _naive(model, few), device)
+            if way != "eager":
+                for block in model.model.layers:
+                    block.compile()
             _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
-            spent = _seconds(lambda: _batched(model, tokens, options.batch), device)
-        batched = spent / options.tokens
-        row = f"{name} | {1 / batched:,.1f} | {1 / naive:,.1f} | {naive / batched:.0f}"
-        print(f"| batches of {options.batch} | {row} |", flush=True)
+            spent, nll = _timed(lambda: _batched(model, tokens, options.batch), device)
+        alone, expected = naive[name][0] / options.naive, naive[name][1]
+        apart = float((nll[WINDOW : WINDOW + len(expected)] - expected).abs().max())
+        fast = options.tokens / spent
+        row = f"{name} | {fast:,.1f} | {1 / alone:,.1f} | {fast * alone:.1f} | {apart:.1e}"
+        print(f"| {way}, batches of {options.batch} | {row} |", flush=True)
     print()
-    print("| decoding, cache | batch | tokens/s | PID / softmax |\n|---|---|---|---|")
-    for cache in ("dynamic", "static") if options.static else ("dynamic",):
-        _compare_decoding(device, options, cache)
 
 
 def _precision(name: str, device: torch.device) -> AbstractContextManager[object]:
@@ -58,77 +87,160 @@ def _precision(name: str, device: torch.device) -> AbstractContextManager[object
     return tf32() if name == "tf32" else nullcontext()
 
 
-def _compare_decoding(device: torch.device, options: argparse.Namespace, cache: str) -> None:
-    # Positions that count up, since those that count down keep no cache.
-    up = {"position_order": "ascending"}
-    twins = {
-        "softmax": _model(device, **up),
-        "PID": _model(device, gains="lm", **up),
-    }
-    prompt = torch.randint(0, 20000, (options.rows, 16), device=device)
-    times: dict[str, list[float]] = {label: [] for label in twins}
-    for turn in range(options.rounds + 1):
-        for label, model in twins.items():
-            spent = _seconds(lambda m=model: _decode(m, prompt, options.steps, cache), device)
-            if turn:
-                times[label].append(spent)
-    speed = {label: options.rows * options.steps / median(t) for label, t in times.items()}
-    for label, found in speed.items():
-        ratio = found / speed["softmax"]
-        print(f"| {label}, {cache} | {options.rows} | {found:,.0f} | {ratio:.3f} |", flush=True)
-
-
-def _model(device: torch.device, **options: object) -> PIDformerForCausalLM:
-    return PIDformerForCausalLM(PIDformerConfig.paper(**options)).to(device).eval()
+@torch.inference_mode()
+def _batched(model: PIDformerForCausalLM, tokens: Tensor, batch: int) -> Tensor:
+    return window_nll(model, tokens[:-1], tokens[1:], window=WINDOW, stride=1, batch_size=batch)
 
 
 @torch.inference_mode()
-def _batched(model: PIDformerForCausalLM, tokens: Tensor, batch: int) -> None:
-    window_nll(model, tokens[:-1], tokens[1:], window=WINDOW, stride=1, batch_size=batch)
-
-
-@torch.inference_mode()
-def _naive(model: PIDformerForCausalLM, tokens: Tensor) -> None:
+def _naive(model: PIDformerForCausalLM, tokens: Tensor) -> Tensor:
+    found = []
     for end in range(WINDOW + 1, len(tokens)):
         context = tokens[end - WINDOW : end]
         logits = model(context[None], use_cache=False).logits
-        float(-logits[0, -1, tokens[end]])
+        found.append(float(-logits[0, -1, tokens[end]]))
+    return torch.tensor(found, dtype=torch.float64, device=tokens.device)
 
 
-def _decode(model: PIDformerForCausalLM, prompt: Tensor, steps: int, cache: str) -> None:
-    options = {"cache_implementation": "static"} if cache == "static" else {}
-    model.generate(
-        prompt, max_new_tokens=steps, do_sample=False, eos_token_id=None, pad_token_id=0, **options
-    )
+def _compare_decoding(device: torch.device, options: argparse.Namespace) -> None:
+    # Positions that count up, since those that count down keep no cache.
+    up = {"position_order": "ascending"}
+    twins = {"softmax": _model(device, **up), "PID": _model(device, gains="lm", **up)}
+    print("| decoding | batch | softmax tokens/s | PID tokens/s | PID / softmax | rounds |")
+    print("|---|---|---|---|---|---|")
+    for mode in options.modes:
+        for rows in options.rows:
+            torch.compiler.reset()
+            prompt = torch.randint(0, 20000, (rows, PROMPT), device=device)
+            ways = {k: _way(mode, m, prompt, options.steps) for k, m in twins.items()}
+            times: dict[str, list[float]] = {label: [] for label in twins}
+            for turn in range(options.rounds + 1):
+                for label, way in ways.items():
+                    way.prepare()
+                    spent, _ = _timed(way.run, device)
+                    if turn:  # the first compiles, captures, warms up
+                        times[label].append(spent)
+            speed = {k: rows * options.steps / median(t) for k, t in times.items()}
+            each = [s / p for s, p in zip(times["softmax"], times["PID"], strict=True)]
+            row = f"{speed['softmax']:,.0f} | {speed['PID']:,.0f} "
+            row += f"| {speed['PID'] / speed['softmax']:.3f} | {min(each):.3f} to {max(each):.3f}"
+            print(f"| {mode} | {rows} | {row} |", flush=True)
 
 
-def _seconds(run: Callable[[], None], device: torch.device) -> float:
+class _Way(NamedTuple):
+    """A way to decode: what is done before the clock starts, and what it measures."""
+
+    prepare: Callable[[], None]
+    run: Callable[[], object]
+
+
+def _way(mode: str, model: PIDformerForCausalLM, prompt: Tensor, steps: int) -> _Way:
+    if mode in ("eager", "static"):
+        cache = {"cache_implementation": "static"} if mode == "static" else {}
+        fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+        return _Way(
+            lambda: None, lambda: model.generate(prompt, max_new_tokens=steps, **fixed, **cache)
+        )
+    loop = _Loop(model, prompt, steps)
+    return _Way(loop.begin, loop.replay if mode == "graph" else loop.compiled)
+
+
+class _Loop:
+    """Greedy decoding that never looks at the host: token and cache stay where they are."""
+
+    def __init__(self, model: PIDformerForCausalLM, prompt: Tensor, steps: int) -> None:
+        self.model, self.prompt, self.steps = model, prompt, steps
+        self.cache = StaticCache(config=model.config, max_cache_len=PROMPT + steps)
+        self.token = prompt[:, :1].clone()
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.faster = torch.compile(
+            self.step, mode="reduce-overhead", fullgraph=True, dynamic=False
+        )
+
+    def step(self, token: Tensor) -> Tensor:
+        out = self.model(token, past_key_values=self.cache, use_cache=True)
+        return out.logits[:, -1].argmax(-1, keepdim=True)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        self.cache.reset()
+        out = self.model(self.prompt, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        self.token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+
+    @torch.no_grad()
+    def compiled(self) -> None:
+        for _ in range(self.steps):
+            self.token.copy_(self.faster(self.token))
+
+    @torch.no_grad()
+    def replay(self) -> None:
+        if self.graph is None:
+            self._capture()
+        for _ in range(self.steps):
+            self.graph.replay()
+
+    def _capture(self) -> None:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.token.copy_(self.step(self.token))
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.token.copy_(self.step(self.token))
+        self.begin()
+
+
+def _model(device: torch.device, **options: object) -> PIDformerForCausalLM:
+    torch.manual_seed(0)
+    return PIDformerForCausalLM(PIDformerConfig.paper(**options)).to(device).eval()
+
+
+def _timed(run: Callable[[], object], device: torch.device) -> tuple[float, object]:
     if device.type == "cuda":
         torch.cuda.synchronize()
     begun = time.perf_counter()
-    run()
+    found = run()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, found
 
 
 def _options() -> argparse.Namespace:
     has_gpu = torch.cuda.is_available()
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=("sliding", "decode"))
     parser.add_argument("--device", default="cuda" if has_gpu else "cpu")
     parser.add_argument("--tokens", type=int, default=20000 if has_gpu else 320)
     parser.add_argument("--naive", type=int, default=200 if has_gpu else 6)
     parser.add_argument("--batch", type=int, default=512 if has_gpu else 16)
-    parser.add_argument("--steps", type=int, default=200 if has_gpu else 16)
-    parser.add_argument("--rows", type=int, default=16 if has_gpu else 1)
-    parser.add_argument("--rounds", type=int, default=7 if has_gpu else 3)
     parser.add_argument(
-        "--static",
+        "--compile",
         action=argparse.BooleanOptionalAction,
         default=has_gpu,
-        help="also the static cache, whose steps Hugging Face compiles on a GPU",
+        help="sliding evaluation with compiled blocks as well",
+    )
+    parser.add_argument("--steps", type=int, default=200 if has_gpu else 16)
+    parser.add_argument("--rows", type=_numbers, default=[1, 16, 64] if has_gpu else [1])
+    parser.add_argument("--rounds", type=int, default=7 if has_gpu else 3)
+    parser.add_argument(
+        "--modes",
+        type=lambda text: [_known(mode) for mode in text.split(",")],
+        default=["eager", "graph", "compiled"] if has_gpu else ["eager"],
+        help="of decoding, with commas: " + ", ".join(MODES),
     )
     return parser.parse_args()
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def _known(mode: str) -> str:
+    if mode not in MODES:
+        raise argparse.ArgumentTypeError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
+    return mode
 
 
 if __name__ == "__main__":

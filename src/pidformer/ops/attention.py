@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.control.gains import Gains, PIDGains
+from pidformer.control.gains import Gains
 from pidformer.control.pid import (
     FirstLayer,
     PIDState,
@@ -75,10 +73,7 @@ def pid_attention(
     is_free = state is None and first_layer == "free"
     if way == "epilogue" and state is not None and out.dtype == value.dtype:
         return control_epilogue(out, value, state, gains)
-    if state is not None and isinstance(gains, PIDGains) and _is_decoding(value):
-        control, state = one_token_step(value, state, gains)
-    else:
-        control, state = pid_step(value, state, gains, first_layer)
+    control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else add_control(out, control)), state
 
 
@@ -136,7 +131,7 @@ def _way(
         if values.shape[-2] == q.shape[-2]:
             check_state(state, values)
         is_same = state.initial.dtype == state.previous.dtype == values.dtype
-        if not is_same or not takes_gains(gains, values.shape[-3]) or _is_decoding(q):
+        if not is_same or not takes_gains(gains, values.shape[-3]):
             return "torch"
     return dispatch.route(
         q,
@@ -167,35 +162,6 @@ def _after_short(
     return (out if first_layer == "free" else add_control(out, control)), first
 
 
-def one_token_step(value: Tensor, state: PIDState, gains: PIDGains) -> tuple[Tensor, PIDState]:
-    """`pid_step` of a controlled layer in three operations instead of nine.
-
-    Decoding a token at a time is bound by the number of operations, not by their size. With
-    x = (v_0, sum, v_{l-1}, v_l), control and new sum are one (2, 4) matrix times x; summed by
-    elements, so that a GPU's short matrix formats do not touch the sum.
-    """
-    wide = torch.promote_types(value.dtype, torch.float32)
-    stacked = torch.stack([part.to(wide) for part in (*state, value)])
-    mixing = _mixing(gains, stacked.dtype, stacked.device, stacked.ndim)
-    control, integral = (mixing * stacked).sum(1)
-    return control, PIDState(state.initial, integral, value)
-
-
-@lru_cache(maxsize=256)
-def _mixing(gains: PIDGains, dtype: torch.dtype, device: torch.device, ndim: int) -> Tensor:
-    p, i, d, beta = gains.p, gains.i, gains.d, gains.beta
-    rows = [[(p + i) * beta, i, d, -(p + i + d)], [beta, 1.0, 0.0, -1.0]]
-    with torch.inference_mode(False):  # kept for later calls, which may be under other modes
-        mixing = torch.tensor(rows, dtype=dtype, device=device)
-    return mixing.view(2, 4, *[1] * (ndim - 1))
-
-
-def _is_decoding(value: Tensor) -> bool:
-    """One token, nothing to differentiate, nothing that compiles (a compiler fuses by itself)."""
-    is_single = value.shape[-2] == 1 and not torch.is_grad_enabled()
-    return is_single and not torch.compiler.is_compiling()
-
-
 def add_control(out: Tensor, control: Tensor) -> Tensor:
     """out (B, H, N, D) + control (B, Hkv, N, D), each value head serving its group of queries."""
     grouped = out.unflatten(-3, (control.shape[-3], -1))  # (B, Hkv, H / Hkv, N, D)
@@ -216,12 +182,14 @@ def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor 
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
-    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
     if min(q.ndim, k.ndim, v.ndim) < 3:
-        raise InputError(f"q, k, v must be (..., heads, tokens, head_dim); {shapes}")
-    if k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
-        raise InputError(f"q, k, v do not fit together; {shapes}")
-    if k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
-        raise InputError(f"query heads must be a multiple of key/value heads; {shapes}")
-    if q.shape[-2] > k.shape[-2]:
-        raise InputError(f"more queries than keys; {shapes}")
+        problem = "q, k, v must be (..., heads, tokens, head_dim)"
+    elif k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
+        problem = "q, k, v do not fit together"
+    elif k.shape[-3] == 0 or q.shape[-3] % k.shape[-3]:
+        problem = "query heads must be a multiple of key/value heads"
+    elif q.shape[-2] > k.shape[-2]:
+        problem = "more queries than keys"
+    else:
+        return
+    raise InputError(f"{problem}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")

@@ -1,8 +1,10 @@
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import DynamicCache, StaticCache
 
-from tests.models.language.conftest import some_tokens, tiny_model
+from pidformer.control.gains import PIDGains
+from tests.models.language.conftest import paper_like, some_tokens, tiny_model
 
 GREEDY = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
 VARIANTS = {
@@ -146,11 +148,75 @@ def tensor_bytes(value, seen=None) -> int:
 
 
 @pytest.mark.slow
-def test_a_compiled_static_step_equals_eager():
-    model, tokens = tiny_model("0.4,0.3,0.1,0.5"), some_tokens()
-    expected = by_hand(model, tokens, 6)
-    model.forward = torch.compile(model.forward, backend="aot_eager", fullgraph=True)
-    found = model.generate(
-        tokens, cache_implementation="static", **(GREEDY | {"max_new_tokens": 6})
+def test_a_compiled_static_step_equals_eager_and_compiles_once(gains):
+    model, tokens = tiny_model(gains, num_hidden_layers=2), some_tokens()
+    expected, graphs = by_hand(model, tokens, 6), []
+    model.forward = torch.compile(
+        model.forward, backend=lambda graph, _: graphs.append(graph) or graph, fullgraph=True
     )
-    assert torch.equal(found, expected)
+    for _ in range(2):
+        found = model.generate(
+            tokens, cache_implementation="static", **(GREEDY | {"max_new_tokens": 6})
+        )
+        assert torch.equal(found, expected)
+    assert len(graphs) == 2  # the prompt, and a step
+    inputs = [node for node in graphs[1].graph.nodes if node.op == "placeholder"]
+    assert all(isinstance(node.meta["example_value"], torch.Tensor) for node in inputs)
+
+
+class Dispatches(TorchDispatchMode):
+    """Counts the operations that a device is sent, views among them."""
+
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def dispatches_a_layer(gains, **options):
+    """Operations that one more layer costs a step of decoding."""
+    counts = []
+    for depth in (4, 6):
+        model = paper_like(gains, position_order="ascending", num_hidden_layers=depth, **options)
+        cache = DynamicCache()
+        with torch.no_grad():
+            model(some_tokens(), past_key_values=cache, use_cache=True)
+            model(some_tokens(2, 1), past_key_values=cache, use_cache=True)  # makes constants
+            with Dispatches() as seen:
+                model(some_tokens(2, 1), past_key_values=cache, use_cache=True)
+        counts.append(seen.count)
+    return (counts[1] - counts[0]) / 2
+
+
+def test_a_controlled_layer_decodes_with_one_operation_more_than_its_twin():
+    softmax = dispatches_a_layer(None)
+    assert dispatches_a_layer("0.4,0.3,0.1,0.5") <= softmax + 1
+    assert dispatches_a_layer("0.4,0.3,0.1,0.5", num_key_value_heads=2) <= softmax + 3
+    assert softmax <= 36
+
+
+def test_layers_of_other_kinds_hand_the_state_on():
+    """Learned gains, gains that differ by layer, gains at a share: whatever goes which way."""
+    by_layer = [PIDGains(p=0.4, i=k / 10, d=0.1, beta=0.5) for k in range(3)]
+    models = [tiny_model(by_layer), tiny_model("0.4,0.3,0.1,0.5", learn_gains=True)]
+    models.append(tiny_model("0.4,0.3,0.1,0.5"))
+    models[-1].model.layers[2].self_attn.gain_share = torch.tensor(0.5)
+    models.append(tiny_model("0.4,0.3,0.1,0.5", first_layer="controlled"))
+    for model in models:
+        tokens = some_tokens()
+        assert torch.equal(model.generate(tokens, **GREEDY), by_hand(model, tokens, 12))
+
+
+def test_half_precision_decodes_as_whole_forwards_do():
+    model = tiny_model("0.4,0.3,0.1,0.5", num_hidden_layers=6).bfloat16()
+    tokens = some_tokens(2, 12)
+    with torch.no_grad():
+        whole = model(tokens, use_cache=False).logits
+        cache, parts = DynamicCache(), []
+        for part in tokens.split(1, dim=1):
+            parts.append(model(part, past_key_values=cache, use_cache=True).logits)
+    error = (torch.cat(parts, 1) - whole).float().norm() / whole.float().norm()
+    assert error < 2e-2

@@ -283,3 +283,38 @@ def test_rotary_positions_equal_llamas():
     angles = positions[..., None] * torch.cat([powers, powers])
     expected, _ = apply_rotary_pos_emb(x, x, angles.cos(), angles.sin())
     torch.testing.assert_close(rotated(x, turn), expected)
+
+
+@pytest.mark.parametrize("build", [tiny_model, paper_like])
+@pytest.mark.parametrize("options", [{}, {"num_hidden_layers": 1}, {"learn_gains": True}])
+@pytest.mark.parametrize("scored", [1, 4, 9])
+def test_scoring_the_last_tokens_alone_equals_scoring_all(build, options, scored, gains):
+    if gains is None and "learn_gains" in options:
+        pytest.skip("no gains to learn")
+    model, tokens = build(gains, **options), some_tokens(3, 9)
+    targets, mask = some_tokens(3, 9, seed=2), torch.ones(3, 9, dtype=torch.long)
+    mask[1, :5] = 0
+    for attention_mask in (None, mask):
+        given = {"attention_mask": attention_mask, "reduction": "none"}
+        whole = model(tokens, targets=targets, **given).loss[:, -scored:]
+        found = model(tokens, targets=targets[:, -scored:], **given).loss
+        torch.testing.assert_close(found, whole, rtol=1e-5, atol=1e-5)
+        grads = [torch.autograd.grad(loss.sum(), model.parameters()) for loss in (found, whole)]
+        for mine, theirs in zip(*grads, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_only_the_last_layers_last_token_goes_through_its_mlp():
+    model, rows = paper_like("0.4,0.3,0.1,0.5"), []
+    for layer in model.model.layers:
+        layer.mlp.register_forward_pre_hook(lambda module, args: rows.append(args[0].shape[1]))
+    with torch.no_grad():
+        model(some_tokens(2, 9), targets=some_tokens(2, 1))
+    assert rows == [9, 9, 1]
+
+
+def test_relu_inside_the_product_equals_relu_after_it():
+    model, tokens = paper_like("0.4,0.3,0.1,0.5"), some_tokens()
+    with torch.no_grad():
+        inside = model(tokens).logits
+    torch.testing.assert_close(inside, model(tokens).logits.detach(), rtol=1e-5, atol=1e-5)

@@ -17,6 +17,10 @@ from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.gains import LearnedGains, acting_gains
 from pidformer.ops.attention import pid_attention
+from pidformer.ops.decode import can_decode, decode_attention
+from pidformer.ops.token import TokenControl, plain_weight
+
+State = PIDState | TokenControl | None
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
@@ -55,37 +59,106 @@ class CausalAttention(nn.Module):
     def forward(
         self,
         x: Tensor,
-        state: PIDState | None,
+        state: State,
         mask: Mask,
         rotation: Rotation | None,
         cache: Any,
         places: Tensor | None,
         kernels: list[Tensor] | None,
-    ) -> tuple[Tensor, PIDState | None]:
+        last: int | None = None,
+    ) -> tuple[Tensor, State]:
+        """`last` gives the outputs of the last tokens alone; no cache then."""
+        if cache is not None and kernels is None and self._is_decoding(x, state):
+            return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
+        if isinstance(state, TokenControl):
+            state = state.state()
+        asking = x
+        if last is not None:
+            asking, mask = x[:, -last:], mask.of_last(last)
+            state = None if state is None else PIDState(*(part[..., -last:, :] for part in state))
         q, k, value = (
-            project(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H | Hkv, N, D)
-            for project in (self.q_proj, self.k_proj, self.v_proj)
+            project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H | Hkv, N, D)
+            for project, given in ((self.q_proj, asking), (self.k_proj, x), (self.v_proj, x))
         )
         if rotation is not None:
-            q, k = rotated(q, rotation), rotated(k, rotation)
+            cos, sin = rotation
+            turned = rotation if last is None else (cos[:, :, -last:], sin[:, :, -last:])
+            q, k = rotated(q, turned), rotated(k, rotation)
         v = value
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
         if kernels is not None:
             kernels.append(_kernel(q, k, mask))
+        gains = acting_gains(self)
+        if self._is_compiled_decoding(cache) and can_decode(q, k, mask.attn_mask, gains):
+            out, state = decode_attention(
+                q,
+                k,
+                v,
+                state,
+                gains,  # type: ignore[arg-type]
+                mask=mask.attn_mask,
+                value=value,
+                first_layer=self.first_layer,  # type: ignore[arg-type]
+            )
+            return self.o_proj(out.view(len(x), 1, -1)), state
         out, state = pid_attention(
             q,
             k,
             v,
             state,
-            acting_gains(self),
+            gains,
             attn_mask=mask.attn_mask,
             is_causal=mask.is_causal,
             dropout_p=self.dropout if self.training else 0.0,
             first_layer=self.first_layer,  # type: ignore[arg-type]
-            value=value,
+            value=value if last is None else value[..., -last:, :],
         )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
+
+    def _is_decoding(self, x: Tensor, state: State) -> bool:
+        """One token, nothing to differentiate, fixed gains; a compiler fuses by itself."""
+        return (
+            x.shape[1] == 1
+            and not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and not isinstance(state, PIDState)
+            and (self.gains is None or isinstance(self.gains, PIDGains))
+            and self.gain_share is None
+        )
+
+    def _is_compiled_decoding(self, cache: Any) -> bool:
+        return torch.compiler.is_compiling() and cache is not None and not self.training
+
+    def _decode(
+        self,
+        x: Tensor,
+        state: TokenControl | None,
+        mask: Mask,
+        rotation: Rotation | None,
+        cache: Any,
+        places: Tensor | None,
+    ) -> tuple[Tensor, TokenControl | None]:
+        """The same for one token behind a cache, in as few operations as there are."""
+        heads = (x.shape[0], -1, 1, self.head_dim)
+        q, k = self.q_proj(x).view(heads), self.k_proj(x).view(heads)
+        gains: PIDGains | None = self.gains  # type: ignore[assignment]
+        if gains is None:
+            value = self.v_proj(x).view(heads)
+        else:
+            if state is None:
+                state = TokenControl(x.shape[0], k.shape[1], self.head_dim, k, self.first_layer)  # type: ignore[arg-type]
+            value = state.values(self.v_proj, x, gains)
+        if rotation is not None:
+            q, k = rotated(q, rotation), rotated(k, rotation)
+        keys, values = cache.update(k, value, self.depth, {"cache_position": places})
+        is_grouped = q.shape[1] != k.shape[1]
+        out = F.scaled_dot_product_attention(
+            q, keys, values, attn_mask=mask.attn_mask, enable_gqa=is_grouped
+        )
+        if gains is not None:
+            state.add_(out)  # type: ignore[union-attr]
+        return self.o_proj(out.view(x.shape[0], 1, -1)), state
 
 
 class FeedForward(nn.Module):
@@ -102,19 +175,31 @@ class FeedForward(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up_proj(x)
-        if self.gate_proj is None:
-            inner = self.activation(inner)
+        if self.gate_proj is not None:
+            inner = self.activation(self.gate_proj(x)) * self.up_proj(x)
+        elif self.activation is F.relu and (up := self._plain_up(x)) is not None:
+            inner = _linear_relu(x, *up)
         else:
-            inner = self.activation(self.gate_proj(x)) * inner
-        return self.dropout(self.down_proj(self.dropout(inner)))
+            inner = self.activation(self.up_proj(x))
+        return dropped(self.dropout, self.down_proj(dropped(self.dropout, inner)))
+
+    def _plain_up(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Weight and bias of `up_proj` where one operation can do its ReLU as well."""
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return None
+        weight = plain_weight(self.up_proj)
+        if weight is None or x.dtype != weight.dtype or torch.is_autocast_enabled(x.device.type):
+            return None
+        bias = self.up_proj._parameters["bias"]
+        return None if bias is None else (weight, bias)
 
 
 class PIDDecoderBlock(nn.Module):
     """Post-norm x = LN(x + attention(x)); x = LN(x + mlp(x)), or pre-norm x = x + f(LN(x)).
 
     Called as `x, state = block(x, state, ...)`. `attention_residual=False` leaves out the residual
-    around attention, as in the vision block.
+    around attention, as in the vision block. `last` gives the last tokens alone: all that the last
+    layer is asked for when only they are scored.
     """
 
     def __init__(
@@ -132,14 +217,15 @@ class PIDDecoderBlock(nn.Module):
     def forward(
         self,
         x: Tensor,
-        state: PIDState | None = None,
+        state: State = None,
         *,
         mask: Mask,
         rotation: Rotation | None = None,
         cache: Any = None,
         places: Tensor | None = None,
         kernels: list[Tensor] | None = None,
-    ) -> tuple[Tensor, PIDState | None]:
+        last: int | None = None,
+    ) -> tuple[Tensor, State]:
         mixed, state = self.self_attn(
             x if self.is_post_norm else self.attention_norm(x),
             state,
@@ -148,13 +234,27 @@ class PIDDecoderBlock(nn.Module):
             cache,
             places,
             kernels,
+            last,
         )
-        mixed = self.dropout(mixed)
+        mixed = dropped(self.dropout, mixed)
+        if last is not None:
+            x = x[:, -last:]
         x = x + mixed if self.attention_residual else mixed
         if self.is_post_norm:
             x = self.attention_norm(x)
             return self.mlp_norm(x + self.mlp(x)), state
         return x + self.mlp(self.mlp_norm(x)), state
+
+
+def dropped(dropout: nn.Dropout, x: Tensor) -> Tensor:
+    """Dropout that costs nothing when it does nothing."""
+    return dropout(x) if dropout.training and dropout.p > 0 else x
+
+
+def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """max(x W^T + b, 0) in one pass over the widest tensor of the model instead of three."""
+    flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t())
+    return flat.view(*x.shape[:-1], -1)
 
 
 def build_norm(config: PIDformerConfig) -> nn.Module:

@@ -16,6 +16,12 @@ class Mask(NamedTuple):
     attn_mask: Tensor | None
     is_causal: bool
 
+    def of_last(self, count: int) -> Mask:
+        """The same for the last queries alone; the very last one sees all."""
+        if self.attn_mask is not None:
+            return Mask(self.attn_mask[..., -count:, :], self.is_causal)
+        return Mask(None, self.is_causal and count > 1)
+
 
 def choose_mask(attention_mask: Tensor | None, cache: Any, like: Tensor) -> Mask:
     """The mask for tokens `like` (B, N) behind what `cache` holds.

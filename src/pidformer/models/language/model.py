@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 
 from pidformer.errors import InputError
 from pidformer.models.gains import ModelGains
-from pidformer.models.language.block import PIDDecoderBlock, build_norm
+from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import cached_tokens, causal_mask, choose_mask, fixed_size
 from pidformer.models.language.positions import (
@@ -110,9 +110,12 @@ class PIDformerModel(PIDformerPreTrainedModel):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
+        last: int | None = None,
         **_: Any,
     ) -> BaseModelOutputWithPast:
         """Hidden states (B, N, C) of tokens (B, N); positions are counted from 0 upwards.
+
+        `last` asks for those of the last tokens alone, which spares the last layer the others.
 
         With a cache, tokens stand behind what it holds. Without `position_ids`, positions are
         counted from the first token that `attention_mask` does not hide.
@@ -136,19 +139,24 @@ class PIDformerModel(PIDformerPreTrainedModel):
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
-        x, _state = scan_blocks(
-            self.layers,
-            x,
-            checkpointing=self.gradient_checkpointing and self.training,
-            observe=(lambda depth, x, state: states.append(x)) if keep_states else None,
-            mask=choose_mask(attention_mask, past_key_values, tokens),
-            rotation=turned,
-            cache=past_key_values,
-            places=places,
-            kernels=kernels,
-        )
+        options: dict[str, Any] = {
+            "checkpointing": self.gradient_checkpointing and self.training,
+            "observe": (lambda depth, x, state: states.append(x)) if keep_states else None,
+            "mask": choose_mask(attention_mask, past_key_values, tokens),
+            "rotation": turned,
+            "cache": past_key_values,
+            "places": places,
+            "kernels": kernels,
+        }
+        is_seen_whole = past_key_values is not None or keep_states or keep_kernels
+        if last is None or last >= tokens.shape[1] or is_seen_whole:
+            x, _state = scan_blocks(self.layers, x, **options)
+        else:
+            blocks = list(self.layers)
+            x, state = scan_blocks(blocks[:-1], x, **options)
+            x, _state = scan_blocks(blocks[-1:], x, state, last=last, **options)
         return BaseModelOutputWithPast(
-            last_hidden_state=self.dropout(self.norm(x)),
+            last_hidden_state=dropped(self.dropout, self.norm(x)),
             past_key_values=past_key_values,
             hidden_states=tuple(states) or None,
             attentions=tuple(kernels) if kernels else None,
@@ -168,7 +176,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         elif self.embed_positions is not None:
             self._check_length(position_ids)
             x = x + self.embed_positions(position_ids)
-        return self.dropout(x), turned
+        return dropped(self.dropout, x), turned
 
     def _checked_cache(self, cache: Any, use_cache: bool | None) -> bool:
         """Whether to keep keys and values; refused where they would not stay true."""
@@ -245,6 +253,7 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
             use_cache,
             output_hidden_states,
             output_attentions,
+            last=None if targets is None else targets.shape[1],
             **options,
         )
         hidden = out.last_hidden_state
