@@ -1,6 +1,10 @@
 """The Triton kernels against float64: on CUDA where there is a device, else in the interpreter."""
 
+import os
+import subprocess
+import sys
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -320,3 +324,14 @@ def test_plain_attention_module_is_packed():
     whole = state.previous.untyped_storage().nbytes() // state.previous.element_size()
     assert whole == 3 * x.numel() and not state.previous.is_contiguous()
     assert out.shape == x.shape
+
+
+@pytest.mark.slow
+def test_the_compiler_takes_every_kernel():
+    environment = {name: x for name, x in os.environ.items() if name != "TRITON_INTERPRET"}
+    script = Path(__file__).with_name("hopper.py")
+    done = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 10

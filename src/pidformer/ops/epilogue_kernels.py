@@ -17,45 +17,48 @@ def head_gains(gains, head, heads, p, i, d):
 
 
 @triton.jit
-def load_previous(previous, first, at, mask):
+def load_previous(previous, first, base, at, mask):
     """v_{l-1}; None stands for v_0, which it is at the second layer."""
     if previous is not None:
-        return tl.load(previous + at, mask=mask, other=0.0).to(tl.float32)
+        return tl.load(previous + base + at, mask=mask, other=0.0).to(tl.float32)
     else:
         return first
 
 
 @triton.jit
 def control_tile(
-    value, initial, before, integral, integral_new, at, mask, store_mask, p, i, d, beta
+    value, initial, before, integral, integral_new, base, at, mask, store_mask, p, i, d, beta
 ):
-    """p e + i S + d (v_previous - v) of a tile; stores S = S_previous + e at `at`."""
+    """p e + i S + d (v_{l-1} - v) of a tile; stores S = S_{l-1} + e.
+
+    The integral is at `base` (a sample, which may pass 2^31) plus `at` (a tile).
+    """
     error = beta * initial - value
     total = error
     if integral is not None:
-        total += tl.load(integral + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(integral_new + at, total.to(integral_new.dtype.element_ty), mask=store_mask)
+        total += tl.load(integral + base + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(integral_new + base + at, total.to(integral_new.dtype.element_ty), mask=store_mask)
     return p * error + i * total + d * (before - value)
 
 
 @triton.jit
-def value_gradient(grad, grad_integral, grad_value, at, mask, p, i, d):
+def value_gradient(grad, grad_integral, grad_value, base, at, mask, p, i, d):
     """What the control adds to dv_l: g_v - (p + d) g - G with G = i g + g_S.
 
     g_S and g_v arrive from the layer above; None: nothing does.
     """
     change = -(p + d + i) * grad
     if grad_integral is not None:
-        change -= tl.load(grad_integral + at, mask=mask, other=0.0).to(tl.float32)
+        change -= tl.load(grad_integral + base + at, mask=mask, other=0.0).to(tl.float32)
     if grad_value is not None:
-        change += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
+        change += tl.load(grad_value + base + at, mask=mask, other=0.0).to(tl.float32)
     return change
 
 
 @triton.jit
 def store_state_gradients(
     grad, grad_integral, grad_initial, d_integral, d_initial, d_previous,
-    at, mask, p, i, d, beta,
+    base, at, mask, p, i, d, beta,
 ):  # fmt: skip
     """dS = G, dv_0 = g_v0 + beta (p g + G), dv_{l-1} = d g.
 
@@ -63,25 +66,16 @@ def store_state_gradients(
     """
     total = i * grad
     if grad_integral is not None:
-        total += tl.load(grad_integral + at, mask=mask, other=0.0).to(tl.float32)
-    if d_integral is not None:
-        tl.store(d_integral + at, total.to(d_integral.dtype.element_ty), mask=mask)
+        total += tl.load(grad_integral + base + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(d_integral + base + at, total.to(d_integral.dtype.element_ty), mask=mask)
     initial = beta * (p * grad + total)
     if grad_initial is not None:
-        initial += tl.load(grad_initial + at, mask=mask, other=0.0).to(tl.float32)
+        initial += tl.load(grad_initial + base + at, mask=mask, other=0.0).to(tl.float32)
     if d_previous is not None:
-        tl.store(d_previous + at, (d * grad).to(d_previous.dtype.element_ty), mask=mask)
+        tl.store(d_previous + base + at, (d * grad).to(d_previous.dtype.element_ty), mask=mask)
     else:
         initial += d * grad
-    tl.store(d_initial + at, initial.to(d_initial.dtype.element_ty), mask=mask)
-
-
-@triton.jit
-def advance(pointer, offset):
-    """The pointer moved on, where there is one."""
-    if pointer is not None:
-        pointer += offset
-    return pointer
+    tl.store(d_initial + base + at, initial.to(d_initial.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -117,10 +111,10 @@ def control_forward(
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
     before = load_previous(
-        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+        previous, first, batch * previous_b + head * previous_h, row * previous_n + column, mask
     )
     control = control_tile(
-        now, first, before, advance(integral, sample), integral_new + sample, at, mask, mask,
+        now, first, before, integral, integral_new, sample, at, mask, mask,
         p, i, d, beta,
     )  # fmt: skip
     for member in range(GROUP):
@@ -153,14 +147,13 @@ def control_backward(
 ):  # fmt: skip
     _batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     p, i, d = head_gains(gains, head, heads, p, i, d)
-    grad_integral = advance(grad_integral, sample)
     total = group_gradient(
         grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
     )
-    change = value_gradient(total, grad_integral, advance(grad_value, sample), at, mask, p, i, d)
+    change = value_gradient(total, grad_integral, grad_value, sample, at, mask, p, i, d)
     store_state_gradients(
-        total, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
-        d_initial + sample, advance(d_previous, sample), at, mask, p, i, d, beta,
+        total, grad_integral, grad_initial, d_integral, d_initial, d_previous,
+        sample, at, mask, p, i, d, beta,
     )  # fmt: skip
     tl.store(d_value + sample + at, change.to(d_value.dtype.element_ty), mask=mask)
 
@@ -183,7 +176,7 @@ def gain_gradient(
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
     before = load_previous(
-        previous, first, batch * previous_b + head * previous_h + row * previous_n + column, mask
+        previous, first, batch * previous_b + head * previous_h, row * previous_n + column, mask
     )
     summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
     to = partial + tl.program_id(0).to(tl.int64) * 3

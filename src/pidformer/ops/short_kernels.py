@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from pidformer.ops.epilogue_kernels import (
-    advance,
     control_tile,
     group_gradient,
     head_gains,
@@ -57,7 +56,7 @@ def _attend(
 
 @triton.jit
 def _control_columns(
-    mixed, u, v, initial, previous, integral, integral_new, rows, begin,
+    mixed, u, v, initial, previous, integral, integral_new, rows, begin, at_previous, sample,
     u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
     D: tl.constexpr, BLOCK_M: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr,
 ):  # fmt: skip
@@ -66,13 +65,13 @@ def _control_columns(
         half: tl.constexpr = WIDTH // 2
         left, right = tl.split(tl.permute(tl.reshape(mixed, [BLOCK_M, 2, half]), [0, 2, 1]))
         _control_columns(
-            left, u, v, initial, previous, integral, integral_new, rows, begin,
+            left, u, v, initial, previous, integral, integral_new, rows, begin, at_previous, sample,
             u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
             D, BLOCK_M, half, PARTS // 2,
         )  # fmt: skip
         _control_columns(
-            right, u, v, initial, previous, integral, integral_new, rows, begin + half,
-            u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
+            right, u, v, initial, previous, integral, integral_new, rows, begin + half, at_previous,
+            sample, u_n, v_n, initial_n, previous_n, state_n, tokens, written, p, i, d, beta,
             D, BLOCK_M, half, PARTS // 2,
         )  # fmt: skip
     else:
@@ -81,9 +80,9 @@ def _control_columns(
         mask = (row < tokens) & (column < D)
         now = tl.load(v + row * v_n + column, mask=mask, other=0.0).to(tl.float32)
         first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-        before = load_previous(previous, first, row * previous_n + column, mask)
+        before = load_previous(previous, first, at_previous, row * previous_n + column, mask)
         mixed += control_tile(
-            now, first, before, integral, integral_new, row * state_n + column, mask,
+            now, first, before, integral, integral_new, sample, row * state_n + column, mask,
             (row < written) & (column < D), p, i, d, beta,
         )  # fmt: skip
         tl.store(u + row * u_n + column, mixed.to(u.dtype.element_ty), mask=mask)
@@ -150,12 +149,10 @@ def short_forward(
         p, i, d = head_gains(gains, head, heads, p, i, d)
         sample = batch * tokens * heads * D + head * D
         initial += batch * initial_b + head * initial_h
-        previous = advance(previous, batch * previous_b + head * previous_h)
-        integral = advance(integral, sample)
-        integral_new += sample
+        at_previous = batch * previous_b + head * previous_h
         written = tl.where(query_head == head * GROUP, tokens, 0)  # by one head of the group
         _control_columns(
-            mixed, u, v, initial, previous, integral, integral_new, rows, 0,
+            mixed, u, v, initial, previous, integral, integral_new, rows, 0, at_previous, sample,
             query_heads * D, v_n, initial_n, previous_n, heads * D, tokens, written,
             p, i, d, beta, D, BLOCK_M, BLOCK_D, PARTS,
         )  # fmt: skip
@@ -163,8 +160,8 @@ def short_forward(
 
 @triton.jit
 def _walk_state_gradients(
-    grad, grad_integral, grad_initial, d_integral, d_initial, d_previous, head, heads, tokens,
-    p, i, d, beta,
+    grad, grad_integral, grad_initial, d_integral, d_initial, d_previous, sample,
+    head, heads, tokens, p, i, d, beta,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """All rows of a value head in small tiles: registers are short behind the big one."""
@@ -176,7 +173,7 @@ def _walk_state_gradients(
         g = group_gradient(grad, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D)
         store_state_gradients(
             g, grad_integral, grad_initial, d_integral, d_initial, d_previous,
-            at, mask, p, i, d, beta,
+            sample, at, mask, p, i, d, beta,
         )  # fmt: skip
 
 
@@ -244,20 +241,17 @@ def short_backward(
     tl.store(d_packed + to, dk.to(d_packed.dtype.element_ty), mask=mask)
     sample = batch * tokens * heads * D
     grad += sample * GROUP
-    grad_integral = advance(grad_integral, sample)
-    grad_value = advance(grad_value, sample)
     if CONTROL:
         p, i, d = head_gains(gains, head, heads, p, i, d)
         at = (row * heads + head) * D + column
         g = group_gradient(grad, head, row, column, heads, mask, GROUP, D, BLOCK_N, BLOCK_D)
-        dv += value_gradient(g, grad_integral, grad_value, at, mask, p, i, d)
+        dv += value_gradient(g, grad_integral, grad_value, sample, at, mask, p, i, d)
     elif grad_value is not None:
         at = (row * heads + head) * D + column
-        dv += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
+        dv += tl.load(grad_value + sample + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(d_packed + to + heads * D, dv.to(d_packed.dtype.element_ty), mask=mask)
     if CONTROL:
         _walk_state_gradients(
-            grad, grad_integral, advance(grad_initial, sample), advance(d_integral, sample),
-            d_initial + sample, advance(d_previous, sample), head, heads, tokens,
-            p, i, d, beta, GROUP, D, BLOCK_D, BLOCK_M,
+            grad, grad_integral, grad_initial, d_integral, d_initial, d_previous, sample,
+            head, heads, tokens, p, i, d, beta, GROUP, D, BLOCK_D, BLOCK_M,
         )  # fmt: skip

@@ -1,0 +1,50 @@
+"""Compiles the kernels for compute capability 9.0, for which no GPU is needed; run by a test.
+
+The interpreter takes what the compiler refuses (optional pointers, shapes of loop variables).
+"""
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from pidformer.ops import epilogue_kernels, short_kernels
+
+WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
+FIRST = {"gains", "previous", "integral", "d_previous", "grad_integral", "grad_initial"}
+SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
+TILES = {
+    epilogue_kernels.control_forward: {"BLOCK": 32},
+    epilogue_kernels.control_backward: {"BLOCK": 32},
+    epilogue_kernels.gain_gradient: {"BLOCK": 32},
+    short_kernels.short_forward: {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
+    short_kernels.short_backward: {"BLOCK_M": 32, "BLOCK_N": 64, "TURNED": True, "CONTROL": True},
+}
+
+
+def compiled(kernel, absent, options):
+    names = kernel.arg_names
+    constants = {n: None for n in names if n in absent}
+    constants |= {n: x for n, x in (SIZES | options).items() if n in names}
+
+    def kind(name):
+        if name in constants:
+            return "constexpr"
+        if name in {"p", "i", "d", "beta", "scale"}:
+            return "fp32"
+        if name in {"tokens", "heads"} or name[-2:] in {"_b", "_h", "_n"}:
+            return "i32"
+        return "*fp32" if name in WIDE else "*bf16"
+
+    source = ASTSource(
+        fn=kernel,
+        signature={name: kind(name) for name in names},
+        constexprs={(names.index(n),): x for n, x in constants.items()},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+
+if __name__ == "__main__":
+    for kernel, options in TILES.items():
+        for absent in ({"gains"}, FIRST):
+            assert "cubin" in compiled(kernel, absent, options).asm
+            print(kernel.__name__, "without", *sorted(absent))
