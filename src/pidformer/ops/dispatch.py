@@ -82,7 +82,9 @@ def backward_tiles(tokens: int, dim: int) -> Tiles:
     """Tiles of `short_backward`: all keys are one tile."""
     keys = max(16, power_of_two(tokens))
     rows = min(32, keys)
-    return Tiles(rows=rows, keys=keys, warps=8 if keys * dim >= 128 * 64 else 4, stages=1)
+    warps = 8 if keys * dim >= 128 * 64 else 4
+    # Turned, dq of 128 dims came out wrong on an H200 (Triton 3.6); as it is, it is right.
+    return Tiles(rows=rows, keys=keys, warps=warps, stages=2, turned=dim < 128)
 
 
 def control_tiles(tokens: int, dim: int) -> Tiles:
