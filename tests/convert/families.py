@@ -19,11 +19,11 @@ TIMM = {
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 
 
-def timm_model(family: str) -> torch.nn.Module:
+def timm_model(family: str, **sizes: int) -> torch.nn.Module:
     """Small, in evaluation mode, with weights large enough that attention is not flat."""
     name, options = TIMM[family]
     torch.manual_seed(0)
-    model = timm.create_model(name, patch_size=8, **SMALL, **options).eval()
+    model = timm.create_model(name, patch_size=8, **(SMALL | options | sizes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))

@@ -61,11 +61,11 @@ FAMILIES = {
 CAUSAL = [name for name, family in FAMILIES.items() if family.is_causal]
 
 
-def build(name: str) -> torch.nn.Module:
+def build(name: str, **sizes: int) -> torch.nn.Module:
     """In evaluation mode, without dropout, with weights large enough to matter."""
     family = FAMILIES[name]
     torch.manual_seed(0)
-    config = getattr(hf, family.config)(**family.options)
+    config = getattr(hf, family.config)(**(family.options | sizes))
     for key in vars(config):
         if "drop" in key and isinstance(getattr(config, key), float):
             setattr(config, key, 0.0)

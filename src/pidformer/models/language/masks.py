@@ -35,7 +35,10 @@ def choose_mask(attention_mask: Tensor | None, cache: Any, like: Tensor) -> Mask
             return Mask(None, False)
         if isinstance(past, int) and past == 0:
             return Mask(None, True)
-    keys = int(past) + queries if size is None else size
+    if size is None:  # a number, or torch.export's symbol for one
+        keys = (int(past) if isinstance(past, Tensor) else past) + queries
+    else:
+        keys = size
     return Mask(causal_mask(attention_mask, past, queries, keys, like.device), False)
 
 
