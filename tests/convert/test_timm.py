@@ -8,7 +8,7 @@ import torch.nn.functional as F
 import pidformer as pf
 from pidformer.analysis import token_similarity
 from pidformer.errors import InputError
-from tests.convert.families import SMALL, TIMM, controls, timm_model
+from tests.convert.families import SMALL, TIMM, check_definition, timm_model
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 
@@ -20,21 +20,6 @@ def images(count=2, size=32):
 @pytest.fixture(params=TIMM)
 def model(request):
     return timm_model(request.param)
-
-
-def attention_calls(model, x, monkeypatch):
-    """Every (q, k, v) and output of attention before the control is added."""
-    seen, real = [], F.scaled_dot_product_attention
-
-    def watch(q, k, v, **options):
-        out = real(q, k, v, **options)
-        seen.append((q, k, v, out))
-        return out
-
-    with monkeypatch.context() as patched:
-        patched.setattr(F, "scaled_dot_product_attention", watch)
-        model(x)
-    return seen
 
 
 @torch.no_grad()
@@ -57,16 +42,7 @@ def test_control_is_the_definition_computed_from_the_values(model, first_layer, 
     x = images()
     gains = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8), GAINS]
     converted = pf.convert(model, gains, first_layer=first_layer)
-    merged = []
-    for block in converted.blocks:
-        block.attn.norm.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
-    calls = attention_calls(converted, x, monkeypatch)
-    wanted = controls([v for _, _, v, _ in calls], gains, first_layer)
-    assert len(calls) == len(merged) == 4
-    for (q, k, v, _), control, found in zip(calls, wanted, merged, strict=True):
-        scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
-        direct = (scores.softmax(-1) @ v.double() + control).transpose(1, 2).flatten(2)
-        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)
+    check_definition(converted, x, gains, first_layer, monkeypatch)
     assert not torch.allclose(converted(x), model(x), atol=1e-3)
 
 
