@@ -3,10 +3,10 @@ import os
 # Read when the hub's library is imported. A name that nobody has would be asked for six times.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
+import pytest
+import torch
 
-from pidformer.cli import main  # noqa: E402
+from pidformer.cli import main
 
 # Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)

@@ -166,9 +166,7 @@ def image_model(module: nn.Module, channels: int, height: int, width: int) -> Ex
     return Exportable(module=module, example=example, axes={0: "batch"}, input_name="images")
 
 
-def language_model(
-    model: nn.Module, words: int, length: int, *, cache: bool = False
-) -> Exportable:
+def language_model(model: nn.Module, words: int, length: int, *, cache: bool = False) -> Exportable:
     """Tokens (B, N), any number and length; with a cache, behind any number of others."""
     example = torch.zeros(2, max(2, min(length // 2, 16)), dtype=torch.long)
     return Exportable(
@@ -273,7 +271,8 @@ def _worst(subject: Exportable, run: Run) -> float:
     for seed, sizes in enumerate(((1, 5), (3, 11))):
         x = subject.draw(sizes[: len(subject.axes)], seed)
         if subject.past:
-            wanted, logits = Logits(subject.module.model)(x), in_steps(subject, run, x)
+            model: Any = subject.module.model
+            wanted, logits = Logits(model)(x), in_steps(subject, run, x)
         else:
             wanted, logits = subject.module(x), run(x)[0]
         found = max(found, float((logits - wanted).abs().max()))

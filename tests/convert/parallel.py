@@ -1,6 +1,6 @@
 """Train converted models in two processes, as the training loop does, and in one, as torch does.
 
-python -m tests.convert.parallel: prints, for DDP and for FSDP, the largest difference of any weight.
+python -m tests.convert.parallel: prints, for DDP and FSDP, the largest difference of any weight.
 Run as a script, so that its processes are forked from one that has run nothing.
 """
 

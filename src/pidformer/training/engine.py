@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
@@ -155,10 +155,12 @@ class Engine:
         """Evaluation mode, no gradients, autocast, not compiled; training mode afterwards.
 
         An evaluation is too short to pay for graphs of its own, one for each size of a last batch.
+        A sharded model is whole in here, with the weights it had on entering: processes may have
+        different numbers of batches, and one that gathers parameters alone would wait for ever.
         """
         model.eval()
         try:
-            with torch.no_grad(), self.autocast(), self._uncompiled():
+            with torch.no_grad(), self.autocast(), self._uncompiled(), _whole(model):
                 yield
         finally:
             model.train()
@@ -191,3 +193,18 @@ def _shard(model: nn.Module, optimizer: Optimizer, blocks: list[str]) -> None:
     sharded = dict(model.named_parameters())
     for group in optimizer.param_groups:
         group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
+
+
+@contextmanager
+def _whole(model: nn.Module) -> Iterator[None]:
+    """All parameters of a sharded model on every process; nothing for other models."""
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(True, recurse=False)
