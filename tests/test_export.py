@@ -17,26 +17,32 @@ GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 DEIT = "pid_deit_tiny_patch16_224"
 
 
-def vit(gains):
-    return pf.PixelModel(timm.create_model(DEIT, gains=gains, patch_size=8, **SMALL))
+def vit(gains, depth=2):
+    options = SMALL | {"depth": depth, "patch_size": 8}
+    return pf.PixelModel(timm.create_model(DEIT, gains=gains, **options))
+
+
+def converted(family):
+    return pf.PixelModel(pf.convert(timm_model(family, depth=2), GAINS))
 
 
 def segmenter():
-    options = {"patch_size": 8, "embed_dim": 32, "depth": 3, "num_heads": 2}
+    options = {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     config = {"name": DEIT, "gains": "0.4,0.1,0.05", "options": options}
     return pf.PixelModel(build_segmenter(config, num_classes=5, image_size=32))
 
 
-def language():
-    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
+def language(**options):
+    sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = pf.PIDformerConfig(**sizes, num_key_value_heads=2, gains=GAINS)
-    return exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64)
+    return exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, **options)
 
 
-def llama():
+def llama(**options):
     from tests.convert.hugging_face import build
 
-    return exporting.language_model(pf.convert(build("llama"), GAINS), 50, 64)
+    model = pf.convert(build("llama", num_hidden_layers=2), GAINS)
+    return exporting.language_model(model, 50, 64, **options)
 
 
 def of_images(model):
@@ -44,10 +50,10 @@ def of_images(model):
 
 
 SUBJECTS = {
-    "pid vit": lambda: of_images(vit(GAINS)),
+    "pid vit": lambda: of_images(vit(GAINS, depth=3)),
     "softmax vit": lambda: of_images(vit(None)),
-    "converted vit": lambda: of_images(pf.PixelModel(pf.convert(timm_model("deit"), GAINS))),
-    "converted eva02": lambda: of_images(pf.PixelModel(pf.convert(timm_model("eva02"), GAINS))),
+    "converted vit": lambda: of_images(converted("deit")),
+    "converted eva02": lambda: of_images(converted("eva02")),
     "segmenter": lambda: of_images(segmenter()),
     "language": language,
     "converted llama": llama,
@@ -74,6 +80,55 @@ def test_onnx_runtime_gives_the_same_logits_for_every_batch(name, tmp_path):
         (logits,) = session.run(None, {subject.input_name: x.numpy()})
         assert logits.shape == wanted.shape and np.abs(logits - wanted).max() < 1e-4
     assert [p.name for p in tmp_path.iterdir()] == ["model.onnx"]  # weights inside
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [language, llama])
+def test_onnx_runtime_writes_token_by_token_with_a_cache(make, tmp_path):
+    runtime = pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    subject = make(cache=True)
+    found = exporting.export(subject, tmp_path / "model.onnx")
+    assert found["cache"] and found["difference"] < 1e-4
+    session = runtime.InferenceSession(tmp_path / "model.onnx")
+    inputs, outputs = session.get_inputs(), session.get_outputs()
+    names = [f"{layer}.{part}" for layer in (0, 1) for part in ("key", "value")]
+    assert [i.name for i in inputs] == ["input_ids", *(f"past_key_values.{n}" for n in names)]
+    assert [o.name for o in outputs] == ["logits", *(f"present.{n}" for n in names)]
+    assert inputs[1].shape == ["batch", 2, "past", 8]
+    # Greedy: five tokens, then one at a time, against PyTorch without any cache.
+    text, part = torch.randint(3, 50, (3, 5)), None
+    held = [np.zeros((3, 2, 0, 8), np.float32)] * 4
+    for _ in range(4):
+        part = text if part is None else text[:, -1:]
+        given = dict(zip([i.name for i in inputs], [part.numpy(), *held], strict=True))
+        logits, *held = session.run(None, given)
+        with torch.no_grad():
+            wanted = subject.module.model(text, use_cache=False).logits[:, -part.shape[1] :]
+        assert np.abs(logits - wanted.numpy()).max() < 1e-4
+        text = torch.cat([text, wanted[:, -1:].argmax(-1)], dim=1)
+    assert held[0].shape == (3, 2, 8, 8)
+
+
+@pytest.mark.slow
+def test_a_program_of_torch_writes_token_by_token_with_a_cache(tmp_path):
+    subject = language(cache=True)
+    exporting.export(subject, tmp_path / "model.pt2")
+    module = torch.export.load(tmp_path / "model.pt2").module()
+    text, held = torch.randint(3, 50, (1, 7)), [torch.zeros(1, 2, 0, 8)] * 4
+    wanted = subject.module.model(text, use_cache=False).logits
+    for place in range(7):
+        logits, *held = module(text[:, place : place + 1], *held)
+        torch.testing.assert_close(logits[:, 0], wanted[:, place], rtol=1e-5, atol=1e-5)
+
+
+def test_a_cache_is_refused_where_it_would_not_stay_true(run, tmp_path):
+    config = pf.PIDformerConfig.paper(50, hidden_size=16, num_hidden_layers=1, cutoffs=None)
+    with pytest.raises(InputError, match=r"position_order='descending' cannot use a .* cache"):
+        exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, cache=True)
+    (tmp_path / "recipe.yaml").write_text("task: classification\n")
+    code, _, error = run("export", tmp_path, "--cache", "--out", tmp_path / "x.onnx")
+    assert code == 2 and "a cache is for language models" in error and error.count("\n") == 1
 
 
 @pytest.mark.slow

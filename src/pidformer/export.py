@@ -8,12 +8,12 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -22,12 +22,14 @@ from pidformer.errors import InputError, unknown
 from pidformer.files import atomic_path
 
 Format = Literal["onnx", "pt2"]
+Run = Callable[..., list[Tensor]]
 TOLERANCE = 1e-4
 """The largest difference of a logit from PyTorch's that is let through."""
 
 
-class Exportable(NamedTuple):
-    """A module of one tensor, an example of it, and the axes that may have any length."""
+@dataclass(frozen=True, kw_only=True)
+class Exportable:
+    """A module, an example of what it takes, and the axes that may have any length."""
 
     module: nn.Module
     example: Tensor
@@ -35,6 +37,34 @@ class Exportable(NamedTuple):
     input_name: str
     words: int | None = None
     """Size of the vocabulary where tokens go in; None for images."""
+    past: tuple[Tensor, ...] = ()
+    """Keys and values of earlier tokens, two tensors a layer; empty without a cache."""
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        return (self.example, *self.past)
+
+    @property
+    def input_names(self) -> list[str]:
+        return [self.input_name, *self._cache_names("past_key_values")]
+
+    @property
+    def output_names(self) -> list[str]:
+        return ["logits", *self._cache_names("present")]
+
+    @property
+    def shape(self) -> list[int | str]:
+        """Of the first input, with the names of the free axes."""
+        return [self.axes.get(axis, size) for axis, size in enumerate(self.example.shape)]
+
+    def dynamic_shapes(self) -> tuple[Any, ...]:
+        """As torch.export wants them: the cache is the variable part of the arguments."""
+        free = {name: torch.export.Dim(name) for name in self.axes.values()}
+        first = {axis: free[name] for axis, name in self.axes.items()}
+        if not self.past:
+            return (first,)
+        held = {0: free["batch"], 2: torch.export.Dim("past")}
+        return (first, tuple(held for _ in self.past))
 
     def draw(self, sizes: Sequence[int], seed: int) -> Tensor:
         """Random input with these lengths of the free axes."""
@@ -45,6 +75,11 @@ class Exportable(NamedTuple):
         if self.words is None:
             return torch.rand(shape, generator=random)
         return torch.randint(self.words, shape, generator=random)
+
+    def _cache_names(self, prefix: str) -> list[str]:
+        """The names that other exporters of Hugging Face models give them."""
+        layers = range(len(self.past) // 2)
+        return [f"{prefix}.{layer}.{part}" for layer in layers for part in ("key", "value")]
 
 
 class Logits(nn.Module):
@@ -58,6 +93,27 @@ class Logits(nn.Module):
         return self.model(input_ids, use_cache=False).logits
 
 
+class Step(nn.Module):
+    """A language model behind P tokens: (B, N) to logits (B, N, V), and what to keep of P + N.
+
+    `past` are keys and values (B, Hkv, P, D), two a layer; P may be 0. Nothing is padded.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+        from transformers import DynamicCache
+
+        cache = DynamicCache()
+        for layer, (key, value) in enumerate(zip(past[::2], past[1::2], strict=True)):
+            cache.update(key, value, layer)
+        out = self.model(input_ids, past_key_values=cache, use_cache=True)
+        kept = [part for layer in cache.layers for part in (layer.keys, layer.values)]
+        return out.logits, *kept
+
+
 def export(
     source: str | Path | Exportable,
     out: str | Path,
@@ -65,20 +121,22 @@ def export(
     format: Format | None = None,
     gains: Any = None,
     ema: bool = False,
+    cache: bool = False,
 ) -> dict[str, Any]:
     """Write a model for other runtimes; what was written, and its largest difference.
 
     `source` is a run folder, or one with a converted Hugging Face model. `format` is "onnx" or
     "pt2" (torch.export), by the suffix of `out` if it is not given. The batch, and for language
-    the number of tokens, may have any length. Images go in as pixels in [0, 1]. The file is run
-    on random input of other lengths (by ONNX Runtime, or loaded again by torch) and is kept only
-    if its logits are within 1e-4 of the model's.
+    the number of tokens, may have any length. Images go in as pixels in [0, 1]. With `cache`, a
+    language model takes and gives keys and values, so that texts grow token by token. The file is
+    run on random input of other lengths (by ONNX Runtime, or loaded again by torch), in steps
+    where there is a cache, and is kept only if its logits are within 1e-4 of the model's.
     """
     out = Path(out)
     chosen = format or out.suffix.removeprefix(".")
     if chosen not in get_args(Format):
         raise unknown("export format", chosen, get_args(Format))
-    subject = source if isinstance(source, Exportable) else _open(Path(source), gains, ema)
+    subject = source if isinstance(source, Exportable) else _open(Path(source), gains, ema, cache)
     subject.module.eval().requires_grad_(False)
     runtime = _need("onnxruntime", "onnxscript") if chosen == "onnx" else None
     with atomic_path(out) as temporary:
@@ -92,11 +150,11 @@ def export(
                 f"the exported logits are {worst:.2g} away from PyTorch's, more than {TOLERANCE:g};"
                 " nothing was written"
             )
-    axes = [subject.axes.get(axis, size) for axis, size in enumerate(subject.example.shape)]
     return {
         "file": str(out),
         "format": chosen,
-        "input": {"name": subject.input_name, "shape": axes},
+        "input": {"name": subject.input_name, "shape": subject.shape},
+        "cache": bool(subject.past),
         "difference": worst,
         **facts,
     }
@@ -104,28 +162,49 @@ def export(
 
 def image_model(module: nn.Module, channels: int, height: int, width: int) -> Exportable:
     """Images (B, channels, height, width) of one size, any number of them."""
-    return Exportable(module, torch.rand(2, channels, height, width), {0: "batch"}, "images")
+    example = torch.rand(2, channels, height, width)
+    return Exportable(module=module, example=example, axes={0: "batch"}, input_name="images")
 
 
-def language_model(model: nn.Module, words: int, length: int) -> Exportable:
-    """Tokens (B, N), any number and length."""
-    example = torch.zeros(2, max(2, min(length, 16)), dtype=torch.long)
-    return Exportable(Logits(model), example, {0: "batch", 1: "tokens"}, "input_ids", words)
+def language_model(model: nn.Module, words: int, length: int, *, cache: bool = False) -> Exportable:
+    """Tokens (B, N), any number and length; with a cache, behind any number of others."""
+    example = torch.zeros(2, max(2, min(length // 2, 16)), dtype=torch.long)
+    return Exportable(
+        module=Step(model) if cache else Logits(model),
+        example=example,
+        axes={0: "batch", 1: "tokens"},
+        input_name="input_ids",
+        words=words,
+        past=_past(model, example) if cache else (),
+    )
 
 
-def _open(folder: Path, gains: Any, ema: bool) -> Exportable:
+@torch.no_grad()
+def _past(model: nn.Module, tokens: Tensor) -> tuple[Tensor, ...]:
+    """An example of what a cache holds, one token more than goes in."""
+    from transformers import DynamicCache
+
+    more = torch.cat([tokens, tokens[:, :1]], dim=1)
+    cache = DynamicCache()
+    model.eval()(more, past_key_values=cache, use_cache=True)
+    return tuple(part for layer in cache.layers for part in (layer.keys, layer.values))
+
+
+def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
     if not (folder / "recipe.yaml").exists() and (folder / "config.json").exists():
-        return _open_hugging_face(folder, gains, ema)
+        return _open_hugging_face(folder, gains, ema, cache)
     recipe = read_recipe(folder)
+    if cache and recipe.get("task") != "language":
+        raise InputError(f"{folder} takes images; a cache is for language models")
     model = load(folder, gains=gains, ema=ema)
     build = read_model_info(folder)["build"]
     if recipe.get("task") == "language":
-        return language_model(model, build["vocab_size"], build["length"])
+        return language_model(model, build["vocab_size"], build["length"], cache=cache)
     size = build["image_size"]
     return image_model(model, build["channels"], size, size)
 
 
-def _open_hugging_face(folder: Path, gains: Any, ema: bool) -> Exportable:
+def _open_hugging_face(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
     from pidformer.convert.language import from_pretrained  # needs the extra `lm`
 
     if gains is not None or ema:
@@ -137,21 +216,18 @@ def _open_hugging_face(folder: Path, gains: Any, ema: bool) -> Exportable:
             "models are exported"
         )
     model = from_pretrained(folder)
-    return language_model(model, model.config.vocab_size, model.config.max_position_embeddings)
-
-
-def _dynamic(subject: Exportable) -> tuple[dict[int, Any], ...]:
-    return ({axis: torch.export.Dim(name) for axis, name in subject.axes.items()},)
+    length = model.config.max_position_embeddings
+    return language_model(model, model.config.vocab_size, length, cache=cache)
 
 
 def _write_onnx(subject: Exportable, path: Path) -> dict[str, Any]:
     program = torch.onnx.export(
         subject.module,
-        (subject.example,),
+        subject.inputs,
         dynamo=True,
-        dynamic_shapes=_dynamic(subject),
-        input_names=[subject.input_name],
-        output_names=["logits"],
+        dynamic_shapes=subject.dynamic_shapes(),
+        input_names=subject.input_names,
+        output_names=subject.output_names,
         verbose=False,
     )
     assert program is not None
@@ -161,31 +237,56 @@ def _write_onnx(subject: Exportable, path: Path) -> dict[str, Any]:
 
 def _write_program(subject: Exportable, path: Path) -> dict[str, Any]:
     program = torch.export.export(
-        subject.module, (subject.example,), dynamic_shapes=_dynamic(subject)
+        subject.module, subject.inputs, dynamic_shapes=subject.dynamic_shapes()
     )
     torch.export.save(program, path)
     return {"torch": torch.__version__}
 
 
-def _onnx_runner(runtime: Any, path: Path) -> Any:
+def _onnx_runner(runtime: Any, path: Path) -> Run:
     session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda x: session.run(None, {name: x.numpy()})[0]
+    names = [given.name for given in session.get_inputs()]
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        given = zip(names, (x.numpy() for x in inputs), strict=True)
+        return [torch.from_numpy(out) for out in session.run(None, dict(given))]
+
+    return run
 
 
-def _program_runner(path: Path) -> Any:
+def _program_runner(path: Path) -> Run:
     module = torch.export.load(path).module()
-    return lambda x: module(x).numpy()
+
+    def run(*inputs: Tensor) -> list[Tensor]:
+        out = module(*inputs)
+        return [out] if isinstance(out, Tensor) else list(out)
+
+    return run
 
 
 @torch.no_grad()
-def _worst(subject: Exportable, run: Any) -> float:
+def _worst(subject: Exportable, run: Run) -> float:
     """The largest difference over random inputs whose free axes have other lengths."""
     found = 0.0
     for seed, sizes in enumerate(((1, 5), (3, 11))):
         x = subject.draw(sizes[: len(subject.axes)], seed)
-        found = max(found, float(np.abs(run(x) - subject.module(x).numpy()).max()))
+        if subject.past:
+            model: Any = subject.module.model
+            wanted, logits = Logits(model)(x), in_steps(subject, run, x)
+        else:
+            wanted, logits = subject.module(x), run(x)[0]
+        found = max(found, float((logits - wanted).abs().max()))
     return found
+
+
+def in_steps(subject: Exportable, run: Run, tokens: Tensor) -> Tensor:
+    """Logits (B, N, V) of a text that goes in as a prompt, single tokens, and a part."""
+    past: list[Tensor] = [part[:1, :, :0].expand(len(tokens), -1, -1, -1) for part in subject.past]
+    logits = []
+    for part in tokens.split([2, 1, 1, tokens.shape[1] - 4], dim=1):
+        out, *past = run(part, *past)
+        logits.append(out)
+    return torch.cat(logits, dim=1)
 
 
 def _need(*names: str) -> Any:

@@ -2,6 +2,7 @@
 
 import timm
 import torch
+import torch.nn.functional as F
 from timm.models.vision_transformer import ResPostBlock
 
 TIMM = {
@@ -19,11 +20,11 @@ TIMM = {
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 
 
-def timm_model(family: str) -> torch.nn.Module:
+def timm_model(family: str, **sizes: int) -> torch.nn.Module:
     """Small, in evaluation mode, with weights large enough that attention is not flat."""
     name, options = TIMM[family]
     torch.manual_seed(0)
-    model = timm.create_model(name, patch_size=8, **SMALL, **options).eval()
+    model = timm.create_model(name, patch_size=8, **(SMALL | options | sizes)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
@@ -44,3 +45,32 @@ def controls(values, gains, first_layer="free"):
         change = values[layer - 1] - values[layer] if layer else torch.zeros_like(error)
         found.append(g.p * error + g.i * sum(errors[start : layer + 1]) + g.d * change)
     return found
+
+
+def attention_calls(model, x, monkeypatch):
+    """Every (q, k, v) and output of attention before the control is added."""
+    seen, real = [], F.scaled_dot_product_attention
+
+    def watch(q, k, v, **options):
+        out = real(q, k, v, **options)
+        seen.append((q, k, v, out))
+        return out
+
+    with monkeypatch.context() as patched:
+        patched.setattr(F, "scaled_dot_product_attention", watch)
+        model(x)
+    return seen
+
+
+def check_definition(converted, x, gains, first_layer, monkeypatch) -> None:
+    """What attention gives is softmax(q k^T) v plus the control, in float64 from q, k and v."""
+    merged = []
+    for block in converted.blocks:
+        block.attn.norm.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
+    calls = attention_calls(converted, x, monkeypatch)
+    wanted = controls([v for _, _, v, _ in calls], gains, first_layer)
+    assert len(calls) == len(merged) == 4
+    for (q, k, v, _), control, found in zip(calls, wanted, merged, strict=True):
+        scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
+        direct = (scores.softmax(-1) @ v.double() + control).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)

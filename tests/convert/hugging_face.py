@@ -3,7 +3,10 @@
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 import transformers as hf
+
+from tests.convert.families import controls
 
 SIZE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4}
 WORDS = SIZE | {"vocab_size": 50, "intermediate_size": 48, "max_position_embeddings": 64}
@@ -61,11 +64,11 @@ FAMILIES = {
 CAUSAL = [name for name, family in FAMILIES.items() if family.is_causal]
 
 
-def build(name: str) -> torch.nn.Module:
+def build(name: str, **sizes: int) -> torch.nn.Module:
     """In evaluation mode, without dropout, with weights large enough to matter."""
     family = FAMILIES[name]
     torch.manual_seed(0)
-    config = getattr(hf, family.config)(**family.options)
+    config = getattr(hf, family.config)(**(family.options | sizes))
     for key in vars(config):
         if "drop" in key and isinstance(getattr(config, key), float):
             setattr(config, key, 0.0)
@@ -85,3 +88,39 @@ def batch(name: str, count: int = 2, length: int = 7) -> dict:
         return {"pixel_values": torch.randn(count, 3, 16, 16, generator=random)}
     ids = torch.randint(3, 50, (count, length), generator=random)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def check_definition(converted, family, gains, first_layer, monkeypatch) -> None:
+    """What attention gives is softmax(q k^T) v plus the control, in float64 from q, k and v."""
+    calls, merged, real = [], [], F.scaled_dot_product_attention
+
+    def watch(q, k, v, attn_mask=None, is_causal=False, **options):
+        calls.append((q, k, v, attn_mask, is_causal, options["scale"]))
+        return real(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **options)
+
+    for module in converted.modules():
+        if hasattr(module, "pid_layer"):
+            if where := FAMILIES[family].merged:
+                module.get_submodule(where).register_forward_pre_hook(
+                    lambda _, args: merged.append(args[0])
+                )
+            else:
+                module.register_forward_hook(lambda _, args, out: merged.append(out[0]))
+    with monkeypatch.context() as patched:
+        patched.setattr(F, "scaled_dot_product_attention", watch)
+        converted(**batch(family))
+    assert len(calls) == len(merged) == 3
+    heads = calls[0][0].shape[1]
+    values = [v.repeat_interleave(heads // v.shape[1], 1) for _, _, v, *_ in calls]
+    wanted = controls(values, gains, first_layer)
+    for call, value, control, found in zip(calls, values, wanted, merged, strict=True):
+        q, k, _, mask, is_causal, scale = call
+        k = k.repeat_interleave(heads // k.shape[1], 1).double()
+        scores = q.double() @ k.mT * scale
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        if is_causal:
+            lower = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+            scores = scores.masked_fill(~lower, -torch.inf)
+        direct = (scores.softmax(-1) @ value.double() + control).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)

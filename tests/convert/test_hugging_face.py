@@ -7,8 +7,7 @@ import torch.nn.functional as F
 
 import pidformer as pf
 from pidformer.errors import InputError
-from tests.convert.families import controls
-from tests.convert.hugging_face import CAUSAL, FAMILIES, batch, build
+from tests.convert.hugging_face import CAUSAL, FAMILIES, batch, build, check_definition
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 BY_LAYER = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8)]
@@ -76,37 +75,7 @@ def test_zero_gains_agree_with_eager_attention(family):
 @torch.no_grad()
 def test_control_is_the_definition_computed_from_q_k_v(family, first_layer, monkeypatch):
     converted = pf.convert(build(family), BY_LAYER, first_layer=first_layer)
-    calls, merged, real = [], [], F.scaled_dot_product_attention
-
-    def watch(q, k, v, attn_mask=None, is_causal=False, **options):
-        calls.append((q, k, v, attn_mask, is_causal, options["scale"]))
-        return real(q, k, v, attn_mask=attn_mask, is_causal=is_causal, **options)
-
-    for module in converted.modules():
-        if hasattr(module, "pid_layer"):
-            if where := FAMILIES[family].merged:
-                module.get_submodule(where).register_forward_pre_hook(
-                    lambda _, args: merged.append(args[0])
-                )
-            else:
-                module.register_forward_hook(lambda _, args, out: merged.append(out[0]))
-    monkeypatch.setattr(F, "scaled_dot_product_attention", watch)
-    converted(**batch(family))
-    assert len(calls) == len(merged) == 3
-    heads = calls[0][0].shape[1]
-    values = [v.repeat_interleave(heads // v.shape[1], 1) for _, _, v, *_ in calls]
-    wanted = controls(values, BY_LAYER, first_layer)
-    for call, value, control, found in zip(calls, values, wanted, merged, strict=True):
-        q, k, _, mask, is_causal, scale = call
-        k = k.repeat_interleave(heads // k.shape[1], 1).double()
-        scores = q.double() @ k.mT * scale
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        if is_causal:
-            lower = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-            scores = scores.masked_fill(~lower, -torch.inf)
-        direct = (scores.softmax(-1) @ value.double() + control).transpose(1, 2).flatten(2)
-        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)
+    check_definition(converted, family, BY_LAYER, first_layer, monkeypatch)
 
 
 def test_keys_parameters_and_class_stay(family):

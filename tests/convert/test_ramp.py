@@ -72,7 +72,7 @@ def test_a_real_trainer_takes_the_callback(tmp_path):
 
 
 def test_lightning_ramps(monkeypatch):
-    """With Lightning's names for what the callback reads; Lightning itself is not needed."""
+    """With Lightning's names for what the callback reads; test_lightning.py has the real one."""
     stub = types.ModuleType("lightning.pytorch")
     stub.Callback = type("Callback", (), {})
     monkeypatch.setitem(sys.modules, "lightning", types.ModuleType("lightning"))
@@ -83,6 +83,9 @@ def test_lightning_ramps(monkeypatch):
     trainer = types.SimpleNamespace(global_step=1, estimated_stepping_batches=8)
     callback.on_train_batch_start(trainer, module, None, 1)
     assert float(module["net"].blocks[2].attn.gain_share) == 0.25
+    trainer.estimated_stepping_batches = float("inf")
+    with pytest.raises(InputError, match="give Trainer max_steps"):
+        callback.on_train_batch_start(trainer, module, None, 1)
     callback.on_train_end(trainer, module)
     assert module["net"].blocks[2].attn.gain_share is None
 

@@ -1,4 +1,6 @@
 import copy
+import subprocess
+import sys
 
 import pytest
 import timm
@@ -7,8 +9,10 @@ import torch.nn.functional as F
 
 import pidformer as pf
 from pidformer.analysis import token_similarity
+from pidformer.checkpoint import save_weights, write_model_info, write_recipe
 from pidformer.errors import InputError
-from tests.convert.families import SMALL, TIMM, controls, timm_model
+from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe
+from tests.convert.families import SMALL, TIMM, check_definition, timm_model
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 
@@ -20,21 +24,6 @@ def images(count=2, size=32):
 @pytest.fixture(params=TIMM)
 def model(request):
     return timm_model(request.param)
-
-
-def attention_calls(model, x, monkeypatch):
-    """Every (q, k, v) and output of attention before the control is added."""
-    seen, real = [], F.scaled_dot_product_attention
-
-    def watch(q, k, v, **options):
-        out = real(q, k, v, **options)
-        seen.append((q, k, v, out))
-        return out
-
-    with monkeypatch.context() as patched:
-        patched.setattr(F, "scaled_dot_product_attention", watch)
-        model(x)
-    return seen
 
 
 @torch.no_grad()
@@ -57,16 +46,7 @@ def test_control_is_the_definition_computed_from_the_values(model, first_layer, 
     x = images()
     gains = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8), GAINS]
     converted = pf.convert(model, gains, first_layer=first_layer)
-    merged = []
-    for block in converted.blocks:
-        block.attn.norm.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
-    calls = attention_calls(converted, x, monkeypatch)
-    wanted = controls([v for _, _, v, _ in calls], gains, first_layer)
-    assert len(calls) == len(merged) == 4
-    for (q, k, v, _), control, found in zip(calls, wanted, merged, strict=True):
-        scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
-        direct = (scores.softmax(-1) @ v.double() + control).transpose(1, 2).flatten(2)
-        torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)
+    check_definition(converted, x, gains, first_layer, monkeypatch)
     assert not torch.allclose(converted(x), model(x), atol=1e-3)
 
 
@@ -201,6 +181,49 @@ def test_analysis_reads_a_converted_model():
     converted = pf.convert(timm_model("dinov2 reg4"), GAINS)
     assert len(token_similarity(converted, images())) >= 4
     assert pf.analysis.certify(converted, images()) is not None
+
+
+@pytest.mark.slow
+def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
+    """As run folders; a post-norm `block_fn` is a class, which no recipe can name."""
+    families = [name for name in TIMM if name != "post-norm"]
+    for family in families:
+        name, options = TIMM[family]
+        sizes = {key: SMALL[key] for key in ("embed_dim", "depth", "num_heads")}
+        recipe = Recipe(
+            model=ModelRecipe(
+                name=f"timm:{name}",
+                gains=GAINS.to_dict(),
+                options=options | sizes | {"patch_size": 8},
+            ),
+            data=DataRecipe(name="unknown", image_size=32),
+        )
+        folder = tmp_path / family.replace(" ", "_")
+        folder.mkdir()
+        build = {"num_classes": 5, "channels": 3, "image_size": 32}
+        scale = {"mean": [0.5] * 3, "std": [0.5] * 3}
+        write_model_info(folder, {"build": build, "classes": list("abcde")} | scale)
+        write_recipe(folder, recipe.to_dict())
+        model = pf.convert(timm_model(family), GAINS)
+        save_weights(folder / "model.safetensors", model.state_dict())
+        x = torch.rand(2, 3, 32, 32)
+        with torch.no_grad():
+            logits = pf.PixelModel(model, [0.5] * 3, [0.5] * 3)(x)
+        torch.save({"x": x, "logits": logits}, folder / "seen.pt")
+    code = (
+        "import sys, torch, pidformer as pf\n"
+        "from pathlib import Path\n"
+        "for folder in sorted(Path(sys.argv[1]).iterdir()):\n"
+        "    seen = torch.load(folder / 'seen.pt', weights_only=True)\n"
+        "    with torch.no_grad():\n"
+        "        assert torch.equal(pf.load(folder)(seen['x']), seen['logits']), folder\n"
+        "    print(folder.name)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.split()) == len(families) == 9
 
 
 @pytest.mark.slow

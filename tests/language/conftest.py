@@ -10,7 +10,6 @@ def _own_cache(tmp_path_factory):
     """Token files of the tests stay with the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("HF_HUB_OFFLINE", "1")
         yield
 
 

@@ -290,35 +290,31 @@ def test_a_punctuated_vocabulary_is_the_same_for_hugging_face():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_have_the_loss_curve_of_one(texts, tmp_path, parallel):
+def test_two_processes_have_the_loss_curve_of_one(texts, tmp_path):
     import yaml
 
     recipe = tmp_path / "tiny.yaml"
-    fields = tiny_language("model.options.hidden_dropout=0", "train.log_steps=1").to_dict()
-    recipe.write_text(yaml.safe_dump(fields))
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc_per_node",
-        "2",
-    ]
-    for name, launcher in {"one": [sys.executable], "two": launch}.items():
-        extra = [f"train.parallel={parallel}"] if name == "two" else []
-        command = [*launcher, "-m", "pidformer", "train", str(recipe), *extra]
+    given = tiny_language("model.options.hidden_dropout=0", "train.log_steps=1")
+    recipe.write_text(yaml.safe_dump(given.to_dict()))
+    train(given, tmp_path / "one", data=texts, device="cpu", is_shown=False)
+    one = curve(tmp_path / "one")
+    many = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+        "-m", "pidformer", "train",
+    ]  # fmt: skip
+    for parallel in ("ddp", "fsdp"):
+        where = ["--data", str(texts), "--device", "cpu", "--out", str(tmp_path / parallel)]
         done = subprocess.run(
-            [*command, "--data", str(texts), "--device", "cpu", "--out", str(tmp_path / name)],
+            [*many, str(recipe), f"train.parallel={parallel}", *where],
             capture_output=True,
             text=True,
             cwd=ROOT,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
         assert done.returncode == 0, done.stderr
-    one, two = curve(tmp_path / "one"), curve(tmp_path / "two")
-    assert len(one) > 20 and np.allclose(one, two, rtol=2e-4)
-    assert (tmp_path / "two" / "best.safetensors").exists()
+        two = curve(tmp_path / parallel)
+        assert len(one) > 20 and np.allclose(one, two, rtol=2e-4)
+        assert (tmp_path / parallel / "best.safetensors").exists()
 
 
 @pytest.mark.slow

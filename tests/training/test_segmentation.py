@@ -303,31 +303,35 @@ def test_learned_gains_of_a_backbone_are_named_when_left_out(tmp_path, data, bac
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_two_processes_train_like_one(tmp_path, data, parallel):
+def test_two_processes_train_like_one(tmp_path, data):
     """The same batches; the loss is a mean of means, so equal only where labels are as many."""
     options = {"embed_dim": 16, "depth": 2, "num_heads": 2, "patch_size": 4, "init_std": 0.1}
     text = yaml.safe_dump(options, default_flow_style=True).strip()
-    common = [
-        "camvid/pid.yaml", f"model.options={text}", "data.image_size=16", "data.batch_size=4",
+    overrides = [
+        f"model.options={text}", "data.image_size=16", "data.batch_size=4",
         "data.workers=0", "segmentation.scale=[64, 24]", "segmentation.stride=12",
         "segmentation.decoder.dropout=0", "segmentation.augment.ratio=[1.0, 1.0]",
         "schedule.epochs=3", "schedule.warmup_epochs=0", "train.precision=fp32",
-        "train.log_steps=1", "--device", "cpu", "--data", str(data),
+        "train.log_steps=1",
     ]  # fmt: skip
-    many = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
-    for name, launcher in {"one": ["-m"], "two": many}.items():
-        extra = [f"train.parallel={parallel}"] if name == "two" else []
-        out = ["--out", str(tmp_path / name)]
+    recipe = load_recipe("camvid/pid.yaml", overrides)
+    train(recipe, tmp_path / "one", data=data, device="cpu", is_shown=False)
+    many = [
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+        "-m", "pidformer", "train",
+    ]  # fmt: skip
+    for parallel in ("ddp", "fsdp"):
+        where = ["--device", "cpu", "--data", str(data), "--out", str(tmp_path / parallel)]
         subprocess.run(
-            [sys.executable, *launcher, "pidformer", "train", *common, *extra, *out],
+            [*many, "camvid/pid.yaml", *overrides, f"train.parallel={parallel}", *where],
             check=True,
             capture_output=True,
             env=os.environ | {"OMP_NUM_THREADS": "1"},
         )
-    one, two = (
+    one, *others = (
         [r.metrics["loss"] for r in results.read(tmp_path / name) if r.kind == "train"]
-        for name in ("one", "two")
+        for name in ("one", "ddp", "fsdp")
     )
-    np.testing.assert_allclose(one, two, rtol=0.02)
+    for two in others:
+        np.testing.assert_allclose(one, two, rtol=0.02)
     assert one[-1] < one[0] - 0.05

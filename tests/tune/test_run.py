@@ -1,5 +1,6 @@
 import copy
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -17,11 +18,17 @@ from tests.training.tiny import tiny_recipe
 SPACE = Space(p=(0.2, 0.6), i=(0.0, 0.3), d=(0.0,))
 
 
-@pytest.fixture
-def softmax(tmp_path):
-    out = tmp_path / "run"
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    out = tmp_path_factory.mktemp("trained") / "run"
     train(tiny_recipe("model.gains=null", "schedule.epochs=2"), out, device="cpu", is_shown=False)
     return out
+
+
+@pytest.fixture
+def softmax(trained, tmp_path):
+    """A copy for each test: trials are records of the run."""
+    return shutil.copytree(trained, tmp_path / "run")
 
 
 def test_trials_are_what_evaluate_gives_and_are_not_run_again(softmax, run):

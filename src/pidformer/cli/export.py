@@ -21,6 +21,10 @@ def export(
         str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
     ] = None,
     ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
+    cache: Annotated[
+        bool,
+        typer.Option("--cache", help="A language model that takes and gives keys and values."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Write a run's model as ONNX or as a program of torch.export, for batches of any size.
@@ -30,11 +34,13 @@ def export(
     Example: pidformer export runs/pid --out pid.onnx
 
     Example: pidformer export runs/pid --format pt2 --out pid.pt2
+
+    Example: pidformer export runs/novels --cache --out novels.onnx
     """
     from pidformer.export import export as write
 
     chosen: Any = format
-    found = write(run, out, format=chosen, gains=gains, ema=ema)
+    found = write(run, out, format=chosen, gains=gains, ema=ema, cache=cache)
     if as_json:
         typer.echo(json.dumps(found))
         return

@@ -65,8 +65,10 @@ class GainRamp:
 
         class GainRampCallback(kind):
             def on_train_batch_start(self, trainer: Any, module: Any, *_: Any) -> None:
-                steps = max(1.0, float(trainer.estimated_stepping_batches))
-                ramp.apply(module, trainer.global_step / steps)
+                steps = float(trainer.estimated_stepping_batches)
+                if steps == float("inf"):
+                    raise InputError("a gain ramp needs an end of training; give Trainer max_steps")
+                ramp.apply(module, trainer.global_step / max(1.0, steps))
 
             def on_train_end(self, trainer: Any, module: Any) -> None:
                 set_gain_share(module, None)

@@ -16,12 +16,15 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
 from pidformer.errors import InputError
 from pidformer.training.recipe import TrainRecipe
 from pidformer.training.tasks import Place
 
+BLOCK = "PIDBlock"
 _ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
 _EVERYWHERE = StateDictOptions(full_state_dict=True)
 
@@ -41,7 +44,7 @@ class Engine:
             FullyShardedDataParallelPlugin(
                 fsdp_version=2,
                 auto_wrap_policy="transformer_based_wrap",
-                transformer_cls_names_to_wrap=["PIDBlock"],
+                transformer_cls_names_to_wrap=[BLOCK],
                 reshard_after_forward=True,
             )
             if recipe.parallel == "fsdp"
@@ -62,9 +65,15 @@ class Engine:
         self.is_main = accelerator.is_main_process
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
-        named = getattr(model, "_no_split_modules", None)
-        if self._sharded is not None and named:  # a Hugging Face model names its own blocks
-            self._sharded.transformer_cls_names_to_wrap = list(named)
+        if self._sharded is None:
+            return self._accelerator.prepare(model, optimizer)
+        # a Hugging Face model names its own blocks
+        named = list(getattr(model, "_no_split_modules", None) or [BLOCK])
+        if self.place.device.type == "cpu":  # where accelerate would leave a model whole
+            if self.place.world_size > 1:
+                _shard(model, optimizer, named)
+            return model, self._accelerator.prepare(optimizer)
+        self._sharded.transformer_cls_names_to_wrap = named
         return self._accelerator.prepare(model, optimizer)
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -82,6 +91,8 @@ class Engine:
     def clip(self, model: nn.Module, limit: float | None) -> Tensor:
         """Norm of the whole gradient, after which it is at most `limit`."""
         norm = self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
+        if isinstance(norm, DTensor):
+            return norm.full_tensor()
         return norm if isinstance(norm, Tensor) else torch.tensor(norm)
 
     def sum(self, values: Tensor) -> Tensor:
@@ -144,10 +155,12 @@ class Engine:
         """Evaluation mode, no gradients, autocast, not compiled; training mode afterwards.
 
         An evaluation is too short to pay for graphs of its own, one for each size of a last batch.
+        A sharded model is whole in here, with the weights it had on entering: processes may have
+        different numbers of batches, and one that gathers parameters alone would wait for ever.
         """
         model.eval()
         try:
-            with torch.no_grad(), self.autocast(), self._uncompiled():
+            with torch.no_grad(), self.autocast(), self._uncompiled(), _whole(model):
                 yield
         finally:
             model.train()
@@ -167,3 +180,31 @@ def is_main_process() -> bool:
 def _plain(optimizer: Any) -> Optimizer:
     """The optimiser inside accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
+
+
+def _shard(model: nn.Module, optimizer: Optimizer, blocks: list[str]) -> None:
+    """Shard a model's parameters over all processes, block by block, and tell its optimiser."""
+    mesh = init_device_mesh("cpu", (torch.distributed.get_world_size(),))
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for module in list(model.modules()):
+        if type(module).__name__ in blocks:
+            fully_shard(module, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    sharded = dict(model.named_parameters())
+    for group in optimizer.param_groups:
+        group["params"] = [sharded[names[id(parameter)]] for parameter in group["params"]]
+
+
+@contextmanager
+def _whole(model: nn.Module) -> Iterator[None]:
+    """All parameters of a sharded model on every process; nothing for other models."""
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(True, recurse=False)

@@ -121,15 +121,17 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Scores on the validation set; of the averaged weights too, as ema_*."""
+        scores = self._scores()
+        if self.average is not None:
+            with self.average.applied():
+                averaged = self._scores()
+            scores |= {f"ema_{name}": value for name, value in averaged.items()}
+        return scores
+
+    def _scores(self) -> dict[str, float]:
         with self.engine.evaluating(self.model):
             counts = self.engine.sum(self.task.count(self.model, self.engine.place))
-            scores = self.task.scores(counts)
-            if self.average is not None:
-                with self.average.applied():
-                    counts = self.engine.sum(self.task.count(self.model, self.engine.place))
-                averaged = self.task.scores(counts)
-                scores |= {f"ema_{name}": value for name, value in averaged.items()}
-        return scores
+        return self.task.scores(counts)
 
     def _train_epoch(self, progress: Progress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
