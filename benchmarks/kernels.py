@@ -197,7 +197,8 @@ def _errors(
 
 
 def _relative(found: Tensor, expected: Tensor) -> float:
-    return float((found.double() - expected).norm() / expected.norm())
+    found, expected = found.detach().double(), expected.detach()
+    return float((found - expected).norm() / expected.norm())
 
 
 # How long do they take?
