@@ -1,14 +1,13 @@
 """Attention of one token over a cache with the control in the same Triton kernel.
 
 For compiled decoding on a GPU: attention and control, which would be a kernel of its own, are one.
-The softmax twin takes the same kernel without the control. `PIDFORMER_KERNELS=torch` in the
-environment turns it off.
+The softmax twin takes the same kernel without the control. Off unless `ops.dispatch` is asked for
+our kernels (`PIDFORMER_KERNELS=auto`).
 """
 # B batch, H heads, Hkv key/value heads, M keys, D head dim
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, PIDState, pid_step
+from pidformer.ops import dispatch
 
 try:
     import triton  # type: ignore[import-untyped]
@@ -27,13 +27,13 @@ MAX_KEYS = 1024
 """One program reads all keys of a head: beyond this, SDPA's split over keys is worth more."""
 MAX_HEAD_DIM = 128
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-IS_ON = triton is not None and os.environ.get("PIDFORMER_KERNELS") != "torch"
 
 
 def can_decode(q: Tensor, k: Tensor, mask: Tensor | None, gains: object) -> bool:
     """Whether `decode_attention` takes this; what else there is goes through `pid_attention`."""
     return (
-        IS_ON
+        triton is not None
+        and dispatch.selected() != "torch"
         and q.is_cuda
         and q.shape[-2] == 1
         and k.shape[-2] <= MAX_KEYS
@@ -184,15 +184,23 @@ if triton is not None:
         place = (row * HEADS + head) * SIZE + at
         tl.store(out + place, found.to(out.dtype.element_ty), mask=is_in)
 
-    @torch.library.triton_op(
-        "pidformer::decode_attention",
-        mutates_args=(),
-        schema="(Tensor q, Tensor k, Tensor v, Tensor? mask, Tensor? value, Tensor? initial, "
-        "Tensor? integral, Tensor? previous, float p, float i, float d, float beta) "
-        "-> (Tensor, Tensor)",
-    )
-    def _decode_attention(*given: Any) -> tuple[Tensor, Tensor]:
-        return attend(torch.library.wrap_triton(decode_kernel), *given)
+    @torch.library.triton_op("pidformer::decode_attention", mutates_args=())
+    def _decode_attention(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        value: Tensor | None,
+        initial: Tensor | None,
+        integral: Tensor | None,
+        previous: Tensor | None,
+        p: float,
+        i: float,
+        d: float,
+        beta: float,
+    ) -> tuple[Tensor, Tensor]:
+        kernel = torch.library.wrap_triton(decode_kernel)
+        return attend(kernel, q, k, v, mask, value, initial, integral, previous, p, i, d, beta)
 
 
 def _op() -> Any:

@@ -1,11 +1,11 @@
 """Which kernels compute the operator: the rules, and the one table of sizes, in one place.
 
-    PIDFORMER_KERNELS=auto|torch|triton        for a whole process
-    with pf.ops.kernels("torch"): ...          for a block of code
+    PIDFORMER_KERNELS=torch|auto|triton        for a whole process
+    with pf.ops.kernels("auto"): ...           for a block of code
 
-"torch" is SDPA and PyTorch's own elementwise kernels, on any device. "triton" takes our kernels
-wherever they can run, with one warning for each reason they cannot. "auto" takes them on CUDA
-devices for the sizes at which they are measured to be faster, silently.
+"torch", the default, is SDPA and PyTorch's own elementwise kernels, on any device. "auto" takes our
+kernels on CUDA devices for the sizes at which they are measured to be faster, silently. "triton"
+takes them wherever they can run, with one warning for each reason they cannot.
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
 
@@ -26,7 +26,7 @@ from torch.utils._device import DeviceContext
 
 from pidformer.errors import unknown
 
-Kernels = Literal["auto", "torch", "triton"]
+Kernels = Literal["torch", "auto", "triton"]
 Route = Literal["short", "epilogue", "torch"]
 
 HEAD_DIMS = (16, 128)
@@ -99,7 +99,7 @@ def power_of_two(number: int) -> int:
 
 
 def _from_environment() -> Kernels:
-    name = os.environ.get("PIDFORMER_KERNELS", "auto")
+    name = os.environ.get("PIDFORMER_KERNELS", "torch")
     if name not in get_args(Kernels):
         raise unknown("PIDFORMER_KERNELS", name, get_args(Kernels))
     return name  # type: ignore[return-value]
@@ -115,7 +115,7 @@ def selected() -> Kernels:
 
 @contextmanager
 def kernels(name: Kernels) -> Iterator[None]:
-    """Within this block the operator runs on these kernels: "auto", "torch" or "triton"."""
+    """Within this block the operator runs on these kernels: "torch", "auto" or "triton"."""
     global _selected
     if name not in get_args(Kernels):
         raise unknown("kernels", name, get_args(Kernels))
