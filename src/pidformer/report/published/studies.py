@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError
-from pidformer.report.published.publish import SHARED
+from pidformer.report.published.publishing import SHARED
 from pidformer.results import FILE_NAME, Record
 from pidformer.training.recipe import difference
 
