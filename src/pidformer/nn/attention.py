@@ -13,6 +13,7 @@ from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
+from pidformer.nn.variants import ValueMix, ValueResidual, check_integral, first_state, relaxed
 from pidformer.ops.attention import pid_attention
 
 
@@ -25,6 +26,9 @@ class PIDAttention(nn.Module):
     is plain attention; `LearnedGains` are trained with the rest, as `gains.*`. The other
     parameters are timm's (`qkv`, `q_norm`, `k_norm`, `norm`, `proj`); `scale_norm` normalises the
     merged heads, control included, before `proj`.
+
+    For comparison: `integral_leak` and `integral_limit` change what the integral takes over (see
+    `variants.relaxed`), `value_residual` mixes v_0 into the values (`variants.ValueResidual`).
     """
 
     def __init__(
@@ -43,6 +47,9 @@ class PIDAttention(nn.Module):
         norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
+        integral_leak: float = 1.0,
+        integral_limit: float | None = None,
+        value_residual: ValueMix = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -59,6 +66,7 @@ class PIDAttention(nn.Module):
                 f"gains for {gains.num_heads} heads do not fit {num_kv_heads} value heads"
             )
         check_first_layer(first_layer)
+        check_integral(integral_leak, integral_limit)
         place = placement(device, dtype)
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
@@ -67,6 +75,10 @@ class PIDAttention(nn.Module):
         self.first_layer = first_layer
         self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.is_causal = is_causal
+        self.integral_leak, self.integral_limit = integral_leak, integral_limit
+        self.value_residual = (
+            None if value_residual is None else ValueResidual(value_residual, device=device)
+        )
         width = (num_heads + 2 * num_kv_heads) * self.head_dim
         self.qkv = nn.Linear(dim, width, bias=qkv_bias, **place)
         self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
@@ -87,6 +99,11 @@ class PIDAttention(nn.Module):
         heads, kv_heads = self.num_heads, self.num_kv_heads
         packed = self.qkv(x).unflatten(-1, (heads + 2 * kv_heads, self.head_dim)).transpose(1, 2)
         q, k, v = packed.split((heads, kv_heads, kv_heads), dim=1)  # (B, H | Hkv, N, D)
+        if state is not None:
+            if self.value_residual is not None:
+                v = self.value_residual(v, state.initial)
+            if self.integral_leak != 1 or self.integral_limit is not None:
+                state = relaxed(state, self.integral_leak, self.integral_limit)
         out, state = pid_attention(
             self.q_norm(q),
             self.k_norm(k),
@@ -98,6 +115,8 @@ class PIDAttention(nn.Module):
             dropout_p=self.attn_drop.p if self.training else 0.0,
             first_layer=self.first_layer,
         )
+        if state is None and self.value_residual is not None:
+            state = first_state(v)  # plain attention: nothing but v_0 is handed on
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         return self.proj_drop(self.proj(merged)), state
 

@@ -133,14 +133,15 @@ def twin_key(recipe: Mapping[str, Any]) -> str:
     """16 hex digits of what a controlled run shares with its softmax twin.
 
     All but seed, where its weights come from, and what acts between layers: gains, how they come
-    in, learned or not, and the residual of values.
+    in, learned or not, the integral's form, and the residual of values.
     """
     shared = twin_recipe(recipe)
     model = dict(shared.get("model") or {})
     model.pop("learn_gains", None)
     model.pop("init", None)
     options = dict(model.get("options") or {})
-    options.pop("value_residual", None)
+    for name in ("value_residual", "integral_leak", "integral_limit"):
+        options.pop(name, None)
     shared["model"] = model | {"options": options}
     schedule = dict(shared.get("schedule") or {})
     shared["schedule"] = {k: v for k, v in schedule.items() if not k.startswith("gain_ramp")}

@@ -131,6 +131,7 @@ _ACTS = (
     "model.learn_gains",
     "model.init",
     "model.options.value_residual",
+    "model.options.integral_",
     "schedule.gain_ramp",
     "segmentation.decoder.gains",
     "segmentation.backbone",

@@ -26,6 +26,9 @@ def gains_text(variant: Variant) -> str:
     words += ["learned"] if model.get("learn_gains") else []
     mixed = model.get("options", {}).get("value_residual")
     words += [f"value residual {mixed}"] if mixed else []
+    for name in ("integral_leak", "integral_limit"):
+        value = model.get("options", {}).get(name)
+        words += [f"{name.replace('_', ' ')} {value}"] if value is not None else []
     return ", ".join(words) or "none"
 
 
