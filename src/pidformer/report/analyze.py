@@ -99,18 +99,22 @@ def analyze(
     device: str = "auto",
     command: str | None = None,
     is_shown: bool = True,
+    draw: bool = True,
 ) -> Analyses:
     """Token similarity and ranks on `limit` images, spectra and certificate on `spectrum_limit`.
 
     The images are drawn with `seed`, the same for every model. Adds "analysis" records to each run
-    folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`.
+    folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`
+    (unless `draw` is false).
     """
     if not runs:
         raise InputError("give at least one model")
     for name, count in (("limit", limit), ("spectrum limit", spectrum_limit)):
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
-    out, place = _folder(Path(out)), as_device(device)
+    out, place = Path(out), as_device(device)
+    if draw:
+        _folder(out)
     counts = (limit, min(limit, spectrum_limit))
     specimens = _labelled([open_specimen(run, data, counts, seed) for run in runs])
     console = Console(stderr=True, quiet=not is_shown)
@@ -134,8 +138,10 @@ def analyze(
         }
         folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
         _record(folder, found[-1], settings, specimen.hashes())
-    with _bar(console, "figures", None):
-        figures = _draw(found, specimens, pictures, out)
+    figures: list[Path] = []
+    if draw:
+        with _bar(console, "figures", None):
+            figures = _draw(found, specimens, pictures, out)
     return Analyses(models=found, figures=figures)
 
 
@@ -181,6 +187,8 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
 
     layers = made.similarity["blocks"]
     ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
+    if isinstance(made.certificate, str):
+        settings = settings | {"no_certificate": made.certificate}
     add(
         "token_similarity",
         hashes[0],

@@ -5,18 +5,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from pidformer import results
-from pidformer.data.segmentation.confusion import miou_difference, segmentation_scores, unpack_areas
+from pidformer import PIDGains, results
+from pidformer.control import spectral_radius
+from pidformer.data.segmentation.confusion import (
+    miou_difference,
+    pack_areas,
+    segmentation_scores,
+    unpack_areas,
+)
 from pidformer.errors import InputError
 from pidformer.report.published import is_published, publish, read_studies, write_results
+from pidformer.report.published.images import _registered, classification_sections
+from pidformer.report.published.margin import stability_words, worst_radius
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
 from pidformer.report.published.page import PAGE, results_page
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
+from pidformer.studies import load_study
 from tests.data.pairs import write_parquet
 from tests.report.published.fresh import GAINS, classifiers, segmenters
 
@@ -177,8 +187,6 @@ def test_a_variant_of_another_recipe_is_compared_with_the_nearest_and_says_so():
 
 
 def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tmp_path):
-    from pidformer.report.published.images import classification_sections
-
     runs = classifiers(tmp_path / "runs", seeds=(0, 10))
     for run in runs:  # as if all images had been taken
         kept = []
@@ -243,8 +251,6 @@ def test_leaving_out_an_image_equals_scoring_the_rest(segments):
 
 def test_the_jackknife_agrees_with_the_bootstrap():
     """On enough images both estimate the same spread of one pair's difference."""
-    from pidformer.data.segmentation.confusion import pack_areas
-
     rng = np.random.default_rng(0)
     truth = rng.integers(50, 400, size=(150, 5))
     sides = []
@@ -260,3 +266,39 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     found = compare_miou([records])
     assert found.mean == pytest.approx(mean)
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
+
+
+def test_registered_contrasts_and_primary_comparisons_are_corrected_together():
+    values = {"softmax": (5, 6, 7), "p": (6, 7.1, 7.9), "pid": (5.1, 5.8, 7.3)}
+    values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
+    study = study_of(values, seeds=(10, 11, 12))
+    clean = Metric(title="Clean", find=metric().find, read=metric().read, better=1)
+    compared = compare_all(study, [clean])
+    named = Study(name="tiny-imagenet-100", title="", about="", runs=study.runs)
+    more, (first,) = _registered(named, [clean], compared)
+    assert cells(more[1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
+    assert first.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
+    gains = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
+    ps = sorted(stats.ttest_1samp(gain, 0).pvalue for gain in gains)
+    assert f"(p {3 * ps[0]:.2g})" in first and f"(p {ps[2]:.2g})" in first
+    assert ("pi_leaky", "pi") in load_study().contrasts
+
+
+def test_the_margin_is_set_beside_the_accuracy():
+    kappas = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    for text in ("0.6,0,0,1", "0.5,0.5,0,1", "0.8,0.5,0.05,0.1"):
+        gains = PIDGains.parse(text)
+        assert worst_radius(gains) == pytest.approx(
+            float(spectral_radius(kappas, gains).max()), abs=2e-3
+        )
+    runs = list(study_of({"softmax": (5, 6, 7)}).runs)
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    for place, (name, gains) in enumerate(given.items()):
+        own = {name: (5 + place, 6 + place, 7 + place)}
+        runs += study_of(own, recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    clean = Metric(title="Clean", find=metric().find, read=metric().read)
+    words = stability_words(study, compare_all(study, [clean]))
+    radii = [worst_radius(PIDGains.parse(text)) for text in given.values()]
+    assert f"{stats.spearmanr(radii, range(4)).statistic:+.2f}" in words
+    assert not stability_words(study.only(runs[:6]), compare_all(study.only(runs[:6]), [clean]))

@@ -63,29 +63,3 @@ def _draw_lines(
             axes.plot(*zip(*points, strict=True), **look, marker="o", markersize=4)  # type: ignore[arg-type]
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.legend(fontsize=9)
-
-
-def points_panel(
-    points: Mapping[str, tuple[float, float]], title: str, x: str, y: str, limit: float | None
-) -> Panel:
-    """One mark for each variant, named; `limit` is a vertical line."""
-    draw = partial(_draw_points, points=points, title=title, x=x, y=y, limit=limit)
-    return Panel(draw, 6.2, 4.2)
-
-
-def _draw_points(
-    figure: Figure | SubFigure,
-    points: Mapping[str, tuple[float, float]],
-    title: str,
-    x: str,
-    y: str,
-    limit: float | None,
-) -> None:
-    axes: Axes = figure.subplots()
-    for label, (across, up) in points.items():
-        axes.plot(across, up, "o", color=GREY, markersize=6)
-        axes.annotate(label, (across, up), (4, 4), textcoords="offset points", fontsize=8)
-    axes.axhline(0, color=INK, linewidth=0.9)
-    if limit is not None:
-        axes.axvline(limit, color=BAD, linewidth=1.2, linestyle="--")
-    axes.set(title=title, xlabel=x, ylabel=y)

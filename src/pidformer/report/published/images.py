@@ -10,7 +10,16 @@ from typing import NamedTuple
 import numpy as np
 
 from pidformer.report.looks import layers
-from pidformer.report.published.numbers import Metric, compare_all, findings, over_items
+from pidformer.report.published.margin import stability_words
+from pidformer.report.published.numbers import (
+    Compared,
+    Metric,
+    compare_all,
+    compare_pairs,
+    findings,
+    over_items,
+    primary_words,
+)
 from pidformer.report.published.section import Section
 from pidformer.report.published.shrink import corruption_hits
 from pidformer.report.published.studies import PublishedRun, Study
@@ -18,6 +27,7 @@ from pidformer.report.published.tables import by_seed, by_variant, differences_b
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
+from pidformer.studies import load_study, shipped_studies
 
 CONFIRMING = 10
 """Seeds from here on were not used to find anything."""
@@ -58,13 +68,33 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     body = [*words, by_variant(study, metrics)]
     if compared:
         body += ["Paired differences:", differences_by_variant(compared, metrics)]
+    said = findings(compared)
+    if study.name in shipped_studies() and part == 1:
+        more, first = _registered(study, metrics, compared)
+        body, said = body + more, first + said
+    margin = stability_words(study, compared)
+    body += [margin] if margin else []
     body += ["By seed:", by_seed(study, metrics)] if part is None else []
     return Section(
         title=name,
         body=body + ([threats] if threats else []),
-        findings=findings(compared),
+        findings=said,
         compared=compared,
     )
+
+
+def _registered(
+    study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]
+) -> tuple[list[str], list[str]]:
+    """The contrasts and the primary comparisons that were fixed before: text and findings."""
+    plan = load_study(study.name)
+    contrasts = compare_pairs(study, plan.contrasts, metrics)
+    more = []
+    if contrasts:
+        more = ["Other differences that were asked for:"]
+        more.append(differences_by_variant(contrasts, metrics))
+    first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
+    return more, [primary_words(first)] if len(first) > 1 else []
 
 
 class Key(NamedTuple):

@@ -121,6 +121,21 @@ def compare_all(study: Study, metrics: Sequence[Metric]) -> list[Compared]:
     return found
 
 
+def compare_pairs(
+    study: Study, pairs: Sequence[tuple[str, str]], metrics: Sequence[Metric]
+) -> list[Compared]:
+    """The first of each pair less the second, where the study has both."""
+    named = {variant.name: variant for variant in study.variants}
+    found = []
+    for name, other in pairs:
+        if name in named and other in named:
+            for metric in metrics:
+                difference = metric.difference(named[other], named[name])
+                if difference is not None:
+                    found.append(Compared(name, other, metric, difference))
+    return found
+
+
 def over_items(
     values: Callable[[Record], np.ndarray], scale: float = 1.0
 ) -> Callable[..., Crossed]:
@@ -166,6 +181,17 @@ def findings(compared: Sequence[Compared]) -> list[str]:
     if len(judged) > 1:
         lines.append(_after_holm(judged))
     return lines
+
+
+def primary_words(compared: Sequence[Compared]) -> str:
+    """What the comparisons that were registered as primary say, corrected together."""
+    adjusted = holm([one.found.p for one in compared])
+    said = [
+        f"{one.variant} less {one.twin} on {one.metric.title} {one.text}, "
+        f"{one.word if p < LEVEL else 'not resolved'} (p {p:.2g})"
+        for one, p in zip(compared, adjusted, strict=True)
+    ]
+    return f"Primary, p by Holm over these {len(said)}: {'; '.join(said)}."
 
 
 def _after_holm(judged: Sequence[Compared]) -> str:

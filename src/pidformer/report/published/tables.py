@@ -46,12 +46,10 @@ def differences_by_variant(compared: Sequence[Compared], metrics: Sequence[Metri
     """Variant less twin, a line for each variant."""
     heads = ["", *(metric.title for metric in metrics)]
     rows = []
-    for name in dict.fromkeys(one.variant for one in compared):
-        own = [one for one in compared if one.variant == name]
+    for name, twin in dict.fromkeys((one.variant, one.twin) for one in compared):
+        own = [one for one in compared if (one.variant, one.twin) == (name, twin)]
         cells = {one.metric.title: _bold(one) for one in own}
-        rows.append(
-            [f"{name} less {own[0].twin}", *(cells.get(metric.title, NONE) for metric in metrics)]
-        )
+        rows.append([f"{name} less {twin}", *(cells.get(m.title, NONE) for m in metrics)])
     return table(heads, rows)
 
 
