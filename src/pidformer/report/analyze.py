@@ -18,11 +18,14 @@ from torch import Tensor
 from pidformer import results
 from pidformer.analysis import (
     Certificate,
+    ControlScale,
     RankMeasures,
     certify,
+    control_scale,
     token_similarity,
     token_spectrum,
 )
+from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.report.similarity import Collapse, similarity_figure
@@ -52,6 +55,10 @@ class Analysis:
     ranks: RankMeasures
     certificate: Certificate | str
     """Or why there is none."""
+    scale: ControlScale | None = None
+    """None without control, or when it cannot be read."""
+    initial_scale: ControlScale | None = None
+    """The same before the first step, for runs that began from scratch."""
 
     @property
     def is_controlled(self) -> bool:
@@ -166,6 +173,7 @@ def _measure(
             certificate = certify(model, small, seed=seed, on_progress=advance)
         except InputError as error:
             certificate = f"no certificate: {error}"
+    scale, initial = _scales(subject, small)
     return Analysis(
         label=label,
         name=subject.name,
@@ -173,7 +181,25 @@ def _measure(
         similarity=similarity,
         ranks=RankMeasures(*(values.cpu() for values in ranks)),
         certificate=certificate,
+        scale=scale,
+        initial_scale=initial,
     )
+
+
+def _scales(subject: Subject, images: Tensor) -> tuple[ControlScale | None, ControlScale | None]:
+    """The size of the control now and before the first step; None where there is none."""
+    try:
+        now = control_scale(subject.model, images)
+    except InputError:
+        return None, None
+    if now.mean_ratio == 0:
+        return None, None
+    if subject.folder is None:
+        return now, None
+    try:
+        return now, control_scale(initial_model(subject.folder).to(images.device), images)
+    except InputError:
+        return now, None
 
 
 def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequence[str]) -> None:
@@ -187,7 +213,9 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
 
     layers = made.similarity["blocks"]
     ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
-    if isinstance(made.certificate, str):
+    if made.scale is not None:
+        add("control_scale", hashes[1], *_scale_fields(made.scale, made.initial_scale))
+    if isinstance(made.certificate, str):  # then what follows is the last record
         settings = settings | {"no_certificate": made.certificate}
     add(
         "token_similarity",
@@ -219,6 +247,19 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
         | fields.get("response", {}),
         fields,
     )
+
+
+def _scale_fields(
+    now: ControlScale, initial: ControlScale | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of the size of the control."""
+    metrics: dict[str, Any] = {"ratio": now.mean_ratio}
+    details: dict[str, Any] = {name: t.tolist() for name, t in now._asdict().items()}
+    details["ratio"] = now.ratio.tolist()
+    if initial is not None:
+        metrics["initial_ratio"] = initial.mean_ratio
+        details["initial_ratio"] = initial.ratio.tolist()
+    return metrics, details
 
 
 def _draw(

@@ -61,8 +61,9 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     words = [
         f"{_PARTS[part]} Accuracy in per cent, of corruptions the mean over their rows; AUPR: how "
         "well low confidence tells images of no class, over all images; similarity: mean cosine "
-        "between the tokens of an image after the last layer. Rows on a sample of images take all "
-        "of it."
+        "between the tokens of an image after the last layer; control: its size (root mean square) "
+        "over that of the attention's output, mean over the layers in which it acts, trained and "
+        "before the first step. Rows on a sample of images take all of it."
     ]
     threats = _threats(study.runs)
     body = [*words, by_variant(study, metrics)]
@@ -144,7 +145,21 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
                 difference_digits=3,
             )
         )
+    for name, title in (("ratio", "control"), ("initial_ratio", "control at first")):
+        if any(name in r.metrics for run in runs for r in run.all("analysis")):
+            find = partial(_scale, name=name)
+            read = partial(_number, name=name)
+            found.append(Metric(title=title, find=find, read=read, better=0, digits=3))
     return found
+
+
+def _scale(run: PublishedRun, name: str) -> Record | None:
+    record = run.one("analysis", what="control_scale")
+    return record if record is not None and name in record.metrics else None
+
+
+def _number(record: Record, name: str) -> float:
+    return record.metrics[name]
 
 
 _AUPR = {"ood": "AUPR", "imagenet-o": "AUPR, ImageNet-O"}

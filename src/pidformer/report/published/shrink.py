@@ -103,7 +103,9 @@ def _small(record: Record) -> Record:
         losses = np.asarray(details.get("block_nll", []))
         details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
     elif record.kind == "analysis":
-        details = _rounded(_only(details, "similarity", "verdict", "ratio", "control", "output"))
+        details = _rounded(
+            _only(details, "similarity", "verdict", "ratio", "initial_ratio", "output")
+        )
     return replace(record, details=details)
 
 
