@@ -8,6 +8,9 @@ from scipy import stats
 
 from pidformer.errors import InputError
 from pidformer.statistics import (
+    crossed_items,
+    crossed_mean,
+    holm,
     mcnemar,
     mean_over_seeds,
     pack,
@@ -100,3 +103,43 @@ def test_equal_models_have_no_difference():
 def test_other_images_are_refused():
     with pytest.raises(InputError, match="same images"):
         paired_difference(np.ones(3, bool), np.ones(4, bool))
+
+
+def test_crossed_interval_is_the_paired_t_interval_when_only_one_spread_is_there():
+    rng = np.random.default_rng(0)
+    items = rng.normal(0.3, 1.0, size=50)
+    found = crossed_items(items)  # one seed: over items alone
+    low, high = stats.t.interval(0.95, 49, items.mean(), stats.sem(items))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.p == pytest.approx(stats.ttest_1samp(items, 0.0).pvalue)
+    seeds = [0.2, 0.5, 0.9]
+    found = crossed_mean(seeds, 0.0, 0)  # no items: over seeds alone
+    low, high = stats.t.interval(0.95, 2, np.mean(seeds), stats.sem(seeds))
+    assert (found.low, found.high) == pytest.approx((low, high))
+    assert found.p == pytest.approx(stats.ttest_1samp(seeds, 0.0).pvalue)
+
+
+@pytest.mark.parametrize(("seed_spread", "item_spread"), [(1.0, 0.0), (0.05, 1.0), (0.3, 3.0)])
+def test_crossed_interval_covers_the_truth_for_new_seeds_and_items(seed_spread, item_spread):
+    rng = np.random.default_rng(1)
+    inside, tries = 0, 1500
+    for _ in range(tries):
+        seeds = rng.normal(0, seed_spread, size=(3, 1))
+        items = rng.normal(0, item_spread, size=(1, 60))
+        found = crossed_items(2.0 + seeds + items + rng.normal(0, 0.5, size=(3, 60)))
+        inside += found.low < 2.0 < found.high
+    assert inside / tries > 0.93
+
+
+def test_a_crossed_interval_of_nothing_is_unknown_and_of_no_spread_a_point():
+    assert math.isnan(crossed_mean([1.0], 0.0, 0).low)
+    assert crossed_mean([2.0, 2.0], 0.0, 0)[:4] == (2.0, 2.0, 2.0, 0.0)
+    assert crossed_items(np.ones((2, 3)) * 0)[3] == 1.0
+    assert [crossed_mean(x, 0.0, 0).verdict for x in ([1, 1], [-1, -1], [-1, 1])] == [1, -1, 0]
+
+
+def test_holm_equals_a_step_down_by_hand():
+    values = [0.03, 0.001, math.nan, 0.2, 0.012]
+    # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
+    assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -139,6 +140,21 @@ def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> Any:
                 stacklevel=2,
             )
     model.load_state_dict(run_weights(run, ema=ema), strict=True)
+    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
+
+
+def initial_model(run: str | Path) -> Any:
+    """The classifier of a run as it was before its first step, ready to use.
+
+    Drawn anew from the run's seed; a run that began with the weights of another is refused.
+    """
+    run = Path(run)
+    recipe, info = read_recipe(run), read_model_info(run)
+    if recipe["model"].get("init") is not None:
+        raise InputError(f"run {run} began with the weights of {recipe['model']['init']}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe["seed"])
+        model = _build(recipe, info["build"])
     return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
 
 

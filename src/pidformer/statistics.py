@@ -123,6 +123,71 @@ def _t_test(differences: NDArray[np.float64]) -> float:
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
+class Crossed(NamedTuple):
+    """A mean over training seeds and items (images, blocks of text), with its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    """Two-sided: could it be zero? NaN where nothing is known of the spread."""
+    seeds: int
+
+    @property
+    def verdict(self) -> int:
+        """1 or -1 when the interval is on one side of zero, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+def crossed_mean(by_seed: Sequence[float], item_variance: float, items: int) -> Crossed:
+    """Interval for new seeds and new items, from both spreads at once.
+
+        value of seed s on item i = m + a_s + b_i + c_si
+        Var(mean) = Var(means by seed) / S + item_variance
+
+    with `item_variance` the variance of the mean over seeds that drawing `items` anew makes (for
+    plain means, that of the items' means over N). c_si is counted twice, so the interval errs on
+    the wide side. Student's t, with Satterthwaite's degrees of freedom from S - 1 and N - 1: three
+    seeds make wide intervals, as they should. `items` 0 is a number without items. Of a single
+    seed only the items' part is known, so the interval speaks of these trained models alone.
+    """
+    mean, count = float(np.mean(by_seed)), len(by_seed)
+    parts = [(item_variance, items - 1)] if items > 1 else []
+    if count > 1:
+        parts.append((float(np.var(by_seed, ddof=1)) / count, count - 1))
+    total = sum(variance for variance, _ in parts)
+    if not parts:
+        return Crossed(mean, math.nan, math.nan, math.nan, count)
+    if total == 0:
+        return Crossed(mean, mean, mean, 1.0 if mean == 0 else 0.0, count)
+    freedom = total**2 / sum(variance**2 / own for variance, own in parts)
+    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
+    p_value = float(2 * stats.t.sf(abs(mean) / math.sqrt(total), freedom))
+    return Crossed(mean, mean - half, mean + half, p_value, count)
+
+
+def crossed_items(values: Scores) -> Crossed:
+    """`crossed_mean` of plain scores (S, N): row s is a seed, column i an item."""
+    values = np.atleast_2d(np.asarray(values, dtype=float))
+    items = values.shape[1]
+    spread = float(values.mean(0).var(ddof=1)) / items if items > 1 else 0.0
+    return crossed_mean(values.mean(1).tolist(), spread, items)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the given order; NaN stays NaN and is not counted.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
+    adjusted, largest = [math.nan] * len(p_values), 0.0
+    for rank, (p, place) in enumerate(known):
+        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        adjusted[place] = largest
+    return adjusted
+
+
 def pack(hits: Hits) -> str:
     """Booleans as text, eight to a byte: what a record keeps of each image."""
     return base64.b64encode(np.packbits(hits).tobytes()).decode()

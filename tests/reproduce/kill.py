@@ -26,6 +26,8 @@ def child(inputs: Path, out: Path) -> int:
         try:
             plan = tiny_plan(inputs, out)
             found = run_plan(plan, Setting(device="cpu"), is_shown=False, beat=0.2, poll=0.1)
+            if found.failed:
+                print(found.failed, file=sys.stderr)
             os._exit(1 if found.failed else 0)
         except BaseException as error:
             print(repr(error), file=sys.stderr)

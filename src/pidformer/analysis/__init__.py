@@ -4,6 +4,7 @@ from pidformer.analysis.certificate import Certificate, certify, suggest_gains
 from pidformer.analysis.growth import Growth, transient_growth
 from pidformer.analysis.measures import RankMeasures, mean_cosine, rank_measures
 from pidformer.analysis.response import Response, input_response
+from pidformer.analysis.scale import ControlScale, control_scale
 from pidformer.analysis.similarity import token_similarity, token_spectrum
 from pidformer.analysis.spectrum import (
     AttentionSpectrum,
@@ -18,6 +19,7 @@ from pidformer.data.sample import sample_images
 __all__ = [
     "AttentionSpectrum",
     "Certificate",
+    "ControlScale",
     "Growth",
     "RankMeasures",
     "Response",
@@ -26,6 +28,7 @@ __all__ = [
     "attention_matrices",
     "attention_spectrum",
     "certify",
+    "control_scale",
     "eigenvalues",
     "input_response",
     "joint_trajectories",

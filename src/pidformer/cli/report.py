@@ -16,9 +16,20 @@ from pidformer.cli.options import Json
 def report(
     folders: Annotated[
         list[Path],
-        typer.Argument(help="Run folders, or folders that contain them.", metavar="FOLDER..."),
+        typer.Argument(
+            help="Run folders, or folders that contain them; or published records.",
+            metavar="FOLDER...",
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
+    publish: Annotated[
+        Path | None,
+        typer.Option(
+            help="Instead of a report: put the runs' records, small and without paths, into this "
+            "folder of a study (results/STUDY).",
+            metavar="STUDY",
+        ),
+    ] = None,
     mixed: Annotated[
         bool,
         typer.Option("--mixed", help="Also runs of different recipes or data in one report."),
@@ -33,9 +44,31 @@ def report(
     Example: pidformer report runs
 
     Example: pidformer report runs/softmax-seed0 runs/pid-seed0 --out my-report --json
+
+    Of published records it writes results.md and images/results/*.png instead:
+
+    Example: pidformer report runs --publish results/camvid
+
+    Example: pidformer report results --out docs
     """
+    from pidformer.report.published import is_published, write_results
+    from pidformer.report.published import publish as publish_runs
     from pidformer.report.write import write_report
 
+    if publish is not None:
+        paths = publish_runs(folders, publish)
+        if as_json:
+            typer.echo(json.dumps({"published": [str(path) for path in paths]}))
+        else:
+            typer.echo(f"{len(paths)} runs in {publish}")
+        return
+    if is_published(folders):
+        made = write_results(folders, out)
+        if as_json:
+            typer.echo(json.dumps(made.to_dict()))
+        else:
+            typer.echo(f"{made.runs} runs of {made.studies} studies; page: {made.page}")
+        return
     command = shlex.join(["pidformer", *sys.argv[1:]])
     found = write_report(folders, out, mixed=mixed, command=command)
     if as_json:

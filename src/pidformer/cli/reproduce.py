@@ -17,7 +17,7 @@ def reproduce(
         str,
         typer.Option(
             help="demo: digits on a CPU; small: tiny-imagenet-100, camvid, novels; paper: "
-            "ImageNet-1k, ADE20K, WikiText-103."
+            "ImageNet-1k, ADE20K, WikiText-103; study: the rows of docs/study.md."
         ),
     ] = "demo",
     data: Annotated[
@@ -26,9 +26,20 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for runs, claims and report.")] = Path(
         "reproduction"
     ),
-    seeds: Annotated[int, typer.Option(help="Train with seeds 0 to N - 1.", metavar="N")] = 2,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            help="Train with seeds 0 to N - 1 (2 by default); of the study, N of its own.",
+            metavar="N",
+        ),
+    ] = None,
     only: Annotated[
-        str | None, typer.Option(help="Parts of it: table1,table2,table3,figures.")
+        str | None,
+        typer.Option(help="Parts of it: table1,table2,table3,figures; of the study, its groups."),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(help="Begin no run that would not end in so many minutes."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
@@ -44,6 +55,8 @@ def reproduce(
     Example: pidformer reproduce --scale demo --seeds 2
 
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
+
+    Example: pidformer reproduce --scale study --data DIR --only main --minutes 25 --out study
     """
     from pidformer.reproduce import reproduce as run
     from pidformer.training.loop import Interrupted
@@ -56,6 +69,7 @@ def reproduce(
             data=data,
             seeds=seeds,
             only=parts,
+            minutes=minutes,
             device=device,
             dry_run=dry_run,
             is_shown=not as_json,

@@ -22,6 +22,7 @@ from pidformer.models.positions import PositionResize, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
+from pidformer.nn.variants import ValueMix
 
 DEIT_STD = 0.02
 
@@ -119,6 +120,9 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     than DeiT's 0.02, whose attention starts flat. `position_resize` says how positions follow the
     image size with timm's `dynamic_img_size`. The state-dict keys are timm's, plus
     `blocks.*.attn.gains.*` when gains are learned.
+
+    For comparison with others: `integral_leak`, `integral_limit` and `value_residual` (a share, or
+    "learned"), as `PIDAttention` has them.
     """
 
     def __init__(
@@ -131,6 +135,9 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         attention_residual: bool = True,
         init_std: float = DEIT_STD,
         position_resize: PositionResize = "bicubic",
+        integral_leak: float = 1.0,
+        integral_limit: float | None = None,
+        value_residual: ValueMix = None,
         **options: Any,
     ) -> None:
         if position_resize not in get_args(PositionResize):
@@ -154,6 +161,10 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
                 gains=layer,
                 first_layer=first_layer,
                 attention_residual=attention_residual,
+                integral_leak=integral_leak,
+                integral_limit=integral_limit,
+                # the first layer has nothing to mix, only v_0 to hand on
+                value_residual=value_residual if depth or value_residual is None else 0.0,
                 **options,
             )
 

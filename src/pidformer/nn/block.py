@@ -13,6 +13,7 @@ from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
+from pidformer.nn.variants import ValueMix
 
 
 class PIDBlock(nn.Module):
@@ -45,6 +46,9 @@ class PIDBlock(nn.Module):
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
         attention_residual: bool = True,
+        integral_leak: float = 1.0,
+        integral_limit: float | None = None,
+        value_residual: ValueMix = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -66,6 +70,9 @@ class PIDBlock(nn.Module):
             norm_layer=norm_layer,
             first_layer=first_layer,
             is_causal=is_causal,
+            integral_leak=integral_leak,
+            integral_limit=integral_limit,
+            value_residual=value_residual,
             **place,
         )
         self.ls1 = _layer_scale(dim, init_values, **place)

@@ -18,11 +18,14 @@ from torch import Tensor
 from pidformer import results
 from pidformer.analysis import (
     Certificate,
+    ControlScale,
     RankMeasures,
     certify,
+    control_scale,
     token_similarity,
     token_spectrum,
 )
+from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.report.similarity import Collapse, similarity_figure
@@ -52,6 +55,10 @@ class Analysis:
     ranks: RankMeasures
     certificate: Certificate | str
     """Or why there is none."""
+    scale: ControlScale | None = None
+    """None without control, or when it cannot be read."""
+    initial_scale: ControlScale | None = None
+    """The same before the first step, for runs that began from scratch."""
 
     @property
     def is_controlled(self) -> bool:
@@ -99,18 +106,22 @@ def analyze(
     device: str = "auto",
     command: str | None = None,
     is_shown: bool = True,
+    draw: bool = True,
 ) -> Analyses:
     """Token similarity and ranks on `limit` images, spectra and certificate on `spectrum_limit`.
 
     The images are drawn with `seed`, the same for every model. Adds "analysis" records to each run
-    folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`.
+    folder and writes similarity.png, spectrum.png, trajectory.png and trajectory.gif to `out`
+    (unless `draw` is false).
     """
     if not runs:
         raise InputError("give at least one model")
     for name, count in (("limit", limit), ("spectrum limit", spectrum_limit)):
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
-    out, place = _folder(Path(out)), as_device(device)
+    out, place = Path(out), as_device(device)
+    if draw:
+        _folder(out)
     counts = (limit, min(limit, spectrum_limit))
     specimens = _labelled([open_specimen(run, data, counts, seed) for run in runs])
     console = Console(stderr=True, quiet=not is_shown)
@@ -134,8 +145,10 @@ def analyze(
         }
         folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
         _record(folder, found[-1], settings, specimen.hashes())
-    with _bar(console, "figures", None):
-        figures = _draw(found, specimens, pictures, out)
+    figures: list[Path] = []
+    if draw:
+        with _bar(console, "figures", None):
+            figures = _draw(found, specimens, pictures, out)
     return Analyses(models=found, figures=figures)
 
 
@@ -160,6 +173,7 @@ def _measure(
             certificate = certify(model, small, seed=seed, on_progress=advance)
         except InputError as error:
             certificate = f"no certificate: {error}"
+    scale, initial = _scales(subject, small)
     return Analysis(
         label=label,
         name=subject.name,
@@ -167,7 +181,25 @@ def _measure(
         similarity=similarity,
         ranks=RankMeasures(*(values.cpu() for values in ranks)),
         certificate=certificate,
+        scale=scale,
+        initial_scale=initial,
     )
+
+
+def _scales(subject: Subject, images: Tensor) -> tuple[ControlScale | None, ControlScale | None]:
+    """The size of the control now and before the first step; None where there is none."""
+    try:
+        now = control_scale(subject.model, images)
+    except InputError:
+        return None, None
+    if now.mean_ratio == 0:
+        return None, None
+    if subject.folder is None:
+        return now, None
+    try:
+        return now, control_scale(initial_model(subject.folder).to(images.device), images)
+    except InputError:
+        return now, None
 
 
 def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequence[str]) -> None:
@@ -181,6 +213,10 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
 
     layers = made.similarity["blocks"]
     ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
+    if made.scale is not None:
+        add("control_scale", hashes[1], *_scale_fields(made.scale, made.initial_scale))
+    if isinstance(made.certificate, str):  # then what follows is the last record
+        settings = settings | {"no_certificate": made.certificate}
     add(
         "token_similarity",
         hashes[0],
@@ -211,6 +247,19 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
         | fields.get("response", {}),
         fields,
     )
+
+
+def _scale_fields(
+    now: ControlScale, initial: ControlScale | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of the size of the control."""
+    metrics: dict[str, Any] = {"ratio": now.mean_ratio}
+    details: dict[str, Any] = {name: t.tolist() for name, t in now._asdict().items()}
+    details["ratio"] = now.ratio.tolist()
+    if initial is not None:
+        metrics["initial_ratio"] = initial.mean_ratio
+        details["initial_ratio"] = initial.ratio.tolist()
+    return metrics, details
 
 
 def _draw(

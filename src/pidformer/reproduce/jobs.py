@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-Kind = Literal["train", "evaluate", "analyze", "report"]
+Kind = Literal["train", "evaluate", "analyze", "publish", "report"]
 
 
 @dataclass(frozen=True, kw_only=True)

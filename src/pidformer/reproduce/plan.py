@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +9,14 @@ from typing import Any, NamedTuple
 
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
+from pidformer.reproduce.places import find_folder
+from pidformer.reproduce.study import study_plan
 from pidformer.reproduce.work import TASKS
 from pidformer.training.recipe import shipped_recipes
 
 SCALES = ("demo", "small", "paper")
+STUDY = "study"
+"""The scale of docs/study.md, whose parts are groups of rows."""
 PARTS = ("table1", "table2", "table3", "figures")
 
 
@@ -145,12 +148,18 @@ def make_plan(
     *,
     scale: str = "demo",
     data: str | Path | None = None,
-    seeds: int = 2,
+    seeds: int | None = None,
     only: Sequence[str] = (),
 ) -> Plan:
-    """The jobs of the parts `only` (all, by default) at a scale, with seeds 0 to `seeds` - 1."""
+    """The jobs of the parts `only` (all, by default) at a scale, with seeds 0 to `seeds` - 1 (2).
+
+    The scale "study" takes its groups of rows, and their own seeds: `study_plan`.
+    """
+    if scale == STUDY:
+        return study_plan(out, data=data, only=only, seeds=seeds)
     if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+        raise unknown("scale", scale, (*SCALES, STUDY))
+    seeds = 2 if seeds is None else seeds
     if seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
     for name in only:
@@ -197,18 +206,7 @@ def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) 
 
 def find_data(part: Part, data: str | Path | None) -> Path | None:
     """The part's set: a folder of one of its names in `data`, or `data` itself."""
-    if not part.data or data is None:
-        return None
-    folder = Path(data)
-    spelled = {_letters(name) for name in part.data}
-    if _letters(folder.resolve().name) in spelled and folder.is_dir():
-        return folder
-    inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    return next((p for p in inner if p.is_dir() and _letters(p.name) in spelled), None)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[-_. ]", "", name).lower()
+    return find_folder(part.data, data) if part.data else None
 
 
 def _jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) -> list[Job]:

@@ -78,8 +78,9 @@ def reproduce(
     *,
     scale: str = "demo",
     data: str | Path | None = None,
-    seeds: int = 2,
+    seeds: int | None = None,
     only: Sequence[str] = (),
+    minutes: float | None = None,
     device: str = "auto",
     dry_run: bool = False,
     is_shown: bool = True,
@@ -87,7 +88,8 @@ def reproduce(
     """Train, evaluate, analyse and report what the paper's tables and figures need.
 
     Run again, also after a kill, it goes on where it stopped; several processes, on one machine or
-    on several that share a disk, may work on the same `out`. `dry_run` only shows the plan.
+    on several that share a disk, may work on the same `out`. `dry_run` only shows the plan. With
+    `minutes`, no run is begun that would not end in time by its estimate; what was begun is ended.
     """
     plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only)
     as_device(device)
@@ -98,7 +100,9 @@ def reproduce(
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
-    return run_plan(plan, Setting(device=device), is_shown=is_shown)
+    if minutes is not None and minutes <= 0:
+        raise InputError(f"minutes must be positive, got {minutes}")
+    return run_plan(plan, Setting(device=device), is_shown=is_shown, minutes=minutes)
 
 
 def run_plan(
@@ -109,8 +113,10 @@ def run_plan(
     beat: float = BEAT,
     stale: float = STALE,
     poll: float = POLL,
+    minutes: float | None = None,
 ) -> Outcome:
-    """Work on the plan until every job is done, here or elsewhere, or cannot be."""
+    """Work on the plan until every job is done, here or elsewhere, or cannot be (in time)."""
+    begun = time.monotonic()
     setting = setting or Setting()
     try:
         claims = Claims(plan.out / "claims", beat=beat, stale=stale)
@@ -124,8 +130,12 @@ def run_plan(
     with Display(plan, is_shown=is_shown) as display:
         while True:
             done |= {job.id for job in plan.jobs if job.id not in done and is_done(job)}
-            display.show(_lines(plan, done, failed, claims, times))
+            lines = _lines(plan, done, failed, claims, times)
+            display.show(lines)
             ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
+            if minutes is not None:
+                left = 60 * minutes - (time.monotonic() - begun)
+                ready = [job for job in ready if _fits(job, lines, left)]
             if not ready:
                 break
             attempts = (
@@ -147,6 +157,15 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
     if job.kind == "report":
         return all(need in done or need in failed for need in job.needs)
     return all(need in done for need in job.needs)
+
+
+def _fits(job: Job, lines: Sequence[Line], left: float) -> bool:
+    """Whether a run that is not begun would end in `left` seconds; what is trained goes on."""
+    if job.kind != "train":
+        return True
+    run = job.arguments["run"]
+    expected = [line.estimate or 0.0 for line in lines if line.job.arguments.get("run") == run]
+    return sum(expected) <= left
 
 
 def _attempt(

@@ -12,6 +12,7 @@ from pidformer import results
 from pidformer.checkpoint import load
 from pidformer.devices import as_device
 from pidformer.report.analyze import analyze
+from pidformer.report.published import publish
 from pidformer.report.write import is_current, write_report
 from pidformer.reproduce.jobs import Job
 from pidformer.robustness.bench import Bench
@@ -156,6 +157,7 @@ def _bench(job: Job, device: str) -> Bench:
         device=as_device(device),
         domain=about.get("domain", "pixel"),
         allow_missing=True,
+        limit=about.get("limit"),
     )
 
 
@@ -175,6 +177,7 @@ def _command(job: Job) -> str:
         words += ["--curve", about["curve"], "--eps", about["eps"]]
     else:
         words += ["--suite", str(about["suite"])]
+        words += [] if about.get("limit") is None else ["--limit", str(about["limit"])]
     if about.get("domain", "pixel") != "pixel":
         words += ["--domain", about["domain"]]
     if about["data"] is not None:
@@ -198,15 +201,17 @@ def _analyze(job: Job, setting: Setting) -> None:
         device=setting.device,
         command=_command(job),
         is_shown=setting.is_shown,
+        draw=about.get("draw", True),
     )
 
 
 def _is_analyzed(job: Job) -> bool:
-    """The certificate is the last of its records."""
+    """The certificate is the last of its records, unless the first says why there is none."""
     run = Path(job.arguments["run"])
     if not (run / _WEIGHTS).exists():
         return False
-    return any('"certificate"' in text for text in _analysis_records(job))
+    ends = ('"what": "certificate"', '"no_certificate"')
+    return any(end in text for text in _analysis_records(job) for end in ends)
 
 
 def _analysis_records(job: Job) -> set[str]:
@@ -228,6 +233,19 @@ def _analysis_records(job: Job) -> set[str]:
 @lru_cache(maxsize=256)
 def _weights(run: Path, written: int) -> str:
     return fingerprint(open_subject(run).model)
+
+
+def _publish(job: Job, setting: Setting) -> None:
+    publish([job.arguments["run"]], job.arguments["to"])
+
+
+def _is_published(job: Job) -> bool:
+    """A file of the run that is not older than its records."""
+    run, to = Path(job.arguments["run"]), Path(job.arguments["to"])
+    records, file = run / results.FILE_NAME, to / f"{run.name}.jsonl"
+    if not file.exists() or not records.exists():
+        return False
+    return file.stat().st_mtime_ns >= records.stat().st_mtime_ns
 
 
 def _report(job: Job, setting: Setting) -> None:
@@ -277,11 +295,13 @@ _DO: dict[str, Callable[[Job, Setting], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "analyze": _analyze,
+    "publish": _publish,
     "report": _report,
 }
 _IS_DONE: dict[str, Callable[[Job], bool]] = {
     "train": _is_trained,
     "evaluate": _is_evaluated,
     "analyze": _is_analyzed,
+    "publish": _is_published,
     "report": _is_reported,
 }

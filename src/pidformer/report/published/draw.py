@@ -1,0 +1,65 @@
+"""The pictures of the page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+
+from pidformer.report.panels import Panel
+from pidformer.report.published.numbers import Compared
+from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
+
+_WIDTH = 4.6
+
+
+def differences_panel(compared: Sequence[Compared], title: str) -> Panel:
+    """Differences of one metric with their intervals, a line for each variant."""
+    height = 1.3 + 0.32 * len(compared)
+    return Panel(partial(_draw_differences, compared=compared, title=title), _WIDTH, height)
+
+
+def _draw_differences(figure: Figure | SubFigure, compared: Sequence[Compared], title: str) -> None:
+    axes: Axes = figure.subplots()
+    colors = {"better": GOOD, "worse": BAD}
+    for place, one in enumerate(reversed(compared)):
+        color = colors.get(one.word, GREY)
+        axes.plot([one.found.low, one.found.high], [place, place], color=color, linewidth=2.4)
+        axes.plot(one.found.mean, place, "o", color=color, markersize=6)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(compared)), [one.variant for one in reversed(compared)])
+    axes.set_ylim(-0.7, len(compared) - 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+
+
+def lines_panel(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+) -> Panel:
+    draw = partial(_draw_lines, lines=lines, title=title, x=x, y=y, is_plain=is_plain)
+    return Panel(draw, _WIDTH, 3.2)
+
+
+def _draw_lines(
+    figure: Figure | SubFigure,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = run_colors([not plain for plain in is_plain])
+    for (label, points), color in zip(lines.items(), colors, strict=True):
+        if points:
+            look = {"color": color, "label": label, "linewidth": 1.8}
+            axes.plot(*zip(*points, strict=True), **look, marker="o", markersize=4)  # type: ignore[arg-type]
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.legend(fontsize=9)

@@ -1,0 +1,210 @@
+"""Means over seeds, and paired differences to the softmax twin, of anything that was measured."""
+# S seeds, N items (images, blocks of text)
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from pidformer.errors import InputError
+from pidformer.report.published.studies import PublishedRun, Study, Variant
+from pidformer.report.tables import minus
+from pidformer.results import Record
+from pidformer.statistics import Crossed, Mean, crossed_items, crossed_mean, holm, mean_over_seeds
+
+Pairs = Sequence[tuple[Record, Record]]
+"""Records of the same row and seed: of the twin, and of the variant."""
+LEVEL = 0.05
+ONE_PAIR = "one pair of runs, silent on other seeds"
+NONE = "-"
+"""A number that is not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One number of a run, and how two models are compared on it."""
+
+    title: str
+    find: Callable[[PublishedRun], Record | None]
+    read: Callable[[Record], float]
+    compare: Callable[[Pairs], Crossed] | None = None
+    """Variant less twin; None: over seeds alone."""
+    contrast: Callable[[Record], float] | None = None
+    """What is subtracted over seeds, when it is not what is shown (a logarithm)."""
+    better: int = 1
+    """1: more is better; -1: less is; 0: neither."""
+    digits: int = 2
+    difference_digits: int = 2
+
+    def mean(self, variant: Variant) -> Mean | None:
+        records = [r for run in variant.runs if (r := self.find(run)) is not None]
+        return mean_over_seeds([self.read(r) for r in records]) if records else None
+
+    def difference(self, twin: Variant, variant: Variant) -> Crossed | None:
+        pairs = self._pairs(twin, variant)
+        if not pairs:
+            return None
+        if self.compare is not None:
+            return self.compare(pairs)
+        value = self.contrast or self.read
+        return crossed_mean([value(b) - value(a) for a, b in pairs], 0.0, 0)
+
+    def _pairs(self, twin: Variant, variant: Variant) -> list[tuple[Record, Record]]:
+        by_seed = {run.seed: run for run in twin.runs}
+        found = []
+        for run in variant.runs:
+            if run.seed not in by_seed:
+                continue
+            a, b = self.find(by_seed[run.seed]), self.find(run)
+            if a is not None and b is not None:
+                check_same(a, b)
+                found.append((a, b))
+        return found
+
+
+def check_same(a: Record, b: Record) -> None:
+    """Refuse a pair that did not see the same data under the same draws."""
+    for name in ("data_hash", "seed", "limit", "threat", "domain", "window", "stride", "noise"):
+        first, second = a.settings.get(name), b.settings.get(name)
+        if first != second:
+            row = a.settings.get("row") or a.settings.get("what")
+            raise InputError(
+                f"row {row!r} cannot be paired: {name} is {first} for {a.settings['label']} and "
+                f"{second} for {b.settings['label']}; publish runs that were measured alike"
+            )
+
+
+class Compared(NamedTuple):
+    """A variant against its twin on one metric."""
+
+    variant: str
+    twin: str
+    metric: Metric
+    found: Crossed
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether the interval leaves out zero; of one pair of runs none speaks of the method."""
+        return self.found.seeds > 1 and self.found.verdict != 0
+
+    @property
+    def word(self) -> str:
+        """better, worse (or more, less), or not resolved."""
+        if self.found.seeds < 2:
+            return ONE_PAIR
+        if not self.is_resolved:
+            return "not resolved"
+        if self.metric.better == 0:
+            return "more" if self.found.verdict > 0 else "less"
+        return "better" if self.found.verdict == self.metric.better else "worse"
+
+    @property
+    def text(self) -> str:
+        return difference_text(self.found, self.metric.difference_digits)
+
+
+def compare_all(study: Study, metrics: Sequence[Metric]) -> list[Compared]:
+    """Every variant with a twin, on every metric that both have."""
+    found = []
+    for variant in study.variants:
+        twin, _ = study.twin(variant)
+        if twin is None:
+            continue
+        for metric in metrics:
+            difference = metric.difference(twin, variant)
+            if difference is not None:
+                found.append(Compared(variant.name, twin.name, metric, difference))
+    return found
+
+
+def compare_pairs(
+    study: Study, pairs: Sequence[tuple[str, str]], metrics: Sequence[Metric]
+) -> list[Compared]:
+    """The first of each pair less the second, where the study has both."""
+    named = {variant.name: variant for variant in study.variants}
+    found = []
+    for name, other in pairs:
+        if name in named and other in named:
+            for metric in metrics:
+                difference = metric.difference(named[other], named[name])
+                if difference is not None:
+                    found.append(Compared(name, other, metric, difference))
+    return found
+
+
+def over_items(
+    values: Callable[[Record], np.ndarray], scale: float = 1.0
+) -> Callable[..., Crossed]:
+    """The comparison of plain means over items: `values` gives (N,) of a record."""
+
+    def compare(pairs: Pairs) -> Crossed:
+        gains = [values(b).astype(float) - values(a).astype(float) for a, b in pairs]
+        return crossed_items(scale * np.stack(gains))
+
+    return compare
+
+
+def mean_text(found: Mean | None, digits: int = 2) -> str:
+    if found is None:
+        return NONE
+    if math.isnan(found.low):
+        return f"{found.mean:.{digits}f}"
+    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+
+
+def difference_text(found: Crossed, digits: int = 2) -> str:
+    text = f"{found.mean:+.{digits}f}"
+    if not math.isnan(found.low):
+        text += f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    return minus(text)
+
+
+def findings(compared: Sequence[Compared]) -> list[str]:
+    """What the intervals say, a line for each variant, and what is left after Holm."""
+    lines = []
+    for name in dict.fromkeys(one.variant for one in compared):
+        own = [one for one in compared if one.variant == name]
+        parts = []
+        for word in ("better", "worse", "more", "less", "not resolved", ONE_PAIR):
+            said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
+            if said:
+                parts.append(f"{word}: {', '.join(said)}")
+        seeds = {one.found.seeds for one in own}
+        count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
+        plural = "" if seeds == {1} else "s"
+        lines.append(f"**{name}** less {own[0].twin} ({count} seed{plural}). {'; '.join(parts)}.")
+    judged = [one for one in compared if one.metric.better and one.found.seeds > 1]
+    if len(judged) > 1:
+        lines.append(_after_holm(judged))
+    return lines
+
+
+def primary_words(compared: Sequence[Compared]) -> str:
+    """What the comparisons that were registered as primary say, corrected together."""
+    adjusted = holm([one.found.p for one in compared])
+    said = [
+        f"{one.variant} less {one.twin} on {one.metric.title} {one.text}, "
+        f"{one.word if p < LEVEL else 'not resolved'} (p {p:.2g})"
+        for one, p in zip(compared, adjusted, strict=True)
+    ]
+    return f"Primary, p by Holm over these {len(said)}: {'; '.join(said)}."
+
+
+def _after_holm(judged: Sequence[Compared]) -> str:
+    adjusted = holm([one.found.p for one in judged])
+    resolved = sum(one.is_resolved for one in judged)
+    kept = [
+        f"{one.variant} {one.word} on {one.metric.title} (p {p:.2g})"
+        for one, p in zip(judged, adjusted, strict=True)
+        if p < LEVEL and one.is_resolved
+    ]
+    left = f"{len(kept)} remain: {'; '.join(kept)}" if kept else "none remains"
+    have = "has an interval" if resolved == 1 else "have intervals"
+    return (
+        f"Of these {len(judged)} differences {resolved} {have} without zero; after Holm's "
+        f"correction for looking at {len(judged)}, {left}."
+    )

@@ -1,0 +1,94 @@
+"""What a stranger types to make a run, or one of its records, again.
+
+RUN stands for the run's folder, DATA for the folder of the set that the record names.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import yaml
+
+from pidformer.results import Record
+from pidformer.training.recipe import load_recipe, shipped_recipes
+from pidformer.training.run import MAY_DIFFER
+
+
+def train_command(recipe: Mapping[str, Any]) -> str:
+    """`pidformer train` with the shipped recipe that is nearest, and what differs from it."""
+    task, seed = recipe.get("task", "classification"), recipe.get("seed", 0)
+    wanted = {key: value for key, value in recipe.items() if key != "seed"}
+    found = [
+        (_overrides(fields, wanted), name)
+        for name, fields in _shipped().items()
+        if fields["task"] == task
+    ]
+    overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]))
+    words = ["pidformer", "train", name, *overrides, f"seed={seed}", "--data", "DATA"]
+    return shlex.join([*words, "--out", "RUN"])
+
+
+@cache
+def _shipped() -> dict[str, dict[str, Any]]:
+    found = {name: load_recipe(name).to_dict() for name in shipped_recipes()}
+    return {
+        name: {k: v for k, v in fields.items() if k != "seed"} for name, fields in found.items()
+    }
+
+
+def _overrides(base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "") -> list[str]:
+    found: list[str] = []
+    for key, value in own.items():
+        name = f"{prefix}{key}"
+        before = base.get(key)
+        if value == before or name in MAY_DIFFER:
+            continue
+        if isinstance(value, Mapping) and isinstance(before, Mapping) and key != "gains":
+            found += _overrides(before, value, f"{name}.")
+        else:
+            text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+            found.append(f"{name}={text.removesuffix(chr(10)).removesuffix('...').strip()}")
+    return found
+
+
+def measure_command(record: Record) -> str:
+    """`pidformer evaluate` or `analyze`, or the call from Python where the command cannot."""
+    s = record.settings
+    words = ["pidformer", "evaluate", "RUN", "--data", "DATA"]
+    if record.kind == "analysis":
+        words = ["pidformer", "analyze", "RUN", "--data", "DATA", "--limit", str(s.get("limit"))]
+        return shlex.join(words)
+    extra = [] if s.get("limit") is None else ["--limit", str(s["limit"])]
+    if record.kind == "robustness":
+        words += ["--suite", str(s.get("suite"))]
+        if s.get("domain") not in (None, "pixel"):
+            words += ["--domain", str(s["domain"])]
+    elif record.kind == "segmentation":
+        if s.get("row") not in (None, "clean"):
+            return _segmentation_call(s)
+        words += ["--views", str(s.get("views"))]
+    elif record.kind == "language":
+        is_plain = s.get("noise") in (None, "None") and "/window/" not in str(s.get("row"))
+        if s.get("precision") not in (None, "fp32"):
+            return _language_call(s, is_plain)
+        words += ["--split", str(s.get("split"))]
+        words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
+    return shlex.join([*words, *extra])
+
+
+def _segmentation_call(s: Mapping[str, Any]) -> str:
+    given = [f"threat={s.get('threat')}", f"views={s.get('views')!r}"]
+    given += [f"limit={s['limit']}"] if s.get("limit") is not None else []
+    return f"evaluate_segmentation(RUN, data=DATA, {', '.join(given)})"
+
+
+def _language_call(s: Mapping[str, Any], is_plain: bool) -> str:
+    given = [f"split={s.get('split')!r}", f"precision={s['precision']!r}"]
+    given += [f"limit={s['limit']}"] if s.get("limit") is not None else []
+    name = "evaluate_language" if is_plain else "evaluate_language_robustness"
+    if is_plain:
+        given.insert(0, f"protocol={s.get('protocol')!r}")
+    return f"{name}(RUN, data=DATA, {', '.join(given)})"

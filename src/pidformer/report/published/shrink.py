@@ -1,0 +1,121 @@
+"""Records made small enough for a repository, losing nothing that the page needs."""
+# N images or blocks
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pidformer.results import Record
+from pidformer.robustness.compare import hits
+
+MILLI = "block_millinats"
+_IDENTITY = (
+    "row",
+    "what",
+    "views",
+    "split",
+    "protocol",
+    "window",
+    "stride",
+    "noise",
+    "threat",
+    "domain",
+    "data_hash",
+    "limit",
+    "seed",
+    "precision",
+)
+
+
+def newest(records: Sequence[Record]) -> list[Record]:
+    """Of measurements made more than once, the last."""
+    found: dict[tuple[Any, ...], Record] = {}
+    for record in records:
+        key = (record.kind, *(repr(record.settings.get(name)) for name in _IDENTITY))
+        found[key] = record
+    return list(found.values())
+
+
+def shrink(records: Sequence[Record]) -> list[Record]:
+    """The same measurements with small details; the corruptions of a set become one record."""
+    corrupted: dict[tuple[Any, ...], list[Record]] = {}
+    kept: list[Record] = []
+    for record in records:
+        parts = str(record.settings.get("row")).split("/")
+        if record.kind == "robustness" and len(parts) == 3 and "right" in record.details:
+            same = tuple(record.settings.get(k) for k in ("data_hash", "limit", "seed", "domain"))
+            corrupted.setdefault((parts[0], *same), []).append(record)
+        else:
+            kept.append(_small(record))
+    return kept + [_merged(key[0], group) for key, group in corrupted.items()]
+
+
+def corruption_hits(record: Record) -> np.ndarray:
+    """Of a record made of several corruptions: the share that each image survived, (N,)."""
+    raw = zlib.decompress(base64.b64decode(record.details["survived"]))
+    return np.frombuffer(raw, dtype=np.uint8) / record.metrics["rows"]
+
+
+def block_losses(record: Record) -> np.ndarray:
+    """Loss of each block of text, in nats, (N,)."""
+    if MILLI in record.details:
+        return np.asarray(record.details[MILLI], dtype=float) / 1000
+    return np.asarray(record.details.get("block_nll", []), dtype=float)
+
+
+def _merged(name: str, records: Sequence[Record]) -> Record:
+    """One record of many corruptions: the mean, each one's accuracy, and what each image did."""
+    counts = np.sum([hits(record) for record in records], axis=0).astype(np.uint8)  # 75 at most
+    first = records[0]
+    by_row = {
+        "top1/" + str(r.settings["row"]).removeprefix(f"{name}/"): r.metrics["top1"]
+        for r in records
+    }
+    metrics = {
+        "top1": sum(by_row.values()) / len(records),
+        "rows": float(len(records)),
+        "images": first.metrics["images"],
+        "seconds": sum(record.metrics.get("seconds", 0.0) for record in records),
+    }
+    names = {row.split("/")[1] for row in by_row}
+    threat = f"{len(names)} corruptions, {len(records)} rows"
+    settings = dict(first.settings) | {"row": name, "threat": threat, "eps": None}
+    packed = base64.b64encode(zlib.compress(counts.tobytes(), 9)).decode()
+    return replace(first, metrics=metrics | by_row, settings=settings, details={"survived": packed})
+
+
+def _small(record: Record) -> Record:
+    details: Mapping[str, Any] = record.details
+    if record.kind == "robustness":
+        is_curve = "@" in str(record.settings.get("row"))
+        details = {} if is_curve else _only(details, "right")
+    elif record.kind == "segmentation":
+        is_clean = record.settings.get("row") in (None, "clean")
+        details = _only(details, "areas", "confusion") if is_clean else _only(details, "areas")
+        details |= {"num_classes": len(record.details["confusion"])}
+    elif record.kind == "language":
+        losses = np.asarray(details.get("block_nll", []))
+        details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
+    elif record.kind == "analysis":
+        details = _rounded(
+            _only(details, "similarity", "verdict", "ratio", "initial_ratio", "output")
+        )
+    return replace(record, details=details)
+
+
+def _only(details: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: details[name] for name in names if name in details}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return round(value, 5) if isinstance(value, float) else value

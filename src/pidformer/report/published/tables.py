@@ -1,0 +1,88 @@
+"""Markdown tables of variants and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pidformer.report.published.numbers import NONE, Compared, Metric, mean_text
+from pidformer.report.published.studies import Study, Variant
+from pidformer.report.tables import short_gains
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+    return "\n".join([*lines, *map(_row, rows)])
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def gains_text(variant: Variant) -> str:
+    """What acts in a variant."""
+    header = variant.header
+    gains, model = header.settings["gains"], header.settings["recipe"].get("model", {})
+    words = [short_gains(str(gains))] if gains else []
+    words += ["learned"] if model.get("learn_gains") else []
+    mixed = model.get("options", {}).get("value_residual")
+    words += [f"value residual {mixed}"] if mixed else []
+    for name in ("integral_leak", "integral_limit"):
+        value = model.get("options", {}).get(name)
+        words += [f"{name.replace('_', ' ')} {value}"] if value is not None else []
+    return ", ".join(words) or "none"
+
+
+def by_variant(study: Study, metrics: Sequence[Metric]) -> str:
+    """A line for each variant, a column for each metric."""
+    heads = ["", "control", "seeds", *(metric.title for metric in metrics)]
+    rows = [
+        [v.name, gains_text(v), _seeds(v)] + [mean_text(m.mean(v), m.digits) for m in metrics]
+        for v in study.variants
+    ]
+    return table(heads, rows)
+
+
+def differences_by_variant(compared: Sequence[Compared], metrics: Sequence[Metric]) -> str:
+    """Variant less twin, a line for each variant."""
+    heads = ["", *(metric.title for metric in metrics)]
+    rows = []
+    for name, twin in dict.fromkeys((one.variant, one.twin) for one in compared):
+        own = [one for one in compared if (one.variant, one.twin) == (name, twin)]
+        cells = {one.metric.title: _bold(one) for one in own}
+        rows.append([f"{name} less {twin}", *(cells.get(m.title, NONE) for m in metrics)])
+    return table(heads, rows)
+
+
+def by_metric(study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]) -> str:
+    """A line for each metric, a column for each variant and for each difference."""
+    others = list(dict.fromkeys((one.variant, one.twin) for one in compared))
+    heads = ["", *(v.name for v in study.variants), *(f"{a} less {b}" for a, b in others)]
+    rows = []
+    for metric in metrics:
+        cells = [mean_text(metric.mean(v), metric.digits) for v in study.variants]
+        for name, _ in others:
+            own = [c for c in compared if c.variant == name and c.metric is metric]
+            cells.append(_bold(own[0]) if own else NONE)
+        rows.append([metric.title, *cells])
+    return table(heads, rows)
+
+
+def by_seed(study: Study, metrics: Sequence[Metric]) -> str:
+    """A line for each run."""
+    rows = []
+    for run in study.runs:
+        found = [metric.find(run) for metric in metrics]
+        cells = [
+            NONE if record is None else f"{metric.read(record):.{metric.digits}f}"
+            for metric, record in zip(metrics, found, strict=True)
+        ]
+        rows.append([run.name, *cells])
+    return table(["", *(metric.title for metric in metrics)], rows)
+
+
+def _seeds(variant: Variant) -> str:
+    return ", ".join(map(str, variant.seeds))
+
+
+def _bold(one: Compared) -> str:
+    return f"**{one.text}**" if one.is_resolved else one.text

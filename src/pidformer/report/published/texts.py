@@ -1,0 +1,156 @@
+"""Language: perplexity by text and protocol, under noise, at longer windows, on other text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from pidformer.report.panels import Panel
+from pidformer.report.published.draw import lines_panel
+from pidformer.report.published.numbers import Metric, compare_all, findings, over_items
+from pidformer.report.published.section import Section
+from pidformer.report.published.shrink import block_losses
+from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.tables import by_metric, by_seed
+from pidformer.results import Record
+from pidformer.statistics import mean_over_seeds
+
+_PROTOCOLS = {
+    "sliding": "every token after a full window (sliding)",
+    "strided": "half a window of context or more (strided)",
+    "segments": "windows side by side (segments)",
+    "documents": "each document on its own",
+}
+
+
+class Key(NamedTuple):
+    """Which record of a run."""
+
+    data: str
+    row: str
+    limit: int | None
+
+    @property
+    def title(self) -> str:
+        protocol, split, *rest = self.row.split("/")
+        words = [self.data, split, *([" ".join(rest)] if rest else [protocol])]
+        words += [f"first {self.limit} tokens"] if self.limit is not None else []
+        return ", ".join(words)
+
+
+def language_sections(study: Study) -> list[Section]:
+    """Plain perplexity; noise; longer windows; other text."""
+    own = str(study.runs[0].header.settings["data"])
+    keys = list(dict.fromkeys(_key(r) for run in study.runs for r in run.all("language")))
+    home = [key for key in keys if key.data == own]
+    plain = [key for key in home if len(key.row.split("/")) == 2]
+    noisy = [key for key in home if key not in plain and "/window/" not in key.row]
+    longer = [key for key in home if "/window/" in key.row]
+    away = [key for key in keys if key.data != own]
+    used = dict.fromkeys(key.row.split("/")[0] for key in plain)
+    words = "Perplexity; differences of the loss in nats a token, less is better. " + "; ".join(
+        f"{name}: {_PROTOCOLS.get(name, name)}" for name in used
+    )
+    sections = [_section(study, "", f"{words}.", plain, with_seeds=True)] if plain else []
+    if noisy:
+        text = (
+            "Noise in the context at five strengths (characters, swapped or dropped words); the "
+            "words to be predicted are left as they are."
+        )
+        found = _section(study, "Under noise", text, noisy)
+        sections.append(replace(found, panels=_noise_panels(study, noisy)))
+    if longer:
+        text = "Windows longer than those of training, strided by half a window."
+        sections.append(_section(study, "Longer windows", text, longer))
+    if away:
+        sections.append(_other_text(study, away))
+    return sections
+
+
+def _section(
+    study: Study, title: str, words: str, keys: Sequence[Key], with_seeds: bool = False
+) -> Section:
+    metrics = [_metric(key) for key in keys]
+    compared = compare_all(study, metrics)
+    body = [words, by_metric(study, metrics, compared)]
+    body += ["By seed:", by_seed(study, metrics)] if with_seeds else []
+    return Section(title=title, body=body, findings=findings(compared), compared=compared)
+
+
+def _other_text(study: Study, keys: Sequence[Key]) -> Section:
+    """Known words only: what a vocabulary lacks says little of the model."""
+    metrics = [
+        Metric(
+            title=key.title,
+            find=partial(_find, key=key),
+            read=lambda record: record.metrics["ppl_known"],
+            contrast=lambda record: math.log(record.metrics["ppl_known"]),
+            better=-1,
+            difference_digits=4,
+        )
+        for key in keys
+    ]
+    compared = compare_all(study, metrics)
+    shares = [
+        mean_over_seeds(
+            [r.metrics["unknown"] for run in study.runs if (r := _find(run, key)) is not None]
+        ).mean
+        for key in keys
+    ]
+    unknown = ", ".join(f"{k.title} {s:.1f} %" for k, s in zip(keys, shares, strict=True))
+    words = (
+        "Text of another kind, never trained on: perplexity of the targets that the vocabulary "
+        f"knows (unknown and left out: {unknown}). Differences in nats a known word, over seeds "
+        "alone."
+    )
+    return Section(
+        title="Another kind of text",
+        body=[words, by_metric(study, metrics, compared)],
+        findings=findings(compared),
+        compared=compared,
+    )
+
+
+def _metric(key: Key) -> Metric:
+    return Metric(
+        title=key.title,
+        find=partial(_find, key=key),
+        read=lambda record: record.metrics["ppl"],
+        compare=over_items(block_losses),
+        better=-1,
+        difference_digits=4,
+    )
+
+
+def _key(record: Record) -> Key:
+    s = record.settings
+    return Key(str(s["data"]), str(s["row"]), s.get("limit"))
+
+
+def _find(run: PublishedRun, key: Key) -> Record | None:
+    return next((r for r in run.all("language") if _key(r) == key), None)
+
+
+def _noise_panels(study: Study, keys: Sequence[Key]) -> list[tuple[Panel, str]]:
+    """Perplexity over the strength, a panel for each kind of noise (of the first split)."""
+    split = keys[0].row.split("/")[1]
+    kinds: dict[str, list[tuple[int, Key]]] = {}
+    for key in keys:
+        _, own, kind, strength = key.row.split("/")
+        if own == split:
+            kinds.setdefault(kind, []).append((int(strength), key))
+    found = []
+    for kind, places in kinds.items():
+        lines = {}
+        for variant in study.variants:
+            means = [(x, _metric(key).mean(variant)) for x, key in sorted(places)]
+            lines[variant.name] = [(float(x), m.mean) for x, m in means if m is not None]
+        title = f"{kind} noise"
+        panel = lines_panel(
+            lines, title, "strength", "perplexity", [v.is_plain for v in study.variants]
+        )
+        found.append((panel, title))
+    return found

@@ -1,0 +1,106 @@
+"""A study as a plan: train, measure, look inside and publish every row, run by run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pidformer.errors import InputError, unknown
+from pidformer.reproduce.jobs import Blocked, Job, Plan
+from pidformer.reproduce.places import find_folder
+from pidformer.studies import Row, StudyPlan, load_study
+
+SUITES: Mapping[str, int | None] = {"study": None, "study-spsa": 250}
+"""What every run is measured by, on so many images (None: all)."""
+LOOK = 512
+"""Images to look into."""
+_SECONDS = {"train": 90.0, "study": 40.0, "study-spsa": 15.0, "analyze": 20.0, "publish": 1.0}
+"""First guesses for an H200, until a job of the kind has run."""
+
+
+def study_plan(
+    out: str | Path,
+    *,
+    data: str | Path | None,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    study: StudyPlan | None = None,
+) -> Plan:
+    """The jobs of a study's groups `only` (all, by default), seed by seed.
+
+    `seeds` takes so many of each row's seeds. Published records go to OUT/results/STUDY.
+    """
+    study = study or load_study()
+    out = Path(out)
+    for name in only:
+        if name not in study.groups:
+            raise unknown("group of the study", name, study.groups)
+    if seeds is not None and seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}")
+    place = find_folder(study.data, data) if study.data else None
+    if study.data and place is None:
+        where = "say where with --data DIR" if data is None else f"no {study.data[0]} in {data}"
+        blocked = Blocked(part=study.name, state="no data", reason=where)
+        return Plan(out=out, jobs=(), blocked=(blocked,))
+    jobs: list[Job] = []
+    taken: set[str] = set()
+    for group in only or study.groups:
+        rows = [row for row in study.rows if row.group == group]
+        for seed in dict.fromkeys(s for row in rows for s in row.seeds[:seeds]):
+            for row in rows:
+                name = f"{row.name}-seed{seed}"
+                if seed in row.seeds[:seeds] and name not in taken:
+                    taken.add(name)
+                    jobs += _run_jobs(out, study, row, name, seed, place)
+    return Plan(
+        out=out,
+        jobs=tuple(jobs),
+        timed_on="one H200 GPU (a first guess until a job of the kind has run)",
+    )
+
+
+def _run_jobs(
+    out: Path, study: StudyPlan, row: Row, name: str, seed: int, data: Path | None
+) -> list[Job]:
+    """Train, evaluate, analyse, publish: one after the other, a run has one writer."""
+    shared = {"run": out / "runs" / name, "data": data, "task": "classification"}
+    plain: dict[str, Any] = {"curve": None, "eps": None, "domain": "pixel"}
+    steps: list[tuple[Any, str, dict[str, Any], float]] = [
+        (
+            "train",
+            "",
+            {"recipe": study.recipe, "seed": seed, "overrides": row.overrides},
+            _SECONDS["train"],
+        ),
+        *(
+            (
+                "evaluate",
+                Path(suite).stem,
+                plain | {"suite": suite, "limit": limit},
+                _SECONDS.get(suite, 30.0),
+            )
+            for suite, limit in SUITES.items()
+        ),
+        (
+            "analyze",
+            "",
+            {"limit": LOOK, "out": out / "analysis" / name, "draw": False},
+            _SECONDS["analyze"],
+        ),
+        ("publish", "", {"to": out / "results" / study.name}, _SECONDS["publish"]),
+    ]
+    jobs: list[Job] = []
+    for kind, what, arguments, seconds in steps:
+        parts = [kind, name, *([what] if what else [])]
+        jobs.append(
+            Job(
+                id=".".join(parts),
+                kind=kind,
+                title=" ".join(parts),
+                arguments=shared | arguments,
+                needs=(jobs[-1].id,) if jobs else (),
+                seconds=seconds,
+            )
+        )
+    return jobs

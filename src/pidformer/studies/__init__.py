@@ -1,0 +1,156 @@
+"""Studies: rows of runs that were fixed before any of them was made. See docs/study.md.
+
+recipe: tiny_imagenet_100/deit_tiny_softmax.yaml
+overrides: [schedule.epochs=100]           # for every run
+data: [tiny-imagenet-100]                  # names that the set's folder may have
+primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
+contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
+groups:
+  place:
+    seeds: [10, 11, 12]
+    set: [...]                             # for the runs of the group
+    depth: 24                              # layers, where it is not 12
+    rows:
+      p_late: {gains: "0.6,0,0,1", act: late}
+
+A row has `gains`, `learn: true`, `act: early | late | every-K` (control in the first half of the
+layers, the last half, every K-th), `average: true` (the integral as a mean: i / l at layer l) and
+`set`, further overrides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pidformer.control.gains import PIDGains
+from pidformer.errors import InputError, unknown
+
+SHIPPED = Path(__file__).parent
+_ROW = ("gains", "learn", "act", "average", "set")
+_GROUP = ("seeds", "set", "depth", "rows")
+DEPTH = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One variant: what it changes in the recipe, and the seeds it is trained with."""
+
+    name: str
+    group: str
+    overrides: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPlan:
+    """All rows of a study."""
+
+    name: str
+    recipe: str
+    data: tuple[str, ...]
+    rows: tuple[Row, ...]
+    primary: tuple[tuple[str, str], ...] = ()
+    """(row, metric) of the comparisons with softmax that are corrected together."""
+    contrasts: tuple[tuple[str, str], ...] = ()
+    """(row, other row): differences that are asked for beside those to softmax."""
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(row.group for row in self.rows))
+
+
+def shipped_studies() -> list[str]:
+    """Names of the studies that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
+    """A study from a YAML file, or one of those shipped by name."""
+    path = Path(where) if Path(where).is_file() else SHIPPED / f"{where}.yaml"
+    if not path.is_file():
+        raise unknown("study", str(where), shipped_studies())
+    fields = yaml.safe_load(path.read_text())
+    shared = tuple(fields.get("overrides", ()))
+    rows = []
+    for group, about in fields["groups"].items():
+        _check(f"key of group {group}", about, _GROUP)
+        more = (*shared, *about.get("set", ()))
+        for name, row in about["rows"].items():
+            _check(f"key of row {name}", row, _ROW)
+            own = _overrides(name, row, about.get("depth", DEPTH))
+            rows.append(
+                Row(
+                    name=name,
+                    group=group,
+                    overrides=(*more, *own),
+                    seeds=tuple(about["seeds"]),
+                )
+            )
+    first = fields.get("primary", {"rows": (), "metrics": ()})
+    pairs = [(str(a), str(b)) for a, b in fields.get("contrasts", ())]
+    known = {row.name for row in rows}
+    for name in (*first["rows"], *(name for pair in pairs for name in pair)):
+        if name not in known:
+            raise unknown("row of the study", name, known)
+    return StudyPlan(
+        name=path.stem,
+        recipe=fields["recipe"],
+        data=tuple(fields["data"]),
+        rows=tuple(rows),
+        primary=tuple((row, metric) for row in first["rows"] for metric in first["metrics"]),
+        contrasts=tuple(pairs),
+    )
+
+
+def _check(what: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in known:
+            raise unknown(what, key, known)
+
+
+def _overrides(name: str, row: Mapping[str, Any], depth: int) -> list[str]:
+    found = list(row.get("set", ()))
+    given = row.get("gains")
+    if given is None:
+        return found
+    gains = PIDGains.parse(given)
+    if "act" in row or row.get("average"):
+        layers = gains_by_layer(gains, depth, act=row.get("act"), average=row.get("average", False))
+        text = json.dumps([layer.to_dict() for layer in layers])
+    else:
+        text = given
+    return [
+        f"model.gains={text}",
+        *(["model.learn_gains=true"] if row.get("learn") else []),
+        *found,
+    ]
+
+
+def gains_by_layer(
+    gains: PIDGains, depth: int, *, act: str | None = None, average: bool = False
+) -> list[PIDGains]:
+    """One controller a layer: where it acts, and i / l for the mean of the errors so far.
+
+    A layer without control has zero gains and still carries the state: later layers see the sum
+    and the difference as if all had acted. The first layer sets the reference in any case.
+    """
+    every = re.fullmatch(r"every-(\d+)", act or "every-1")
+    if every is not None and int(every[1]) > 0:
+        acting = set(range(int(every[1]), depth, int(every[1])))
+    elif act in ("early", "late"):
+        acting = set(range(depth // 2)) if act == "early" else set(range(depth // 2, depth))
+    else:
+        raise InputError(f"act must be early, late or every-K, got {act!r}")
+    found = []
+    for layer in range(depth):
+        i = gains.i / max(1, layer) if average else gains.i
+        own = PIDGains(p=gains.p, i=i, d=gains.d, beta=gains.beta)
+        found.append(own if layer in acting else PIDGains(beta=gains.beta))
+    return found

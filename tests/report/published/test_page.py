@@ -1,0 +1,304 @@
+"""The page says what the records say, and the repository's page is made of its records."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from pidformer import PIDGains, results
+from pidformer.control import spectral_radius
+from pidformer.data.segmentation.confusion import (
+    miou_difference,
+    pack_areas,
+    segmentation_scores,
+    unpack_areas,
+)
+from pidformer.errors import InputError
+from pidformer.report.published import is_published, publish, read_studies, write_results
+from pidformer.report.published.images import _registered, classification_sections
+from pidformer.report.published.margin import stability_words, worst_radius
+from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
+from pidformer.report.published.page import PAGE, results_page
+from pidformer.report.published.segments import compare_miou, leave_one_out
+from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.results import Record
+from pidformer.robustness.compare import hits
+from pidformer.studies import load_study
+from tests.data.pairs import write_parquet
+from tests.report.published.fresh import GAINS, classifiers, segmenters
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_the_page_of_the_repository_is_made_of_its_records():
+    folder, page = ROOT / "results", ROOT / "docs" / PAGE
+    if not is_published([folder]):
+        assert not page.exists()
+        pytest.skip("no records are published yet")
+    text, pictures = results_page(read_studies([folder]))
+    assert page.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
+    linked = set(re.findall(r"\]\(images/results/(.+?)\.png\)", text))
+    assert linked == set(pictures)
+    for name in linked:
+        path = ROOT / "docs" / "images" / "results" / f"{name}.png"
+        assert 0 < path.stat().st_size < 200_000
+
+
+def test_the_repository_holds_no_large_record():
+    sizes = [path.stat().st_size for path in (ROOT / "results").rglob("*.jsonl")]
+    assert all(size < 1_000_000 for size in sizes) and sum(sizes) < 3_000_000
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    root = tmp_path_factory.mktemp("images")
+    runs = classifiers(root / "runs", seeds=(0, 1, 2))
+    publish(runs, root / "results" / "digits")
+    return root, runs
+
+
+@pytest.fixture(scope="module")
+def text(images):
+    root, _ = images
+    (root / "results" / "digits" / "about.md").write_text("# Digits\n\nDoes it help?\n")
+    made = write_results([root / "results"], root / "docs")
+    assert made.runs == 6 and made.studies == 1
+    assert all(path.stat().st_size < 200_000 for path in made.figures)
+    return made.page.read_text(encoding="utf-8")
+
+
+def cells(text, start):
+    line = next(line for line in text.splitlines() if line.startswith(f"| {start} |"))
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def outcomes(runs, name, row):
+    chosen = sorted(run for run in runs if run.name.startswith(f"{name}-"))
+    found = [next(r for r in results.read(run) if r.settings.get("row") == row) for run in chosen]
+    return np.stack([hits(record) for record in found])
+
+
+def test_cells_are_means_over_seeds_with_student_intervals(images, text):
+    shares = 100 * outcomes(images[1], "softmax", "clean").mean(1)
+    low, high = stats.t.interval(0.95, 2, shares.mean(), stats.sem(shares))
+    assert cells(text, "softmax")[3] == f"{shares.mean():.2f} [{low:.2f}, {high:.2f}]"
+
+
+def test_differences_are_paired_by_seed_and_image(images, text):
+    gain = 100.0 * outcomes(images[1], "pid", "clean") - 100.0 * outcomes(
+        images[1], "softmax", "clean"
+    )
+    seeds, items = gain.mean(1).var(ddof=1) / 3, gain.mean(0).var(ddof=1) / 40
+    freedom = (seeds + items) ** 2 / (seeds**2 / 2 + items**2 / 39)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(seeds + items)
+    mean = gain.mean()
+    wanted = f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]".replace("-", "−")  # noqa: RUF001
+    assert cells(text, "pid less softmax")[1].strip("*") == wanted
+
+
+def test_the_page_says_what_was_done_and_by_which_command(text):
+    assert "## Digits\n\nDoes it help?" in text and "6 runs, seeds 0, 1, 2" in text
+    assert "`FGSM(eps=0.05)`" in text and "40 images" in text
+    for name in GAINS:
+        assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 6
+    assert "pidformer train digits/" in text and "pidformer evaluate RUN --data DATA" in text
+    assert "![Differences to the softmax twin" in text
+
+
+def test_the_same_records_make_the_same_text(images, text):
+    assert (
+        results_page(read_studies([images[0] / "results"]))[0].splitlines()[6:]
+        == (text.splitlines()[6:])
+    )
+
+
+def study_of(values, seeds=(0, 1, 2), **more):
+    """A study whose runs have these values by variant; softmax is the plain one."""
+    runs = []
+    for variant, numbers in values.items():
+        for seed, number in zip(seeds, numbers, strict=True):
+            about = {"study": "s", "run": f"{variant}-seed{seed}", "variant": variant, "seed": seed}
+            about |= {"task": "classification", "twin": "t", "recipe": {"model": {}}}
+            about |= {"gains": None if variant == "softmax" else "PIDGains(p=1)"} | more
+            header = Record(kind="run", metrics={}, settings=about)
+            own = {"row": "a", "label": about["run"]}
+            record = Record(kind="robustness", metrics={"x": number}, settings=own)
+            runs.append(PublishedRun(study="s", header=header, records=(record,)))
+    return Study(name="s", title="S", about="", runs=tuple(runs))
+
+
+def metric(better=1):
+    return Metric(
+        title="x",
+        find=lambda run: run.one("robustness", row="a"),
+        read=lambda record: record.metrics["x"],
+        better=better,
+    )
+
+
+@pytest.mark.parametrize(
+    ("gains", "better", "word"),
+    [
+        ((1.0, 1.1, 0.9), 1, "better"),
+        ((1.0, 1.1, 0.9), -1, "worse"),
+        ((1.0, 1.1, 0.9), 0, "more"),
+        ((-1.0, -1.1, -0.9), -1, "better"),
+        ((1.0, -1.0, 0.2), 1, "not resolved"),
+    ],
+)
+def test_words_follow_from_the_interval(gains, better, word):
+    study = study_of({"softmax": (5, 6, 7), "pid": tuple(5 + k + g for k, g in enumerate(gains))})
+    (one,) = compare_all(study, [metric(better)])
+    assert one.word == word
+    assert f"{word}: x" in findings([one])[0]
+
+
+def test_one_pair_of_runs_says_nothing_of_the_method():
+    study = study_of({"softmax": (5,), "pid": (9,)}, seeds=(0,))
+    (one,) = compare_all(study, [metric()])
+    assert not one.is_resolved and "silent on other seeds" in findings([one])[0]
+
+
+def test_holm_counts_all_looks():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    said = findings(compare_all(study, [metric()]))[-1]
+    assert said.startswith("Of these 2 differences 1 has an interval without zero; after Holm's")
+    assert "a better on x" in said and "b better" not in said
+
+
+def test_pairs_of_different_data_are_refused():
+    a, b = (
+        Record(kind="x", metrics={}, settings={"row": "clean", "data_hash": h, "label": h})
+        for h in "ab"
+    )
+    with pytest.raises(InputError, match="data_hash is a for a and b for b"):
+        check_same(a, b)
+
+
+def test_a_variant_of_another_recipe_is_compared_with_the_nearest_and_says_so():
+    study = study_of({"softmax": (5, 6, 7)})
+    other = study_of({"pid": (6, 7, 8)}, twin="u", recipe={"model": {}, "optim": {"lr": 1}})
+    both = study.only([*study.runs, *other.runs])
+    twin, lines = both.twin(both.variants[1])
+    assert twin.name == "softmax" and lines == ["optim: None -> {'lr': 1}"]
+
+
+def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tmp_path):
+    runs = classifiers(tmp_path / "runs", seeds=(0, 10))
+    for run in runs:  # as if all images had been taken
+        kept = []
+        for r in results.read(run):
+            settings = dict(r.settings) | {"limit": None}
+            kept.append(
+                Record(
+                    kind=r.kind,
+                    metrics=r.metrics,
+                    settings=settings,
+                    details=r.details,
+                    step=r.step,
+                )
+            )
+        results.rewrite(run, kept)
+    publish(runs, tmp_path / "results" / "digits")
+    (study,) = read_studies([tmp_path / "results"])
+    confirmed, searched = classification_sections(study)
+    assert (confirmed.title, searched.title) == ("Confirmed", "Searched")
+    late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")
+    early = outcomes([r for r in runs if r.name.endswith("seed0")], "softmax", "clean")
+    assert cells(confirmed.body[1], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
+    assert cells(searched.body[1], "softmax")[3] == f"{100 * early[0, 0::2].mean():.2f}"
+
+
+@pytest.fixture(scope="module")
+def segments(tmp_path_factory):
+    root = tmp_path_factory.mktemp("segments")
+    data = write_parquet(root / "camvid")
+    runs = segmenters(root / "runs", data)
+    publish(runs, root / "results" / "camvid")
+    return root, runs
+
+
+def test_segmentation_is_reported_by_scale_and_threat(segments):
+    root, runs = segments
+    text, pictures = results_page(read_studies([root / "results"]))
+    own = [
+        r.metrics["miou"]
+        for run in sorted(runs)
+        if "softmax" in run.name
+        for r in results.read(run)
+        if r.kind == "segmentation" and r.settings["views"] == "multi"
+    ]
+    low, high = stats.t.interval(0.95, 1, np.mean(own), stats.sem(own))
+    wanted = f"{np.mean(own):.2f} [{low:.2f}, {high:.2f}]"
+    assert cells(text, "mIoU, multi-scale")[1] == wanted
+    assert "### Under threats" in text and cells(text, "FGSM")[1] and len(pictures) == 2
+    assert "evaluate_segmentation(RUN, data=DATA, threat=FGSM(eps=1/255), views='single')" in text
+
+
+def test_leaving_out_an_image_equals_scoring_the_rest(segments):
+    record = next(r for r in results.read(segments[1][0]) if r.kind == "segmentation")
+    per_pair = unpack_areas(record.details["areas"], 4)
+    whole, left = leave_one_out(per_pair)
+    assert whole == pytest.approx(
+        segmentation_scores(np.array(record.details["confusion"]))["miou"]
+    )
+    hits_, truth, predicted = np.delete(per_pair, 2, axis=0).sum(0)
+    assert left[2] == pytest.approx(100 * np.mean(hits_ / (truth + predicted - hits_)))
+
+
+def test_the_jackknife_agrees_with_the_bootstrap():
+    """On enough images both estimate the same spread of one pair's difference."""
+    rng = np.random.default_rng(0)
+    truth = rng.integers(50, 400, size=(150, 5))
+    sides = []
+    for quality in (0.6, 0.65):
+        right = rng.binomial(truth, np.clip(quality + rng.normal(0, 0.1, (150, 1)), 0, 1))
+        predicted = right + rng.permuted(truth - right, axis=1)
+        sides.append(np.stack([right, truth, predicted], axis=1))
+    records = tuple(
+        Record(kind="x", metrics={}, details={"areas": pack_areas(s), "num_classes": 5})
+        for s in sides
+    )
+    mean, low, high = miou_difference(*sides, resamples=4000)
+    found = compare_miou([records])
+    assert found.mean == pytest.approx(mean)
+    assert found.high - found.low == pytest.approx(high - low, rel=0.08)
+
+
+def test_registered_contrasts_and_primary_comparisons_are_corrected_together():
+    values = {"softmax": (5, 6, 7), "p": (6, 7.1, 7.9), "pid": (5.1, 5.8, 7.3)}
+    values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
+    study = study_of(values, seeds=(10, 11, 12))
+    clean = Metric(title="Clean", find=metric().find, read=metric().read, better=1)
+    compared = compare_all(study, [clean])
+    named = Study(name="tiny-imagenet-100", title="", about="", runs=study.runs)
+    more, (first,) = _registered(named, [clean], compared)
+    assert cells(more[1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
+    assert first.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
+    gains = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
+    ps = sorted(stats.ttest_1samp(gain, 0).pvalue for gain in gains)
+    assert f"(p {3 * ps[0]:.2g})" in first and f"(p {ps[2]:.2g})" in first
+    assert ("pi_leaky", "pi") in load_study().contrasts
+
+
+def test_the_margin_is_set_beside_the_accuracy():
+    kappas = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    for text in ("0.6,0,0,1", "0.5,0.5,0,1", "0.8,0.5,0.05,0.1"):
+        gains = PIDGains.parse(text)
+        assert worst_radius(gains) == pytest.approx(
+            float(spectral_radius(kappas, gains).max()), abs=2e-3
+        )
+    runs = list(study_of({"softmax": (5, 6, 7)}).runs)
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    for place, (name, gains) in enumerate(given.items()):
+        own = {name: (5 + place, 6 + place, 7 + place)}
+        runs += study_of(own, recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    clean = Metric(title="Clean", find=metric().find, read=metric().read)
+    words = stability_words(study, compare_all(study, [clean]))
+    radii = [worst_radius(PIDGains.parse(text)) for text in given.values()]
+    assert f"{stats.spearmanr(radii, range(4)).statistic:+.2f}" in words
+    assert not stability_words(study.only(runs[:6]), compare_all(study.only(runs[:6]), [clean]))

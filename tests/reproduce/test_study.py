@@ -1,0 +1,155 @@
+"""The study as a plan: its rows are what docs/study.md says, and it can be worked through."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from pidformer import results
+from pidformer.control import PIDGains
+from pidformer.errors import InputError
+from pidformer.report.published import read_studies, write_results
+from pidformer.reproduce import make_plan, reproduce, run_plan, study
+from pidformer.reproduce.run import Line, _fits
+from pidformer.reproduce.work import Setting
+from pidformer.robustness.suite import load_suite
+from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
+from pidformer.training import load_recipe
+from tests.training.tiny import tiny_recipe
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def shipped():
+    return load_study()
+
+
+def test_every_row_of_the_study_is_a_recipe(shipped):
+    for row in shipped.rows:
+        recipe = load_recipe(shipped.recipe, row.overrides)
+        assert recipe.schedule.epochs == (40 if row.group == "length" else 100), row.name
+
+
+@pytest.mark.slow
+def test_every_row_of_the_study_builds_and_runs(shipped):
+    import torch
+
+    from pidformer.models.build import build_classifier
+
+    images = torch.rand(1, 3, 64, 64)
+    for row in {row.name: row for row in shipped.rows}.values():
+        recipe = load_recipe(shipped.recipe, [*row.overrides, "model.options.embed_dim=12"])
+        fields = recipe.to_dict()["model"]
+        model = build_classifier(fields, num_classes=4, channels=3, image_size=64).eval()
+        assert model(images).isfinite().all(), row.name
+
+
+def test_the_page_lists_every_row_with_its_seeds(shipped):
+    page = (ROOT / "docs" / "study.md").read_text()
+    for row in shipped.rows:
+        assert f"`{row.name}`" in page, row.name
+    for group in shipped.groups:
+        rows = [row for row in shipped.rows if row.group == group]
+        line = next(x for x in page.splitlines() if x.startswith(f"| `{group}`"))
+        assert re.sub(r"\s", "", ",".join(map(str, rows[0].seeds))) in line.replace(" ", "")
+
+
+def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
+    from pidformer.report.published.images import CONFIRMING
+
+    for row in shipped.rows:
+        assert all((seed < CONFIRMING) == (row.group == "search") for seed in row.seeds)
+
+
+def test_control_where_it_is_to_act():
+    gains = PIDGains(p=0.6, i=0.3, beta=0.5)
+    none = PIDGains(beta=0.5)
+    assert gains_by_layer(gains, 4, act="early") == [gains, gains, none, none]
+    assert gains_by_layer(gains, 4, act="late") == [none, none, gains, gains]
+    every = gains_by_layer(gains, 7, act="every-3")
+    assert [layer for layer, own in enumerate(every) if own == gains] == [3, 6]
+    averaged = gains_by_layer(gains, 4, average=True)
+    assert [own.i for own in averaged[1:]] == [0.3, 0.15, pytest.approx(0.1)]
+    with pytest.raises(InputError, match="act must be early, late or every-K"):
+        gains_by_layer(gains, 4, act="middle")
+
+
+def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=2)
+    trained = [job.arguments["run"].name for job in plan.jobs if job.kind == "train"]
+    assert trained[:4] == [f"{name}-seed10" for name in ("softmax", "p", "pid", "pid_learned")]
+    assert len(trained) == 8 and trained[4] == "softmax-seed11"
+    kinds = [job.kind for job in plan.jobs[:5]]
+    assert kinds == ["train", "evaluate", "evaluate", "analyze", "publish"]
+    suites = [job.arguments["suite"] for job in plan.jobs[1:3]]
+    assert all(load_suite(name).rows for name in suites)
+    whole = make_plan(tmp_path / "out", scale="study", data=tmp_path)
+    runs = [job.arguments["run"] for job in whole.jobs if job.kind == "train"]
+    assert len(runs) == len(set(runs)) == len({(r.name, s) for r in shipped.rows for s in r.seeds})
+
+
+def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
+    with pytest.raises(InputError, match="unknown group of the study 'mian'; did you mean 'main'"):
+        make_plan(tmp_path, scale="study", data=tmp_path, only=["mian"])
+    with pytest.raises(InputError, match="no data, say where with --data DIR"):
+        reproduce(tmp_path / "out", scale="study")
+    with pytest.raises(InputError, match="unknown study"):
+        load_study("imagenet")
+    bad = tmp_path / "bad.yaml"
+    rows = {"a": {"gain": "1,0,0"}}
+    fields = {"recipe": "x", "data": [], "groups": {"g": {"seeds": [0], "rows": rows}}}
+    bad.write_text(yaml.safe_dump(fields))
+    with pytest.raises(InputError, match="unknown key of row a 'gain'; did you mean 'gains'"):
+        load_study(bad)
+
+
+def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
+    lines = [Line(job=j, state="waiting", spent=0.0, estimate=10.0) for j in plan.jobs]
+    train, evaluate = plan.jobs[:2]
+    assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
+    assert _fits(evaluate, lines, -1.0)  # what is trained is measured
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    small = {"rows": ["clean", {"fgsm": {"eps": 0.05}}, {"corruptions": {"names": ["fog"]}}]}
+    sampled = {"rows": [{"spsa": {"eps": 0.05, "steps": 2, "samples": 2}}]}
+    for name, rows in (("small", small), ("sampled", sampled)):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(rows))
+    suites = {str(tmp_path / "small.yaml"): None, str(tmp_path / "sampled.yaml"): 8}
+    monkeypatch.setattr(study, "SUITES", suites)
+    monkeypatch.setattr(study, "LOOK", 8)
+    recipe = tmp_path / "tiny.yaml"
+    fields = tiny_recipe("schedule.epochs=1", "train.ema=null", "model.gains=null").to_dict()
+    recipe.write_text(yaml.safe_dump(fields))
+    rows = [
+        Row(name=name, group="main", overrides=overrides, seeds=(10,))
+        for name, overrides in {
+            "softmax": (),
+            "leaky": ("model.gains=0.4,0.1,0,1", "model.options.integral_leak=0.5"),
+        }.items()
+    ]
+    return StudyPlan(name="tiny", recipe=str(recipe), data=(), rows=tuple(rows))
+
+
+@pytest.mark.slow
+def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny):
+    plan = study.study_plan(tmp_path / "out", data=None, study=tiny)
+    setting = Setting(device="cpu")
+    none = run_plan(plan, setting, is_shown=False, minutes=0.01)
+    assert {line.state for line in none.lines} == {"waiting"}
+    found = run_plan(plan, setting, is_shown=False, minutes=60)
+    assert not found.failed and {line.state for line in found.lines} == {"done"}
+    before = {run.name: len(results.read(run)) for run in (tmp_path / "out" / "runs").iterdir()}
+    again = run_plan(plan, setting, is_shown=False)
+    assert {line.state for line in again.lines} == {"done"}
+    assert before == {r.name: len(results.read(r)) for r in (tmp_path / "out" / "runs").iterdir()}
+    (made,) = read_studies([tmp_path / "out" / "results"])
+    assert [v.name for v in made.variants] == ["softmax", "leaky"]
+    page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").page.read_text()
+    assert "integral leak 0.5" in page and "SPSA, 8 images" in page and "similarity" in page
