@@ -18,8 +18,8 @@ from pidformer.control.pid import FirstLayer, PIDState, pid_step
 from pidformer.ops import dispatch
 
 try:
-    import triton  # type: ignore[import-untyped]
-    import triton.language as tl  # type: ignore[import-untyped]
+    import triton
+    import triton.language as tl
 except ImportError:  # no GPU build
     triton = None
 

@@ -203,7 +203,9 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tm
             )
         results.rewrite(run, kept)
     publish(runs, tmp_path / "results" / "digits")
-    (study,) = read_studies([tmp_path / "results"])
+    publish(runs, tmp_path / "results" / "tiny-imagenet-100")
+    unregistered, study = read_studies([tmp_path / "results"])
+    assert len(classification_sections(unregistered)) == 1
     confirmed, searched = classification_sections(study)
     assert (confirmed.title, searched.title) == ("Confirmed", "Searched")
     late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")

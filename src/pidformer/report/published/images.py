@@ -36,9 +36,9 @@ _OUTSIDE = ("ood", "imagenet-o")
 
 
 def classification_sections(study: Study) -> list[Section]:
-    """One section, or two when some seeds were kept for confirming."""
+    """One section; two where a registered study kept some seeds for confirming."""
     kept = [run for run in study.runs if run.seed >= CONFIRMING]
-    if not kept:
+    if not kept or study.name not in shipped_studies():
         return [_section(study, "", None)]
     looked = [run for run in study.runs if run.seed < CONFIRMING]
     found = [_section(study.only(kept), "Confirmed", 1)]
@@ -70,7 +70,7 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     if compared:
         body += ["Paired differences:", differences_by_variant(compared, metrics)]
     said = findings(compared)
-    if study.name in shipped_studies() and part == 1:
+    if part == 1:
         more, first = _registered(study, metrics, compared)
         body, said = body + more, first + said
     margin = stability_words(study, compared)

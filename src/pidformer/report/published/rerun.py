@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pidformer.results import Record
+from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.training.recipe import load_recipe, shipped_recipes
 from pidformer.training.run import MAY_DIFFER
 
@@ -67,12 +68,16 @@ def measure_command(record: Record) -> str:
         if s.get("domain") not in (None, "pixel"):
             words += ["--domain", str(s["domain"])]
     elif record.kind == "segmentation":
-        if s.get("row") not in (None, "clean"):
+        row = s.get("row", "clean")
+        if row == "clean":
+            words += ["--views", str(s.get("views"))]
+        elif repr(segmentation_threats().get(row)) == s.get("threat"):
+            words += ["--suite", "robustness"]
+        else:
             return _segmentation_call(s)
-        words += ["--views", str(s.get("views"))]
     elif record.kind == "language":
         is_plain = s.get("noise") in (None, "None") and "/window/" not in str(s.get("row"))
-        if s.get("precision") not in (None, "fp32"):
+        if s.get("precision") not in (None, "fp32") or (is_plain and _own_stride(s)):
             return _language_call(s, is_plain)
         words += ["--split", str(s.get("split"))]
         words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
@@ -85,10 +90,18 @@ def _segmentation_call(s: Mapping[str, Any]) -> str:
     return f"evaluate_segmentation(RUN, data=DATA, {', '.join(given)})"
 
 
+def _own_stride(s: Mapping[str, Any]) -> bool:
+    """Whether a strided record was moved by other than half a window."""
+    stride, window = s.get("stride"), s.get("window")
+    is_known = stride is not None and window is not None
+    return s.get("protocol") == "strided" and is_known and stride != max(1, window // 2)
+
+
 def _language_call(s: Mapping[str, Any], is_plain: bool) -> str:
     given = [f"split={s.get('split')!r}", f"precision={s['precision']!r}"]
     given += [f"limit={s['limit']}"] if s.get("limit") is not None else []
     name = "evaluate_language" if is_plain else "evaluate_language_robustness"
     if is_plain:
         given.insert(0, f"protocol={s.get('protocol')!r}")
+        given += [f"stride={s['stride']}"] if _own_stride(s) else []
     return f"{name}(RUN, data=DATA, {', '.join(given)})"

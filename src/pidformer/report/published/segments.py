@@ -45,13 +45,14 @@ def segmentation_sections(study: Study) -> list[Section]:
             _row_title(str(r.settings["row"])): str(r.settings["threat"])
             for run in study.runs
             for r in run.all("segmentation", views="single")
-            if r.settings.get("row") in threats
+            if r.settings.get("row") in threats and "corruption/" not in str(r.settings["row"])
         }
-        said = "Threats: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
+        said = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
         sections.append(
             Section(
                 title="Under threats",
-                body=["mIoU, single scale.", by_metric(study, metrics, under), said],
+                body=["mIoU, single scale.", by_metric(study, metrics, under)]
+                + ([said] if reprs else []),
                 findings=findings(under),
                 compared=under,
             )

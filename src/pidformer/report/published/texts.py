@@ -20,7 +20,7 @@ from pidformer.statistics import mean_over_seeds
 
 _PROTOCOLS = {
     "sliding": "every token after a full window (sliding)",
-    "strided": "half a window of context or more (strided)",
+    "strided": "the last tokens of each window, which moves on by as many (strided)",
     "segments": "windows side by side (segments)",
     "documents": "each document on its own",
 }
@@ -32,11 +32,13 @@ class Key(NamedTuple):
     data: str
     row: str
     limit: int | None
+    stride: int | None
 
     @property
     def title(self) -> str:
         protocol, split, *rest = self.row.split("/")
-        words = [self.data, split, *([" ".join(rest)] if rest else [protocol])]
+        moved = f"strided by {self.stride}" if protocol == "strided" and self.stride else protocol
+        words = [self.data, split, *([" ".join(rest)] if rest else [moved])]
         words += [f"first {self.limit} tokens"] if self.limit is not None else []
         return ", ".join(words)
 
@@ -127,7 +129,7 @@ def _metric(key: Key) -> Metric:
 
 def _key(record: Record) -> Key:
     s = record.settings
-    return Key(str(s["data"]), str(s["row"]), s.get("limit"))
+    return Key(str(s["data"]), str(s["row"]), s.get("limit"), s.get("stride"))
 
 
 def _find(run: PublishedRun, key: Key) -> Record | None:
