@@ -81,9 +81,8 @@ def test_the_kernel_equals_attention_and_control_on_a_gpu():
 @pytest.mark.parametrize("groups", [4, 2])
 def test_compiled_decoding_on_a_gpu_takes_the_kernel(monkeypatch, gains, groups):
     pytest.importorskip("transformers")
-    from tests.models.language.conftest import some_tokens, tiny_model
-
     from pidformer.ops import dispatch
+    from tests.models.language.conftest import some_tokens, tiny_model
 
     monkeypatch.setattr(dispatch, "_selected", "auto")
     model = tiny_model(gains, num_key_value_heads=groups).cuda()

@@ -193,7 +193,8 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
 
 def _is_transformed() -> bool:
     if torch.compiler.is_compiling():
-        return torch.compiler.is_exporting()
+        # `is_exporting()` is true under torch 2.11's compiler too
+        return torch.compiler._is_exporting_flag
     if torch._C._are_functorch_transforms_active():
         return True
     if torch.autograd.forward_ad._current_level >= 0:
