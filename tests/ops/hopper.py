@@ -10,14 +10,15 @@ from triton.compiler import ASTSource
 from pidformer.ops import epilogue_kernels, short_kernels
 
 WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
-FIRST = {"gains", "previous", "integral", "d_previous", "grad_integral", "grad_initial"}
+FIRST = {"gains", "previous", "integral", "d_previous"}
+FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
 TILES = {
     epilogue_kernels.control_forward: {"BLOCK": 32},
     epilogue_kernels.control_backward: {"BLOCK": 32},
     epilogue_kernels.gain_gradient: {"BLOCK": 32},
     short_kernels.short_forward: {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
-    short_kernels.short_backward: {"BLOCK_M": 32, "BLOCK_N": 64, "TURNED": True, "CONTROL": True},
+    short_kernels.short_backward: {"BLOCK_M": 32, "BLOCK_N": 64, "TURNED": True},
 }
 
 

@@ -167,11 +167,7 @@ def _(
     initial: Tensor,
     previous: Tensor | None,
     integral: Tensor | None,
-    gains: Tensor | None,
-    p: float,
-    i: float,
-    d: float,
-    beta: float,
+    *_: object,
 ) -> tuple[Tensor, Tensor]:
     return _control_outputs(out, value, integral)
 
@@ -274,14 +270,7 @@ def gain_gradient(
 
 
 @gain_gradient.register_fake
-def _(
-    grad: Tensor,
-    value: Tensor,
-    initial: Tensor,
-    previous: Tensor | None,
-    integral: Tensor,
-    beta: float,
-) -> Tensor:
+def _(grad: Tensor, value: Tensor, *_: object) -> Tensor:
     return grad.new_empty((3, value.shape[1]), dtype=torch.float32)
 
 

@@ -7,11 +7,8 @@ import triton.language as tl
 
 from pidformer.ops.epilogue_kernels import (
     control_tile,
-    group_gradient,
     head_gains,
     load_previous,
-    store_state_gradients,
-    value_gradient,
 )
 
 
@@ -159,33 +156,12 @@ def short_forward(
 
 
 @triton.jit
-def _walk_state_gradients(
-    grad, grad_integral, grad_initial, d_integral, d_initial, d_previous, sample,
-    head, heads, tokens, p, i, d, beta,
-    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """All rows of a value head in small tiles: registers are short behind the big one."""
-    column = tl.arange(0, BLOCK_D)[None, :]
-    for start in range(0, tokens, BLOCK):
-        row = (start + tl.arange(0, BLOCK))[:, None]
-        mask = (row < tokens) & (column < D)
-        at = (row * heads + head) * D + column
-        g = group_gradient(grad, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D)
-        store_state_gradients(
-            g, grad_integral, grad_initial, d_integral, d_initial, d_previous,
-            sample, at, mask, p, i, d, beta,
-        )  # fmt: skip
-
-
-@triton.jit
 def short_backward(
-    q, k, v, lse, grad, grad_integral, grad_value, grad_initial, gains,
-    d_packed, d_integral, d_initial, d_previous,
-    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n,
-    p, i, d, beta, scale, tokens, heads,
+    q, k, v, lse, grad, grad_value, d_packed,
+    q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TURNED: tl.constexpr,
-    CAUSAL: tl.constexpr, CONTROL: tl.constexpr, PRECISION: tl.constexpr,
+    CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A program has one value head, all its keys in one tile, and walks over the queries.
 
@@ -239,19 +215,7 @@ def short_backward(
     to = row * width + (query_heads + head) * D + column
     dk *= scale * 0.6931471805599453
     tl.store(d_packed + to, dk.to(d_packed.dtype.element_ty), mask=mask)
-    sample = batch * tokens * heads * D
-    grad += sample * GROUP
-    if CONTROL:
-        p, i, d = head_gains(gains, head, heads, p, i, d)
-        at = (row * heads + head) * D + column
-        g = group_gradient(grad, head, row, column, heads, mask, GROUP, D, BLOCK_N, BLOCK_D)
-        dv += value_gradient(g, grad_integral, grad_value, sample, at, mask, p, i, d)
-    elif grad_value is not None:
-        at = (row * heads + head) * D + column
-        dv += tl.load(grad_value + sample + at, mask=mask, other=0.0).to(tl.float32)
+    if grad_value is not None:
+        at = batch * tokens * heads * D + (row * heads + head) * D + column
+        dv += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
     tl.store(d_packed + to + heads * D, dv.to(d_packed.dtype.element_ty), mask=mask)
-    if CONTROL:
-        _walk_state_gradients(
-            grad, grad_integral, grad_initial, d_integral, d_initial, d_previous, sample,
-            head, heads, tokens, p, i, d, beta, GROUP, D, BLOCK_D, BLOCK_M,
-        )  # fmt: skip

@@ -93,8 +93,9 @@ def _segmentation_call(s: Mapping[str, Any]) -> str:
 def _own_stride(s: Mapping[str, Any]) -> bool:
     """Whether a strided record was moved by other than half a window."""
     stride, window = s.get("stride"), s.get("window")
-    is_known = stride is not None and window is not None
-    return s.get("protocol") == "strided" and is_known and stride != max(1, window // 2)
+    if s.get("protocol") != "strided" or stride is None or window is None:
+        return False
+    return stride != max(1, window // 2)
 
 
 def _language_call(s: Mapping[str, Any], is_plain: bool) -> str:
