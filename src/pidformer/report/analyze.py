@@ -120,10 +120,10 @@ def analyze(
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
     out, place = Path(out), as_device(device)
-    if draw:
-        _folder(out)
     counts = (limit, min(limit, spectrum_limit))
     specimens = _labelled([open_specimen(run, data, counts, seed) for run in runs])
+    if draw:
+        _folder(out)
     console = Console(stderr=True, quiet=not is_shown)
     found: list[Analysis] = []
     pictures: dict[str, Tensor] = {}
