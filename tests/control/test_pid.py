@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pidformer.control import PIDController, PIDGains
+from pidformer.control.pid import PIDState, pid_step
 from pidformer.errors import InputError
 
 gain = st.floats(0, 2)
@@ -76,6 +77,17 @@ def test_integral_is_float32_or_wider(dtype):
         control, state = controller(torch.randn(2, 3).to(dtype), state)
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     assert control.dtype == wide and state.integral.dtype == wide
+
+
+@pytest.mark.parametrize("term", ["p", "i", "d"])
+def test_a_gain_of_zero_reads_nothing(term):
+    value, initial, integral, previous = (
+        torch.randn(2, 3, requires_grad=True, dtype=torch.float64) for _ in range(4)
+    )
+    state = PIDState(initial, integral, previous)
+    control, _ = pid_step(value, state, PIDGains(**{term: 0.5}))
+    used = torch.autograd.grad(control.sum(), [integral, previous], allow_unused=True)
+    assert [grad is not None for grad in used] == [term == "i", term == "d"]
 
 
 def test_a_state_of_another_batch_is_refused_with_both_shapes():

@@ -61,7 +61,8 @@ def pid_step(
     docs/paper-notes.md says why the first is the default.
 
     Everything is elementwise: the control of a token reads that token alone. Sums run in float32
-    or wider, so that a deep half-precision network loses nothing to the integral.
+    or wider, so that a deep half-precision network loses nothing to the integral. A gain of zero
+    reads nothing: where no layer uses the sum, a compiler leaves it out.
     """
     wide = value.to(torch.promote_types(value.dtype, torch.float32))
     if state is None:
@@ -74,7 +75,12 @@ def pid_step(
     error = gains.beta * state.initial.to(wide.dtype) - wide
     integral = state.integral + error
     change = state.previous - wide
-    control = gains.p * error + gains.i * integral + gains.d * change
+    acting = [
+        gain * part
+        for gain, part in ((gains.p, error), (gains.i, integral), (gains.d, change))
+        if isinstance(gain, Tensor) or gain != 0
+    ]
+    control = sum(acting[1:], start=acting[0]) if acting else torch.zeros_like(wide)
     return control, PIDState(state.initial, integral, value)
 
 
