@@ -20,6 +20,8 @@ Pairs = Sequence[tuple[Record, Record]]
 """Records of the same row and seed: of the twin, and of the variant."""
 LEVEL = 0.05
 ONE_PAIR = "one pair of runs, silent on other seeds"
+MOST_UNRESOLVED = 6
+"""Differences without a finding that are named one by one; the table has them all."""
 NONE = "-"
 """A number that is not there."""
 
@@ -168,9 +170,11 @@ def findings(compared: Sequence[Compared]) -> list[str]:
     lines = []
     for name in dict.fromkeys(one.variant for one in compared):
         own = [one for one in compared if one.variant == name]
-        parts = []
+        parts: list[str] = []
         for word in ("better", "worse", "more", "less", "not resolved", ONE_PAIR):
             said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
+            if word == "not resolved" and len(said) > MOST_UNRESOLVED:
+                said = [f"{'the other' if parts else 'all'} {len(said)}"]
             if said:
                 parts.append(f"{word}: {', '.join(said)}")
         seeds = {one.found.seeds for one in own}
@@ -202,7 +206,8 @@ def _after_holm(judged: Sequence[Compared]) -> str:
         for one, p in zip(judged, adjusted, strict=True)
         if p < LEVEL and one.is_resolved
     ]
-    left = f"{len(kept)} remain: {'; '.join(kept)}" if kept else "none remains"
+    verb = "remains" if len(kept) == 1 else "remain"
+    left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
     have = "has an interval" if resolved == 1 else "have intervals"
     return (
         f"Of these {len(judged)} differences {resolved} {have} without zero; after Holm's "
