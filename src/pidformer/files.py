@@ -30,3 +30,17 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def out_folder(path: str | Path) -> Path:
+    """The folder that `--out` names, made if need be."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} is a file; --out names a folder")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {path} ({error.strerror}); choose another --out"
+        ) from None
+    return path

@@ -18,7 +18,8 @@ from pidformer.bench.setting import Setting, header
 from pidformer.bench.timing import Row
 from pidformer.bench.train import train
 from pidformer.devices import as_device
-from pidformer.errors import InputError, unknown
+from pidformer.errors import unknown
+from pidformer.files import out_folder
 
 SECTIONS: Mapping[str, Callable[[Setting], Iterator[list[Row]]]] = {
     "operator": operator,
@@ -78,7 +79,7 @@ def bench(
     setting = Setting(
         device=place, seed=seed, rounds=default if rounds is None else rounds, say=say
     )
-    folder = None if out is None else _folder(Path(out))
+    folder = None if out is None else out_folder(out)
     found = header(setting)
     begin(found)
     settings = {"command": command, "machine": results.machine(), **found}
@@ -98,15 +99,3 @@ def bench(
         growth_figure(rows, figure)
     reached = goals(rows) if section == ALL and setting.is_gpu else []
     return Bench(header=found, rows=rows, goals=reached, figure=figure)
-
-
-def _folder(out: Path) -> Path:
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; --out names a folder")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {out} ({error.strerror}); choose another --out"
-        ) from None
-    return out

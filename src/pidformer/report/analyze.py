@@ -28,6 +28,7 @@ from pidformer.analysis import (
 from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
 from pidformer.errors import InputError
+from pidformer.files import out_folder
 from pidformer.report.similarity import Collapse, similarity_figure
 from pidformer.report.specimens import Specimen, open_specimen
 from pidformer.report.spectrum import spectrum_figure
@@ -123,7 +124,7 @@ def analyze(
     counts = (limit, min(limit, spectrum_limit))
     specimens = _labelled([open_specimen(run, data, counts, seed) for run in runs])
     if draw:
-        _folder(out)
+        out_folder(out)
     console = Console(stderr=True, quiet=not is_shown)
     found: list[Analysis] = []
     pictures: dict[str, Tensor] = {}
@@ -143,7 +144,7 @@ def analyze(
             "machine": results.machine(),
             "command": command,
         }
-        folder = subject.folder or _folder(out / re.sub(r"[^\w.-]+", "-", label))
+        folder = subject.folder or out_folder(out / re.sub(r"[^\w.-]+", "-", label))
         _record(folder, found[-1], settings, specimen.hashes())
     figures: list[Path] = []
     if draw:
@@ -306,18 +307,6 @@ def _labelled(specimens: Sequence[Specimen]) -> dict[str, Specimen]:
     if len(named) < len(specimens):
         raise InputError("each model may be given once")
     return named
-
-
-def _folder(path: Path) -> Path:
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; --out names a folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {path} ({error.strerror}); choose another --out"
-        ) from None
-    return path
 
 
 @contextmanager

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains
-from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, out_folder
 from pidformer.report import figures, looks
 from pidformer.report.collect import MAIN_TASK, Run, check_twins, collect, inputs_hash
 from pidformer.report.markdown import as_markdown
@@ -76,7 +75,8 @@ def write_report(
     runs = collect(folders)
     if not mixed:
         check_twins(runs)
-    out = _folder(Path(out))
+    out = out_folder(out)
+    out_folder(out / "figures")
     sources = Sources()
     tables = robustness(runs)
     groups = looks.analysed(runs)
@@ -145,18 +145,6 @@ def is_current(folders: Sequence[str | Path], out: str | Path) -> bool:
     except (OSError, ValueError, KeyError):
         return False
     return known == inputs_hash(folders) and (Path(out) / "report.html").exists()
-
-
-def _folder(path: Path) -> Path:
-    if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; --out names a folder")
-    try:
-        (path / "figures").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {path} ({error.strerror}); choose another --out"
-        ) from None
-    return path
 
 
 def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) -> list[TableView]:
