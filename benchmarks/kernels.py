@@ -70,6 +70,7 @@ def check() -> None:
     cases += [{"tokens": 197, "dim": 80, "heads": 4, "kv": 1, "is_causal": True}]
     cases += [{"tokens": n, "dim": d} for n, d in ((1025, 64), (4096, 64), (1025, 80), (400, 128))]
     cases += [{"tokens": n, "dim": 64, "learned": True} for n in (197, 1025)]
+    cases += [{"tokens": n, "dim": 64, "wide_sums": True} for n in (65, 197, 1025)]
     print("| N | D | type | heads | kind | op | output | worst gradient | |\n|" + "---|" * 9)
     wrong = 0
     for case in cases:
@@ -90,15 +91,18 @@ def _check_case(
     kv: int = 3,
     is_causal: bool = False,
     learned: bool = False,
+    wide_sums: bool = False,
 ) -> bool:
     is_long = max(16, power_of_two(tokens)) * power_of_two(dim) > dispatch.BACKWARD_TILE
     with_backward = op == "epilogue" or not is_long
     if op == "short" and (tokens > dispatch.LONGEST or (dtype == torch.float32 and tokens > 65)):
         return False
     kind = ("causal " if is_causal else "") + ("learned" if learned else "fixed")
+    kind += ", float32 sums" if wide_sums else ""
+    sums = torch.float32 if wide_sums else dtype
     label = f"| {tokens} | {dim} | {NAMES[dtype]} | {heads}/{kv} | {kind} | {op} |"
     try:
-        found = _errors(op, tokens, dim, dtype, heads, kv, is_causal, learned, with_backward)
+        found = _errors(op, tokens, dim, dtype, sums, heads, kv, is_causal, learned, with_backward)
     except Exception as error:  # one case must not end the run
         print(f"{label} {type(error).__name__}: {str(error)[:300]!r} | | WRONG |", flush=True)
         return True
@@ -114,6 +118,7 @@ def _errors(
     tokens: int,
     dim: int,
     dtype: torch.dtype,
+    sums: torch.dtype,
     heads: int,
     kv: int,
     is_causal: bool,
@@ -126,12 +131,12 @@ def _errors(
     given = {
         "qkv": torch.randn(batch, tokens, heads + 2 * kv, dim, device="cuda").to(dtype),
         "initial": torch.randn(values, device="cuda").to(dtype),
-        "integral": torch.randn(values, device="cuda"),
+        "integral": torch.randn(values, device="cuda").to(sums),
         "previous": torch.randn(values, device="cuda").to(dtype),
         "gains": torch.rand(3, kv, 1, 1, device="cuda"),
     }
     grads = [torch.randn(batch, heads, tokens, dim, device="cuda").to(dtype)]
-    grads += [torch.randn(values, device="cuda")]
+    grads += [torch.randn(values, device="cuda").to(sums)]
     grads += [torch.randn(values, device="cuda").to(dtype) for _ in range(2)]
 
     def gains_of(inputs: dict[str, Tensor]) -> Any:
@@ -266,7 +271,8 @@ def _time(
     qkv = torch.randn(batch, tokens, 3 * heads, dim, device="cuda", dtype=torch.bfloat16)
     rows = [torch.randn(batch, tokens, heads, dim, device="cuda") for _ in range(3)]
     initial, integral, previous = (x.transpose(1, 2) for x in rows)
-    inputs = [qkv, initial.bfloat16(), integral, previous.bfloat16()]
+    sums = dispatch.sums_type(qkv, None)
+    inputs = [qkv, initial.bfloat16(), integral.to(sums), previous.bfloat16()]
     inputs = [x.requires_grad_(with_backward) for x in inputs]
     pull: list[Tensor] = []
 

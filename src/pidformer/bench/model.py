@@ -12,12 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import pidformer.models  # noqa: F401  (registers them)
+from pidformer import ops
 from pidformer.bench.setting import GAINS, Setting, name_of
 from pidformer.bench.timing import Case, Group, Row, measure
 
 TWIN, PID, TIMM = "softmax twin", "PID", "timm"
+SDPA_TWIN = "softmax twin, PyTorch's kernels"
 TRAINING, INFERENCE = "training step", "inference"
-Mode = Literal["eager", "compiled"]
+Mode = Literal["eager", "compiled", "graphs"]
+"""As it is; torch.compile; torch.compile(mode="reduce-overhead"), as the trainer does."""
 
 
 class Size(NamedTuple):
@@ -33,6 +36,7 @@ class Size(NamedTuple):
 
 
 LARGE = (
+    Size("tiny", 256, mode="graphs"),
     Size("tiny", 256, mode="compiled"),
     Size("tiny", 256),
     Size("small", 256, mode="compiled", steps=(TRAINING,), with_timm=False),
@@ -44,9 +48,11 @@ SMALL = (Size("tiny", 2, image=64, patch=8),)
 def model(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
     """A group for each model and step."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
-        if size.mode == "compiled":
+        if size.mode != "eager":
             torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
         builders = {TWIN: partial(deit, size, setting), PID: partial(deit, size, setting, GAINS)}
+        if setting.is_gpu and ops.dispatch.selected() != "torch":
+            builders[SDPA_TWIN] = builders[TWIN]
         if size.with_timm:
             builders[TIMM] = partial(deit, size, setting, is_timm=True)
         made: dict[str, nn.Module] = {}
@@ -121,7 +127,16 @@ def _step(
     if label not in made:
         setting.say(f"DeiT-{size.name}, {step}, {label}, {size.mode}")
         made[label] = build()
-        if size.mode == "compiled":
-            made[label].compile()
+        if size.mode != "eager":
+            made[label].compile(mode="reduce-overhead" if size.mode == "graphs" else None)
     take = training_step if step == TRAINING else inference
-    return take(made[label], pixels(size.batch, size.image, setting), setting)
+    run = take(made[label], pixels(size.batch, size.image, setting), setting)
+    return _on_torch(run) if label == SDPA_TWIN else run
+
+
+def _on_torch(run: Callable[[], object]) -> Callable[[], object]:
+    def inside() -> object:
+        with ops.kernels("torch"):
+            return run()
+
+    return inside

@@ -45,7 +45,7 @@ class Group:
     what: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str = "float32"
-    mode: Literal["eager", "compiled", ""] = "eager"
+    mode: Literal["eager", "compiled", "graphs", ""] = "eager"
     unit: Unit = "s"
     amount: float = 1.0
     """What a call does: layers in a row (a time is for one), or images, or tokens (for a rate)."""

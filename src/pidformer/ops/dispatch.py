@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -52,6 +52,15 @@ SHORT = {
 }
 LONGEST = 512
 """Tokens that `short_attention` takes when asked by name."""
+SUMS: Literal["values", "float32"] = "values"
+"""The type in which the kernels keep a sum of errors that they start, and its gradient."""
+
+
+def sums_type(value: Tensor, sums: Tensor | None) -> torch.dtype:
+    """Of the sum that follows `sums`; None: it starts here, beside values like `value`."""
+    if sums is not None:
+        return sums.dtype
+    return value.dtype if SUMS == "values" else torch.float32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +120,26 @@ _selected: Kernels = _from_environment()
 def selected() -> Kernels:
     """The kernels asked for now."""
     return _selected
+
+
+def is_interpreted() -> bool:
+    """Whether Triton's interpreter runs the kernels, on any device."""
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def kernel_op(name: str) -> Callable[[Callable[..., Any]], Any]:
+    """Registers a function that launches our kernels as the operator pidformer::`name`.
+
+    A compiler sees through `triton_op` to the kernels, launches them itself and plans their memory;
+    interpreted kernels it must not see.
+    """
+    register = torch.library.custom_op if is_interpreted() else torch.library.triton_op
+    return register(f"pidformer::{name}", mutates_args=())
+
+
+def launched(kernel: Any) -> Any:
+    """The kernel, such that a compiler recognises its launch."""
+    return kernel if is_interpreted() else torch.library.wrap_triton(kernel)
 
 
 @contextmanager
@@ -229,7 +258,7 @@ def _unusable(kind: str, index: int | None) -> str | None:
 def _try_triton(device: torch.device) -> str | None:
     if find_spec("triton") is None:
         return "the kernels need triton, which is not installed"
-    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+    if device.type != "cuda" and not is_interpreted():
         return f"the kernels run on CUDA devices, got {device.type}"
     if device.type == "cuda" and torch.version.hip is not None:
         return "the kernels are written for NVIDIA's devices"

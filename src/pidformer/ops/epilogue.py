@@ -127,7 +127,7 @@ class _Control(torch.autograd.Function):
         return grad, d_value, *state_grads, d_gains, None, None, None, None
 
 
-@torch.library.custom_op("pidformer::control", mutates_args=())
+@dispatch.kernel_op("control")
 def control_forward(
     out: Tensor,
     value: Tensor,
@@ -149,8 +149,9 @@ def control_forward(
     u, total = _control_outputs(out, value, integral)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
+    grid = (batch * kv_heads * -(-tokens // tiles.rows),)
     with on_device(out):
-        epilogue_kernels.control_forward[(batch * kv_heads * -(-tokens // tiles.rows),)](
+        dispatch.launched(epilogue_kernels.control_forward)[grid](
             out, value, initial, previous, token_rows(integral), gains, u, total,
             *out.stride()[:3], *value.stride()[:3], *initial.stride()[:3], *strides(previous),
             p, i, d, beta, tokens, kv_heads,
@@ -173,11 +174,11 @@ def _(
 
 
 def _control_outputs(out: Tensor, value: Tensor, integral: Tensor | None) -> tuple[Tensor, Tensor]:
-    kept = torch.float32 if integral is None else integral.dtype
+    kept = dispatch.sums_type(value, integral)
     return empty_rows(out, out.shape), empty_rows(value, value.shape, kept)
 
 
-@torch.library.custom_op("pidformer::control_backward", mutates_args=())
+@dispatch.kernel_op("control_backward")
 def control_backward(
     grad: Tensor,
     grad_integral: Tensor | None,
@@ -202,8 +203,9 @@ def control_backward(
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
+    grid = (batch * kv_heads * -(-tokens // tiles.rows),)
     with on_device(grad):
-        epilogue_kernels.control_backward[(batch * kv_heads * -(-tokens // tiles.rows),)](
+        dispatch.launched(epilogue_kernels.control_backward)[grid](
             *grads, gains, *made[:3], None if is_second else made[3],
             p, i, d, beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
@@ -233,13 +235,13 @@ def _control_gradients(
     grad: Tensor, grad_integral: Tensor | None, is_second: bool, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = (grad.shape[0], kv_heads, *grad.shape[2:])
-    kept = torch.float32 if grad_integral is None else grad_integral.dtype
+    kept = dispatch.sums_type(grad, grad_integral)
     value, initial = empty_rows(grad, shape), empty_rows(grad, shape)
     previous = empty_rows(grad, (0, 0, 0, 0) if is_second else shape)
     return value, empty_rows(grad, shape, kept), initial, previous
 
 
-@torch.library.custom_op("pidformer::gain_gradient", mutates_args=())
+@dispatch.kernel_op("gain_gradient")
 def gain_gradient(
     grad: Tensor,
     value: Tensor,
@@ -259,7 +261,7 @@ def gain_gradient(
     chunks = -(-tokens // tiles.rows)
     partial = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
     with on_device(grad):
-        epilogue_kernels.gain_gradient[(batch * kv_heads * chunks,)](
+        dispatch.launched(epilogue_kernels.gain_gradient)[(batch * kv_heads * chunks,)](
             token_rows(grad), value, initial, previous, token_rows(integral), partial,
             *value.stride()[:3], *initial.stride()[:3], *strides(previous),
             beta, tokens, kv_heads,

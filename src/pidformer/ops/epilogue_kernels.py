@@ -13,7 +13,15 @@ def head_gains(gains, head, heads, p, i, d):
         p = tl.load(gains + head)
         i = tl.load(gains + heads + head)
         d = tl.load(gains + 2 * heads + head)
+    else:
+        p, i, d = single(p), single(i), single(d)
     return p, i, d
+
+
+@triton.jit
+def single(number):
+    """A number in float32: one that `torch.compile` hands over is float64."""
+    return tl.cast(number, tl.float32)
 
 
 @triton.jit
@@ -106,6 +114,7 @@ def control_forward(
 ):  # fmt: skip
     batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     p, i, d = head_gains(gains, head, heads, p, i, d)
+    beta = single(beta)
     value += batch * value_b + head * value_h
     initial += batch * initial_b + head * initial_h
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
@@ -147,6 +156,7 @@ def control_backward(
 ):  # fmt: skip
     _batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     p, i, d = head_gains(gains, head, heads, p, i, d)
+    beta = single(beta)
     total = group_gradient(
         grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
     )
@@ -167,6 +177,7 @@ def gain_gradient(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Sums of g e, g S and g (v_{l-1} - v_l) over a tile, into partial (programs, 3)."""
+    beta = single(beta)
     batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     value += batch * value_b + head * value_h
     initial += batch * initial_b + head * initial_h

@@ -101,9 +101,13 @@ def _attention(
         (initial, previous), integral = given_values(state), given_integral(state)
         tensor, numbers = kernel_gains(gains, kv_heads, inputs[0].device)
     if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
+        is_handed_on = gains is not None
         u, total, value, initial = _Short.apply(
-            *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal
-        )
+            *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal,
+            is_handed_on,
+        )  # fmt: skip
+        if not is_handed_on:
+            value = _unpacked(inputs, kv_heads)[2]
     else:
         q, k, value = _unpacked(inputs, kv_heads)
         u, total, _ = short_forward(
@@ -138,7 +142,12 @@ class _Short(torch.autograd.Function):
         beta: float,
         scale: float,
         is_causal: bool,
+        is_handed_on: bool,
     ) -> tuple[Tensor | None, ...]:
+        """`is_handed_on`: the values go to the next layer, so that a gradient may come back.
+
+        Only then they are an output: a compiler makes zeros of a gradient that does not come.
+        """
         ctx.set_materialize_grads(False)
         ctx.kv_heads, ctx.options = kv_heads, (p, i, d, beta, scale, is_causal)
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
@@ -151,7 +160,7 @@ class _Short(torch.autograd.Function):
             ctx.save_for_backward(first, k, v, lse, None, None, None, None)
         else:
             ctx.save_for_backward(first, k, v, lse, gains, initial, previous, total)
-        return u, (total if ctx.is_controlled else None), value, initial
+        return u, (total if ctx.is_controlled else None), (value if is_handed_on else None), initial
 
     @staticmethod
     def backward(
@@ -180,10 +189,10 @@ class _Short(torch.autograd.Function):
         if ctx.is_controlled:
             kept = d_integral if ctx.needs_input_grad[5] else None
             state_grads = (d_initial, None if ctx.is_second else d_previous, kept)
-        return *first_grads, *state_grads, d_gains, *[None] * 7
+        return *first_grads, *state_grads, d_gains, *[None] * 8
 
 
-@torch.library.custom_op("pidformer::short_attention", mutates_args=())
+@dispatch.kernel_op("short_attention")
 def short_forward(
     q: Tensor,
     k: Tensor,
@@ -214,8 +223,9 @@ def short_forward(
     tiles = dispatch.forward_tiles(tokens, pad)
     tail = tokens if tokens < tiles.keys else tokens % tiles.keys
     tail = tiles.keys if is_causal else max(16, power_of_two(tail))
+    grid = (batch * heads * -(-tokens // tiles.rows),)
     with on_device(q):
-        short_kernels.short_forward[(batch * heads * -(-tokens // tiles.rows),)](
+        dispatch.launched(short_kernels.short_forward)[grid](
             q, k, v, initial, previous, token_rows(integral), gains,
             u, None if initial is None else total, lse if with_lse else None,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
@@ -245,14 +255,14 @@ def _(
 def _forward_outputs(
     q: Tensor, v: Tensor, initial: Tensor | None, integral: Tensor | None, with_lse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    kept = torch.float32 if integral is None else integral.dtype
+    kept = dispatch.sums_type(v, integral)
     nothing = (0, 0, 0, 0)
     total = empty_rows(q, nothing if initial is None else v.shape, kept)
     lse = q.new_empty(q.shape[:3] if with_lse else nothing[:3], dtype=torch.float32)
     return empty_rows(q, q.shape), total, lse
 
 
-@torch.library.custom_op("pidformer::short_attention_backward", mutates_args=())
+@dispatch.kernel_op("short_attention_backward")
 def short_backward(
     q: Tensor,
     k: Tensor,
@@ -272,7 +282,7 @@ def short_backward(
     pad = power_of_two(dim)
     tiles = dispatch.backward_tiles(tokens, pad)
     with on_device(q):
-        short_kernels.short_backward[(q.shape[0] * kv_heads,)](
+        dispatch.launched(short_kernels.short_backward)[(q.shape[0] * kv_heads,)](
             q, k, v, lse, token_rows(grad), token_rows(grad_value), packed,
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             scale * math.log2(math.e), tokens, kv_heads,

@@ -9,6 +9,7 @@ from pidformer.ops.epilogue_kernels import (
     control_tile,
     head_gains,
     load_previous,
+    single,
 )
 
 
@@ -101,6 +102,7 @@ def short_forward(
     then in tiles of BLOCK_TAIL that do: 197 keys are three tiles of 64 and one of 16, not 256.
     `heads` counts the value heads.
     """
+    scale, beta = single(scale), single(beta)
     chunks = tl.cdiv(tokens, BLOCK_M)
     program = tl.program_id(0)
     query_heads = heads * GROUP
@@ -169,6 +171,7 @@ def short_backward(
     Scores are kept transposed, keys by queries: then P and dS are left operands as they stand.
     d_packed is (B, N, H + 2 Hkv, D): dq, dk, dv.
     """
+    scale = single(scale)
     program = tl.program_id(0)
     batch = (program // heads).to(tl.int64)
     head = program % heads

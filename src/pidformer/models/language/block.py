@@ -17,7 +17,6 @@ from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.gains import LearnedGains, acting_gains
 from pidformer.ops.attention import pid_attention
-from pidformer.ops.decode import can_decode, decode_attention
 from pidformer.ops.token import TokenControl, plain_weight
 
 State = PIDState | TokenControl | None
@@ -90,18 +89,6 @@ class CausalAttention(nn.Module):
         if kernels is not None:
             kernels.append(_kernel(q, k, mask))
         gains = acting_gains(self)
-        if self._is_compiled_decoding(cache) and can_decode(q, k, mask.attn_mask, gains):
-            out, state = decode_attention(
-                q,
-                k,
-                v,
-                state,
-                gains,  # type: ignore[arg-type]
-                mask=mask.attn_mask,
-                value=value,
-                first_layer=self.first_layer,  # type: ignore[arg-type]
-            )
-            return self.o_proj(out.view(len(x), 1, -1)), state
         out, state = pid_attention(
             q,
             k,
@@ -126,9 +113,6 @@ class CausalAttention(nn.Module):
             and (self.gains is None or isinstance(self.gains, PIDGains))
             and self.gain_share is None
         )
-
-    def _is_compiled_decoding(self, cache: Any) -> bool:
-        return torch.compiler.is_compiling() and cache is not None and not self.training
 
     def _decode(
         self,

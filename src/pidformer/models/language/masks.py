@@ -41,8 +41,8 @@ def choose_mask(attention_mask: Tensor | None, cache: Any, like: Tensor) -> Mask
             return Mask(None, False)
         if isinstance(past, int) and past == 0:
             return Mask(None, True)
-    held = int(past) if isinstance(past, Tensor) else past  # or torch.export's symbol for one
-    keys = held + queries if size is None else size
+    # A cache that grows knows its length as a number, or as torch.export's symbol for one.
+    keys: Any = past + queries if size is None else size
     return Mask(causal_mask(attention_mask, past, queries, keys, like.device), False)
 
 
