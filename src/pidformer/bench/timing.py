@@ -15,8 +15,8 @@ import torch
 from pidformer.bench.setting import Setting
 from pidformer.results import Record
 
-SHORTEST = 0.02
-"""Seconds that a sample lasts at least: shorter calls are repeated."""
+SHORTEST, SHORTEST_ON_GPU = 0.02, 0.2
+"""Seconds that a sample lasts at least: shorter calls are repeated, so that launches overlap."""
 MOST_CALLS = 100
 WARM_UPS = 2
 NO_MEMORY = "out of memory"
@@ -205,7 +205,8 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
         else:
             raise
     else:
-        calls = min(MOST_CALLS, max(1, math.ceil(SHORTEST / max(lasting, 1e-9))))
+        shortest = SHORTEST_ON_GPU if setting.is_gpu else SHORTEST
+        calls = min(MOST_CALLS, max(1, math.ceil(shortest / max(lasting, 1e-9))))
         return _Ready(run, calls, peak)
     free_memory(setting.device)  # outside of the handler, whose traceback holds tensors
     return reason
