@@ -25,12 +25,11 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from transformers import StaticCache
 
+from pidformer.bench.generate import GreedyLoop
 from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.training.perplexity import window_nll
@@ -115,9 +114,8 @@ def _compare_decoding(device: torch.device, options: argparse.Namespace) -> None
             ways = {k: _way(mode, m, prompt, options.steps) for k, m in twins.items()}
             times: dict[str, list[float]] = {label: [] for label in twins}
             for turn in range(options.rounds + 1):
-                for label, way in ways.items():
-                    way.prepare()
-                    spent, _ = _timed(way.run, device)
+                for label, run in ways.items():
+                    spent, _ = _timed(run, device)
                     if turn:  # the first compiles, captures, warms up
                         times[label].append(spent)
             speed = {k: rows * options.steps / median(t) for k, t in times.items()}
@@ -127,69 +125,15 @@ def _compare_decoding(device: torch.device, options: argparse.Namespace) -> None
             print(f"| {mode} | {rows} | {row} |", flush=True)
 
 
-class _Way(NamedTuple):
-    """A way to decode: what is done before the clock starts, and what it measures."""
-
-    prepare: Callable[[], None]
-    run: Callable[[], object]
-
-
-def _way(mode: str, model: PIDformerForCausalLM, prompt: Tensor, steps: int) -> _Way:
+def _way(
+    mode: str, model: PIDformerForCausalLM, prompt: Tensor, steps: int
+) -> Callable[[], object]:
     if mode in ("eager", "static"):
         cache = {"cache_implementation": "static"} if mode == "static" else {}
         fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-        return _Way(
-            lambda: None, lambda: model.generate(prompt, max_new_tokens=steps, **fixed, **cache)
-        )
-    loop = _Loop(model, prompt, steps)
-    return _Way(loop.begin, loop.replay if mode == "graph" else loop.compiled)
-
-
-class _Loop:
-    """Greedy decoding that never looks at the host: token and cache stay where they are."""
-
-    def __init__(self, model: PIDformerForCausalLM, prompt: Tensor, steps: int) -> None:
-        self.model, self.prompt, self.steps = model, prompt, steps
-        self.cache = StaticCache(config=model.config, max_cache_len=PROMPT + steps)
-        self.token = prompt[:, :1].clone()
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.faster = torch.compile(
-            self.step, mode="reduce-overhead", fullgraph=True, dynamic=False
-        )
-
-    def step(self, token: Tensor) -> Tensor:
-        out = self.model(token, past_key_values=self.cache, use_cache=True)
-        return out.logits[:, -1].argmax(-1, keepdim=True)
-
-    @torch.no_grad()
-    def begin(self) -> None:
-        self.cache.reset()
-        out = self.model(self.prompt, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
-        self.token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
-
-    @torch.no_grad()
-    def compiled(self) -> None:
-        for _ in range(self.steps):
-            self.token.copy_(self.faster(self.token))
-
-    @torch.no_grad()
-    def replay(self) -> None:
-        if self.graph is None:
-            self._capture()
-        for _ in range(self.steps):
-            self.graph.replay()
-
-    def _capture(self) -> None:
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self.token.copy_(self.step(self.token))
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.token.copy_(self.step(self.token))
-        self.begin()
+        return lambda: model.generate(prompt, max_new_tokens=steps, **fixed, **cache)
+    loop = GreedyLoop(model, len(prompt), steps)
+    return loop.replayed if mode == "graph" else loop.compiled
 
 
 def _model(device: torch.device, **options: object) -> PIDformerForCausalLM:

@@ -153,8 +153,12 @@ def test_goals_read_the_rows_they_name():
             **deit,
         ),
         *rows(
-            "DeiT-tiny, training step", {model.TWIN: 10, model.PID: 10.4, model.TIMM: 12}, **deit
+            "DeiT-tiny, training step",
+            {model.TWIN: 10, model.PID: 10.4, model.SDPA_TWIN: 10.5, model.TIMM: 12},
+            "graphs",
+            **deit,
         ),
+        *rows("DeiT-tiny, training step", {model.TWIN: 15, model.TIMM: 15.6}, **deit),
         *rows("DeiT-base, training step", {model.TWIN: 10, model.PID: 10.5}, **deit),
         *rows(
             "DeiT-tiny, training loop",
@@ -166,13 +170,17 @@ def test_goals_read_the_rows_they_name():
         ),
     ]
     by_text = {goal.text: goal for goal in goals(found)}
-    assert len(by_text) == 11
-    tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, compiled"]
+    assert len(by_text) == 16
+    tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, graphs"]
     assert tiny.measured == pytest.approx(1.04) and tiny.is_reached is True
+    other = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, PyTorch's kernels, graphs"]
+    assert other.measured == pytest.approx(10.4 / 10.5) and other.is_reached is True
     base = by_text["DeiT-base/16-224 training step, PID / softmax twin, compiled"]
     assert base.measured == pytest.approx(1.05) and base.is_reached is False
-    timm = by_text["DeiT-tiny/16-224 training throughput, PID / timm's softmax, both compiled"]
-    assert timm.measured == pytest.approx(12 / 10.4) and timm.is_reached is False
+    throughput = "DeiT-tiny/16-224 training throughput, PID with CUDA graphs / timm's"
+    timm = by_text[f"{throughput}, compiled"], by_text[f"{throughput}, graphs"]
+    assert [goal.measured for goal in timm] == pytest.approx([15.6 / 10.4, 12 / 10.4])
+    assert [goal.is_reached for goal in timm] == [True, False]
     loop = by_text["64 pixels, patch 8: training loop with PID, images/s"]
     assert loop.measured == 85_000 and loop.is_reached is True
     small = by_text["DeiT-small/16-224 training step, PID / softmax twin, compiled"]
@@ -183,6 +191,8 @@ def test_goals_name_rows_that_the_large_sizes_make():
     """Every goal finds its row among rows of the sizes that a GPU gets."""
     deits = {s.name: s for s in model.LARGE if s.mode == "compiled"}
     assert {"tiny", "small", "base"} == set(deits)
+    graphs = [s for s in model.LARGE if s.mode == "graphs"]
+    assert [s.name for s in graphs] == ["tiny"] and model.INFERENCE in graphs[0].steps
     assert all((s.image, s.patch) == (224, 16) for s in deits.values())
     assert any(s.tokens == 4096 and s.head_dim == 64 for s in operator.LARGE)
     assert {s.batch for s in generate.LARGE} == {1, 64}
@@ -252,3 +262,21 @@ def test_bad_input_is_one_line(run, tmp_path, arguments, said):
 def test_a_gpu_that_is_not_there_is_one_line(run):
     code, _, err = run("bench", "operator", "--device", "cuda")
     assert code == 2 and "needs a GPU" in err and err.count("\n") == 1
+
+
+def test_the_greedy_loop_decodes_as_generate_does(monkeypatch):
+    pytest.importorskip("transformers", reason="needs the extra lm")
+    size = generate.Size(2, 6, prompt=1, words=300, layers=2)
+    setting = Setting(device=torch.device("cpu"), rounds=1)
+    network = generate._network(size, setting, "lm")
+    loop = generate.GreedyLoop(network, size.batch, size.steps)
+    seen = []
+    monkeypatch.setattr(loop, "faster", lambda token: seen.append(loop.step(token)) or seen[-1])
+    loop.token.fill_(7)
+    loop.compiled()
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = network.generate(torch.full((2, 1), 7), **options)[:, 1:]
+    assert torch.equal(torch.cat(seen, 1), expected)
+    loop.token.fill_(7)  # from an empty cache again
+    loop.compiled()
+    assert torch.equal(torch.cat(seen[6:], 1), expected)

@@ -61,47 +61,32 @@ def goals(rows: Sequence[Row]) -> list[Goal]:
 
 
 def _goals() -> list[tuple[str, float, bool, Finder]]:
-    tiny = f"DeiT-tiny, {model.TRAINING}"
-    deit = {"image": 224, "patch": 16}
     long = {"tokens": 4096, "head_dim": 64}
+    steps = [
+        ("tiny", model.TRAINING, "graphs", 1.05),
+        ("tiny", model.INFERENCE, "graphs", 1.03),
+        ("small", model.TRAINING, "compiled", 1.03),
+        ("base", model.TRAINING, "compiled", 1.03),
+    ]
     return [
-        (
-            "DeiT-tiny/16-224 training step, PID / softmax twin, compiled",
-            1.05,
-            True,
-            lambda rows: rows.ratio(tiny, model.PID, "compiled", **deit),
-        ),
-        (
-            "DeiT-tiny/16-224 inference, PID / softmax twin, compiled",
-            1.03,
-            True,
-            lambda rows: rows.ratio(f"DeiT-tiny, {model.INFERENCE}", model.PID, "compiled", **deit),
-        ),
+        *(_step(*step, twin) for step in steps for twin in (model.TWIN, model.SDPA_TWIN)),
         (
             "DeiT-tiny/16-224 peak training memory, PID / softmax twin, compiled",
             1.01,
             True,
-            lambda rows: _peak(rows.find(tiny, model.PID, "compiled", **deit)),
-        ),
-        (
-            "DeiT-tiny/16-224 training throughput, PID / timm's softmax, both compiled",
-            1.25,
-            False,
-            lambda rows: _over(
-                rows.ratio(tiny, model.TIMM, "compiled", **deit),
-                rows.ratio(tiny, model.PID, "compiled", **deit),
-            ),
+            lambda rows: _peak(rows.find(_TINY, model.PID, "compiled", **_DEIT)),
         ),
         *(
             (
-                f"DeiT-{name}/16-224 training step, PID / softmax twin, compiled",
-                1.03,
-                True,
-                lambda rows, name=name: rows.ratio(
-                    f"DeiT-{name}, {model.TRAINING}", model.PID, "compiled", **deit
+                f"DeiT-tiny/16-224 training throughput, PID with CUDA graphs / timm's, {mode}",
+                1.25,
+                False,
+                lambda rows, mode=mode: _over(
+                    _value(rows.find(_TINY, model.TIMM, mode, **_DEIT)),
+                    _value(rows.find(_TINY, model.PID, "graphs", **_DEIT)),
                 ),
             )
-            for name in ("small", "base")
+            for mode in ("compiled", "graphs")
         ),
         (
             "64 pixels, patch 8: training loop with PID, images/s",
@@ -117,7 +102,7 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
                 0.97,
                 False,
                 lambda rows, batch=batch: rows.ratio(
-                    generate.DECODING, generate.PID, batch=batch, words=267735
+                    generate.DECODING, generate.PID, "compiled", batch=batch, words=267735
                 ),
             )
             for batch in (1, 64)
@@ -132,6 +117,25 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             for what in (operator.FORWARD, operator.BOTH)
         ),
     ]
+
+
+_DEIT = {"image": 224, "patch": 16}
+_TINY = f"DeiT-tiny, {model.TRAINING}"
+
+
+def _step(
+    name: str, step: str, mode: str, limit: float, twin: str
+) -> tuple[str, float, bool, Finder]:
+    what = f"DeiT-{name}, {step}"
+    text = f"DeiT-{name}/16-224 {step}, PID / {twin}, {mode}"
+    return (
+        text,
+        limit,
+        True,
+        lambda rows: _over(
+            rows.ratio(what, model.PID, mode, **_DEIT), rows.ratio(what, twin, mode, **_DEIT)
+        ),
+    )
 
 
 def _peak(row: Row | None) -> float | None:

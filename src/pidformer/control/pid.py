@@ -25,7 +25,7 @@ class PIDState(NamedTuple):
     initial: Tensor
     """v_0, the values of the first layer."""
     integral: Tensor
-    """e_1 + ... + e_l, in float32 or wider whatever the values are."""
+    """e_1 + ... + e_l, in float32 or wider whatever the values are (our kernels: in their type)."""
     previous: Tensor
     """v_l, for the derivative at layer l + 1."""
 
