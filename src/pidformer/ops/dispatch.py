@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -127,13 +128,19 @@ def is_interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
+@cache
+def has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
 def kernel_op(name: str) -> Callable[[Callable[..., Any]], Any]:
     """Registers a function that launches our kernels as the operator pidformer::`name`.
 
     A compiler sees through `triton_op` to the kernels, launches them itself and plans their memory;
     interpreted kernels it must not see.
     """
-    register = torch.library.custom_op if is_interpreted() else torch.library.triton_op
+    is_seen = has_triton() and not is_interpreted()
+    register = torch.library.triton_op if is_seen else torch.library.custom_op
     return register(f"pidformer::{name}", mutates_args=())
 
 
@@ -256,7 +263,7 @@ def _unusable(kind: str, index: int | None) -> str | None:
 
 
 def _try_triton(device: torch.device) -> str | None:
-    if find_spec("triton") is None:
+    if not has_triton():
         return "the kernels need triton, which is not installed"
     if device.type != "cuda" and not is_interpreted():
         return f"the kernels run on CUDA devices, got {device.type}"

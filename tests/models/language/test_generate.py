@@ -220,3 +220,19 @@ def test_half_precision_decodes_as_whole_forwards_do():
             parts.append(model(part, past_key_values=cache, use_cache=True).logits)
     error = (torch.cat(parts, 1) - whole).float().norm() / whole.float().norm()
     assert error < 2e-2
+
+
+@torch.no_grad()
+def test_a_step_with_a_static_cache_asks_the_host_nothing(gains):
+    """Or no CUDA graph could hold it."""
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            assert "_local_scalar_dense" not in str(func), "a number is read from the device"
+            return func(*args, **(kwargs or {}))
+
+    model, tokens = tiny_model(gains), some_tokens()
+    cache = StaticCache(config=model.config, max_cache_len=32)
+    model(tokens, past_key_values=cache, use_cache=True)
+    with Watch():
+        model(tokens[:, :1], past_key_values=cache, use_cache=True)
