@@ -117,8 +117,9 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     mapping), a sequence with one for each layer, or None for softmax attention. `learn_gains`
     trains them per layer and head inside the region of stability. `init_std` is the standard
     deviation that linear weights, positions and class token start with; narrow models want more
-    than DeiT's 0.02, whose attention starts flat. `position_resize` says how positions follow the
-    image size with timm's `dynamic_img_size`. The state-dict keys are timm's, plus
+    than DeiT's 0.02, whose attention starts flat. `value_init` and `proj_init` multiply what the
+    attention's value and output projections start with. `position_resize` says how positions
+    follow the image size with timm's `dynamic_img_size`. The state-dict keys are timm's, plus
     `blocks.*.attn.gains.*` when gains are learned.
 
     For comparison with others: `integral_leak`, `integral_limit` and `value_residual` (a share, or
@@ -134,6 +135,8 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         first_layer: FirstLayer = "free",
         attention_residual: bool = True,
         init_std: float = DEIT_STD,
+        value_init: float = 1.0,
+        proj_init: float = 1.0,
         position_resize: PositionResize = "bicubic",
         integral_leak: float = 1.0,
         integral_limit: float | None = None,
@@ -142,7 +145,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     ) -> None:
         if position_resize not in get_args(PositionResize):
             raise unknown("position_resize", position_resize, get_args(PositionResize))
-        self._init_std = init_std
+        self._init_std, self._value_init, self._proj_init = init_std, value_init, proj_init
         self._position_resize = position_resize
         if "block_fn" in options:
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
@@ -193,6 +196,12 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
             with torch.no_grad():
                 for parameter in drawn:
                     parameter.mul_(self._init_std / DEIT_STD)
+        with torch.no_grad():
+            for block in self.blocks:
+                attn = block.attn
+                rows = attn.num_kv_heads * attn.head_dim  # queries, keys, then values
+                attn.qkv.weight[-rows:].mul_(self._value_init)
+                attn.proj.weight.mul_(self._proj_init)
 
     def no_weight_decay(self) -> set[str]:
         """timm's set, and the learned gains."""
