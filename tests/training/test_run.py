@@ -50,6 +50,10 @@ def losses(run: Path) -> list[float]:
     return [r.metrics["loss"] for r in results.read(run) if r.kind == "train"]
 
 
+def controls(run: Path) -> list[float]:
+    return [r.metrics["ratio"] for r in results.read(run) if r.kind == "control"]
+
+
 def stop_after(monkeypatch, steps: int) -> None:
     """Break the training after so many steps, as a crash would."""
     inner = Trainer._save_or_stop
@@ -301,6 +305,7 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path):
         two = losses(out)
         assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()
         found = [r for r in results.read(out) if r.kind == "evaluate"][-1].metrics
+        assert controls(out) == pytest.approx(controls(tmp_path / "one"), rel=1e-3)
         for name in ("loss", "ema_loss"):
             assert found[name] == pytest.approx(scores[name], rel=1e-3)
 

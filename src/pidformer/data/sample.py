@@ -18,11 +18,13 @@ def sample_images(
     image_size: int,
     crop_ratio: float = 0.875,
     device: str | torch.device = "cpu",
+    corrupt_limit: float = 0.001,
 ) -> Batch:
     """`count` images drawn with `seed`, all if there are fewer: (count, C, S, S) in [0, 1].
 
     Prepared as for evaluation. The same images whatever the model, and those of a smaller count
-    are among those of a larger one (`data.views.first`).
+    are among those of a larger one (`data.views.first`). Unreadable ones are left out, up to
+    `corrupt_limit` of the sample.
     """
     if count < 1:
         raise InputError(f"the number of images must be at least 1, got {count}")
@@ -34,6 +36,7 @@ def sample_images(
             crop_ratio=crop_ratio,
             device=device,
             resident=False,
+            corrupt_limit=corrupt_limit,
         )
     )
     if not batches:

@@ -10,8 +10,11 @@ from pidformer.nn.gains import (
     set_gain_share,
 )
 from pidformer.nn.mode import evaluating
+from pidformer.nn.scale import ControlMeter, ControlScale, has_control
 
 __all__ = [
+    "ControlMeter",
+    "ControlScale",
     "LearnedGains",
     "Observer",
     "PIDAttention",
@@ -19,6 +22,7 @@ __all__ = [
     "acting_gains",
     "controlled_attention",
     "evaluating",
+    "has_control",
     "scan_blocks",
     "set_gain_share",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -25,6 +25,7 @@ from torch import Tensor
 from pidformer import results
 from pidformer.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from pidformer.errors import InputError
+from pidformer.nn import has_control
 from pidformer.training.average import WeightAverage
 from pidformer.training.engine import Engine
 from pidformer.training.progress import Progress
@@ -76,6 +77,8 @@ class Trainer:
             if self.ramp is not None:
                 self.ramp.apply(self.model, 1.0)
             return self.evaluate()
+        if self.step == 0:
+            self._look_at_control()
         self.model.train()
         with self._signals():
             while self.step < self.last_step:
@@ -103,6 +106,7 @@ class Trainer:
             if self.engine.is_main:
                 save_weights(self.run / "best.safetensors", weights)
         self._record("evaluate", scores)
+        self._look_at_control()
         epoch = self.step // self.data.steps_per_epoch
         progress.scored(epoch, scores, self.task.headline)
         return scores
@@ -132,6 +136,23 @@ class Trainer:
         with self.engine.evaluating(self.model):
             counts = self.engine.sum(self.task.count(self.model, self.engine.place))
         return self.task.scores(counts)
+
+    def _look_at_control(self) -> None:
+        """Record the size of the control over that of the attention's output, where one acts.
+
+        In float32, on a few images. All processes look, at the same ones: none waits for another.
+        """
+        if not hasattr(self.task, "control_scale") or not has_control(self.model):
+            return
+        if self.step == 0 and self.ramp is not None:
+            self.ramp.apply(self.model, 0.0)  # as the first step will
+        place = self.engine.place
+        exact = torch.autocast(place.device.type, enabled=False)
+        with self.engine.evaluating(self.model), exact:
+            found = self.task.control_scale(self.model, place)
+        layers = [x if math.isfinite(x) else None for x in found.ratio.tolist()]
+        epoch = self.step / self.data.steps_per_epoch
+        self._record("control", {"ratio": found.mean_ratio, "epoch": epoch}, {"ratio": layers})
 
     def _train_epoch(self, progress: Progress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
@@ -200,13 +221,18 @@ class Trainer:
         self._record("train", metrics)
         progress.measured(metrics)
 
-    def _record(self, kind: str, metrics: dict[str, float]) -> None:
+    def _record(
+        self, kind: str, metrics: dict[str, float], details: Mapping[str, Any] | None = None
+    ) -> None:
         if self.engine.is_main:
-            settings = {"seed": self.recipe.seed}
-            results.append(
-                self.run,
-                results.Record(kind=kind, metrics=metrics, step=self.step, settings=settings),
+            record = results.Record(
+                kind=kind,
+                metrics=metrics,
+                step=self.step,
+                settings={"seed": self.recipe.seed},
+                details=details or {},
             )
+            results.append(self.run, record)
 
     def _save_or_stop(self, at_end: bool = False) -> None:
         if self.step == self.last_step:

@@ -12,11 +12,15 @@ from torch import Tensor, nn
 
 from pidformer.checkpoint import initial_weights
 from pidformer.convert.build import build_image_model, start_from
-from pidformer.data import Batch, EvalImages, TrainImages, open_images
+from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.errors import InputError
+from pidformer.nn import ControlMeter, ControlScale
 from pidformer.statistics import percentage
 from pidformer.training.recipe import Recipe
 from pidformer.training.segmentation import Segmentation
+
+LOOKED_AT = 64
+"""Validation images on which the size of the control is measured."""
 
 
 class Place(NamedTuple):
@@ -41,7 +45,8 @@ class Task(Protocol):
 
     headline: str
     """The score to show. A task for which less is better says `is_lower_better = True`, and one
-    that counts something else than images says `unit = (name, how many in a row of a batch)`."""
+    that counts something else than images says `unit = (name, how many in a row of a batch)`. One
+    whose control is looked at as it trains has `control_scale(model, place)`."""
 
     def build(self) -> nn.Module: ...
 
@@ -74,6 +79,7 @@ class Classification:
         self.location = data if data is not None else _embedded(recipe.data.name)
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
+        self._looked_at: Tensor | None = None
         self._scale: tuple[Tensor, Tensor] | None = None
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
@@ -158,6 +164,21 @@ class Classification:
         for name, hits in (("top1", top1), ("top5", top5)):
             found |= percentage(name, round(hits), round(total))
         return found
+
+    def control_scale(self, model: nn.Module, place: Place) -> ControlScale:
+        """The size of the control as it acts now, on the same few images every time."""
+        if self._looked_at is None:
+            data = self.recipe.data
+            self._looked_at = sample_images(
+                self.val_source,
+                LOOKED_AT,
+                image_size=data.image_size,
+                crop_ratio=data.crop_ratio,
+                corrupt_limit=1.0,  # `count` judges the whole set
+            ).images
+        with ControlMeter(model) as meter:
+            model(self._normalised(self._looked_at.to(place.device)))
+        return meter.scale()
 
     def _normalised(self, images: Tensor) -> Tensor:
         if self._scale is None or self._scale[0].device != images.device:

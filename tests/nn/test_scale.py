@@ -1,0 +1,95 @@
+"""The size of the control, against the definition in float64."""
+
+import pytest
+import torch
+from torch import nn
+
+from pidformer.control import PIDGains
+from pidformer.errors import InputError
+from pidformer.nn import ControlMeter, LearnedGains, PIDAttention, has_control
+
+GAINS = PIDGains(p=0.4, i=0.3, d=0.1, beta=0.7)
+
+
+class Stack(nn.Module):
+    def __init__(self, gains=GAINS, depth=3, **options):
+        super().__init__()
+        torch.manual_seed(0)
+        layers = [PIDAttention(24, 4, gains, **options) for _ in range(depth)]
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x):
+        state = None
+        for layer in self.layers:
+            x, state = layer(x, state)
+        return x
+
+
+def written_out(stack, x, kv_heads, first_layer):
+    """Root mean squares of A v and of the control, layer by layer, from the definition."""
+    found, v_0, before, total, state = [], None, None, 0, None
+    for layer in stack.layers:
+        q, k, v = (
+            layer.qkv(x).unflatten(-1, (-1, 6)).transpose(1, 2).split([4, kv_heads, kv_heads], 1)
+        )
+        q, k = layer.q_norm(q), layer.k_norm(k)
+        k, v = (t.repeat_interleave(4 // kv_heads, 1).double() for t in (k, v))
+        output = (q.double() @ k.mT / 6**0.5).softmax(-1) @ v
+        is_first, v_0 = v_0 is None, v if v_0 is None else v_0
+        control = torch.zeros_like(v)
+        if not is_first or first_layer == "controlled":
+            error = GAINS.beta * v_0 - v
+            total = total + error
+            change = 0 if is_first else before - v
+            control = GAINS.p * error + GAINS.i * total + GAINS.d * change
+        before = v
+        found.append([output.square().mean().sqrt(), control.square().mean().sqrt()])
+        x, state = layer(x, state)
+    return torch.tensor(found).T
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("norms", [False, True])
+@pytest.mark.parametrize("first_layer", ["free", "controlled"])
+def test_groups_norms_and_both_first_layers_are_those_of_the_definition(
+    kv_heads, norms, first_layer
+):
+    stack = Stack(num_kv_heads=kv_heads, qk_norm=norms, scale_norm=norms, first_layer=first_layer)
+    batches = [torch.randn(2, 5, 24), torch.randn(1, 5, 24)]
+    with ControlMeter(stack) as meter:
+        for x in batches:
+            stack(x)
+    found, wanted = meter.scale(), written_out(stack, torch.cat(batches), kv_heads, first_layer)
+    torch.testing.assert_close(torch.stack(found).float(), wanted.float(), rtol=1e-5, atol=1e-7)
+
+
+@torch.no_grad()
+def test_it_leaves_no_hook_and_changes_no_number():
+    stack, x = Stack(), torch.randn(2, 5, 24)
+    plain = stack(x)
+    with ControlMeter(stack):
+        assert torch.equal(stack(x), plain)
+    with pytest.raises(RuntimeError, match="shapes"), ControlMeter(stack):
+        stack(x[..., :5])
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in stack.modules())
+
+
+def test_what_was_not_run_and_what_has_no_state_is_said():
+    with pytest.raises(InputError, match="0 attentions were seen in a model of 3 layers"):
+        ControlMeter(Stack()).scale()
+    with pytest.raises(InputError, match="Linear does not hand its state"):
+        ControlMeter(nn.Linear(2, 2))
+
+
+def test_a_network_that_is_no_number_has_no_ratio():
+    stack = Stack()
+    with torch.no_grad(), ControlMeter(stack) as meter:
+        stack(torch.full((1, 5, 24), torch.nan))
+    assert meter.scale().mean_ratio != meter.scale().mean_ratio
+
+
+def test_zero_gains_are_no_control():
+    assert has_control(Stack()) and has_control(Stack(LearnedGains(GAINS, 4)))
+    assert not has_control(Stack(None)) and not has_control(Stack(PIDGains(p=0, i=0, d=0)))
+    assert not has_control(Stack(None, value_residual=0.5)) and not has_control(nn.Linear(2, 2))
