@@ -1,11 +1,14 @@
 """The page says what the records say, and the repository's page is made of its records."""
 
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from scipy import stats
 
 from pidformer import PIDGains, results
@@ -17,7 +20,9 @@ from pidformer.data.segmentation.confusion import (
     unpack_areas,
 )
 from pidformer.errors import InputError
+from pidformer.report.panels import save_panels
 from pidformer.report.published import is_published, publish, read_studies, write_results
+from pidformer.report.published.course import control_curve, control_section
 from pidformer.report.published.images import _registered, classification_sections
 from pidformer.report.published.margin import stability_words, worst_radius
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
@@ -44,7 +49,7 @@ def test_the_page_of_the_repository_is_made_of_its_records():
     assert linked == set(pictures)
     for name in linked:
         path = ROOT / "docs" / "images" / "results" / f"{name}.png"
-        assert 0 < path.stat().st_size < 200_000
+        assert 0 < path.stat().st_size < 400_000
 
 
 def test_the_repository_holds_no_large_record():
@@ -137,6 +142,63 @@ def metric(better=1):
         read=lambda record: record.metrics["x"],
         better=better,
     )
+
+
+def with_curves(study, curves):
+    """The study, its runs (by name) with these curves of the control."""
+    runs = [
+        replace(run, header=replace(run.header, details={"control": curves[run.name]}))
+        if run.name in curves
+        else run
+        for run in study.runs
+    ]
+    return study.only(runs)
+
+
+def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7, 8), "b": (5, 5, 5)})
+    assert control_section(study) == []
+    curves = {
+        "a-seed0": [[0, 2.0], [1.5, 1.0], [3.0, 0.5]],
+        "a-seed2": [[0, 3.0], [3.0, 1.5]],
+    }
+    study = with_curves(study, curves)
+    assert [control_curve(v) for v in study.variants] == [[], [(0, 2.5), (3.0, 1.0)], []]
+    (section,) = control_section(study)
+    ((panel, words),) = section.panels
+    assert words == "Control over attention's output by epoch: a"
+    figure = Figure()
+    panel.draw(figure)
+    (axes,) = figure.axes
+    (line,) = axes.lines
+    assert line.get_label() == "a" and np.array_equal(line.get_xydata(), [[0, 2.5], [3, 1]])
+
+
+def test_many_variants_share_a_picture_of_few_panels(tmp_path):
+    names = [f"v{place:02}" for place in range(40)]
+    study = study_of(dict.fromkeys(names, (5,)), seeds=(0,))
+    curves = {f"{n}-seed0": [[0, 2.0], [20, 1.5 + k / 40]] for k, n in enumerate(names)}
+    (section,) = control_section(with_curves(study, curves))
+    drawn = ", ".join(words for _, words in section.panels)
+    assert len(section.panels) == 6 and all(name in drawn for name in names)
+    save_panels([panel for panel, _ in section.panels], tmp_path / "many.png")
+    assert (tmp_path / "many.png").stat().st_size < 400_000
+
+
+def test_a_page_with_curves_has_one_more_picture(images, tmp_path):
+    root, _ = images
+    folder = tmp_path / "results" / "digits"
+    shutil.copytree(root / "results" / "digits", folder)
+    path = folder / "pid-seed1.jsonl"
+    first, *rest = path.read_text().splitlines()
+    header = Record.from_json(first)
+    curves = dict(header.details) | {"control": [[0.0, 2.0], [3.0, 1.0]]}
+    path.write_text("\n".join([replace(header, details=curves).to_json(), *rest]) + "\n")
+    made = write_results([tmp_path / "results"], tmp_path / "docs")
+    assert [f.name for f in made.figures] == ["digits-1.png", "digits-2.png"]
+    text = made.page.read_text(encoding="utf-8")
+    assert "### Control during training" in text
+    assert "by epoch: pid](images/results/digits-2.png)" in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
 import json
+import math
+import shutil
 
 import numpy as np
 import pytest
@@ -49,6 +51,20 @@ def test_what_was_measured_can_be_read_back(runs, published):
         assert found.seed == measured["clean"].settings["train_seed"]
         assert found.header.metrics["train_seconds"] == pytest.approx(10 * 128 / 100)
         assert found.header.details["loss"] == [[5, 2.0], [10, 2.0]]
+
+
+def test_the_size_of_the_control_is_a_curve_from_before_the_first_step(runs, tmp_path):
+    shutil.copytree(runs[-1], tmp_path / "pid-seed1")
+    for step in range(31):
+        size = {"epoch": step / 2, "ratio": math.nan if step == 2 else 2 - step / 100}
+        record = Record(kind="control", metrics=size, details={"ratio": [0.0, 1.0]}, step=step)
+        results.append(tmp_path / "pid-seed1", record)
+    (path,) = publish([tmp_path / "pid-seed1"], tmp_path / "digits")
+    curve = read_run(path).header.details["control"]
+    assert curve[0] == [0, 2] and curve[-1] == [15, 1.7] and 10 <= len(curve) <= 13
+    assert all(ratio == pytest.approx(2 - epoch / 50) for epoch, ratio in curve)
+    (old,) = publish([runs[-1]], tmp_path / "old")
+    assert "control" not in read_run(old).header.details
 
 
 def test_corruptions_become_one_record_with_what_every_image_survived(runs, published):

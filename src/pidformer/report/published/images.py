@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pidformer.report.looks import layers
+from pidformer.report.published.course import control_section
 from pidformer.report.published.margin import stability_words
 from pidformer.report.published.numbers import (
     Compared,
@@ -36,15 +37,15 @@ _OUTSIDE = ("ood", "imagenet-o")
 
 
 def classification_sections(study: Study) -> list[Section]:
-    """One section; two where a registered study kept some seeds for confirming."""
+    """Results (in two where a registered study kept some seeds for confirming), then control."""
     kept = [run for run in study.runs if run.seed >= CONFIRMING]
     if not kept or study.name not in shipped_studies():
-        return [_section(study, "", None)]
+        return [_section(study, "", None), *control_section(study)]
     looked = [run for run in study.runs if run.seed < CONFIRMING]
     found = [_section(study.only(kept), "Confirmed", 1)]
     if looked:
         found.append(_section(study.only(looked), "Searched", 0))
-    return found
+    return found + control_section(study)
 
 
 _PARTS = {

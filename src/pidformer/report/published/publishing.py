@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ FILE_BYTES, ALL_BYTES = 1_000_000, 3_000_000
 """The most that a file, and a folder of studies, may take."""
 SHARED = ("weights", "gains", "machine")
 """Settings that a measurement takes from the first line unless it says otherwise."""
+CONTROL = "control"
+"""Records of the control's size as a run trains, and their curve: (epoch, ratio)."""
 _DROPPED = frozenset(
     {"model", "label", "train_seed", "recipe", "ema", "batch_size", "device", "suite", "eps"}
     | {"decoder_gains", "backbone", "scale"}
@@ -176,7 +179,7 @@ def _parameters(folder: Path) -> float | None:
 
 
 def _curves(run: Run) -> dict[str, list[list[float]]]:
-    """A few points of the training loss, and the validation scores, by epoch."""
+    """A few points of the training loss, validation scores and the control's size, by epoch."""
     logged = [r for r in run.of("train") if "epoch" in r.metrics]
     epochs = {r.step: r.metrics["epoch"] for r in logged}
     found = {"loss": _thin([(r.metrics["epoch"], r.metrics["loss"]) for r in logged])}
@@ -184,6 +187,10 @@ def _curves(run: Run) -> dict[str, list[list[float]]]:
         scored = [r for r in run.of("evaluate") if r.step in epochs and name in r.metrics]
         if scored:
             found[name] = _thin([(epochs[r.step], r.metrics[name]) for r in scored])
+    sizes = [(r.metrics["epoch"], r.metrics["ratio"]) for r in run.of(CONTROL)]
+    finite = [(epoch, ratio) for epoch, ratio in sizes if math.isfinite(ratio)]
+    if finite:
+        found[CONTROL] = _thin(finite[:1]) + _thin(finite[1:])  # from before the first step
     return found
 
 
