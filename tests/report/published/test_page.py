@@ -215,7 +215,7 @@ def test_words_follow_from_the_interval(gains, better, word):
     study = study_of({"softmax": (5, 6, 7), "pid": tuple(5 + k + g for k, g in enumerate(gains))})
     (one,) = compare_all(study, [metric(better)])
     assert one.word == word
-    assert f"{word}: x" in findings([one])[0]
+    assert f"{word.capitalize()}: x" in findings([one])[0]
 
 
 def test_one_pair_of_runs_says_nothing_of_the_method():

@@ -62,9 +62,9 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     words = [
         f"{_PARTS[part]} Accuracy in per cent, of corruptions the mean over their rows; AUPR: how "
         "well low confidence tells images of no class, over all images; similarity: mean cosine "
-        "between the tokens of an image after the last layer; control: its size (root mean square) "
+        "between the tokens of an image after the last layer; control's size: its root mean square "
         "over that of the attention's output, mean over the layers in which it acts, trained and "
-        "before the first step. Rows on a sample of images take all of it."
+        "(at first) before the first step. Rows on a sample of images take all of it."
     ]
     threats = _threats(study.runs)
     body = [*words, by_variant(study, metrics)]
@@ -146,7 +146,7 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
                 difference_digits=3,
             )
         )
-    for name, title in (("ratio", "control"), ("initial_ratio", "control at first")):
+    for name, title in (("ratio", "control's size"), ("initial_ratio", "at first")):
         if any(name in r.metrics for run in runs for r in run.all("analysis")):
             find = partial(_scale, name=name)
             read = partial(_number, name=name)

@@ -180,7 +180,9 @@ def findings(compared: Sequence[Compared]) -> list[str]:
         seeds = {one.found.seeds for one in own}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
         plural = "" if seeds == {1} else "s"
-        lines.append(f"**{name}** less {own[0].twin} ({count} seed{plural}). {'; '.join(parts)}.")
+        said_all = "; ".join(parts)
+        said_all = said_all[:1].upper() + said_all[1:]
+        lines.append(f"**{name}** less {own[0].twin} ({count} seed{plural}). {said_all}.")
     judged = [one for one in compared if one.metric.better and one.found.seeds > 1]
     if len(judged) > 1:
         lines.append(_after_holm(judged))
