@@ -100,7 +100,8 @@ def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
         load_study("imagenet")
     bad = tmp_path / "bad.yaml"
     rows = {"a": {"gain": "1,0,0"}}
-    fields = {"recipe": "x", "data": [], "groups": {"g": {"seeds": [0], "rows": rows}}}
+    groups = {"g": {"seeds": [0], "rows": rows}}
+    fields = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": groups}
     bad.write_text(yaml.safe_dump(fields))
     with pytest.raises(InputError, match="unknown key of row a 'gain'; did you mean 'gains'"):
         load_study(bad)
@@ -122,13 +123,12 @@ def tiny(tmp_path, monkeypatch):
     for name, rows in (("small", small), ("sampled", sampled)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(rows))
     suites = {str(tmp_path / "small.yaml"): None, str(tmp_path / "sampled.yaml"): 8}
-    monkeypatch.setattr(study, "SUITES", suites)
     monkeypatch.setattr(study, "LOOK", 8)
     recipe = tmp_path / "tiny.yaml"
     fields = tiny_recipe("schedule.epochs=1", "train.ema=null", "model.gains=null").to_dict()
     recipe.write_text(yaml.safe_dump(fields))
     rows = [
-        Row(name=name, group="main", overrides=overrides, seeds=(10,))
+        Row(name=name, group="main", overrides=overrides, seeds=(10,), suites=suites)
         for name, overrides in {
             "softmax": (),
             "leaky": ("model.gains=0.4,0.1,0,1", "model.options.integral_leak=0.5"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,9 @@ from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
 from pidformer.studies import Row, StudyPlan, load_study
 
-SUITES: Mapping[str, int | None] = {"study": None, "study-spsa": 250}
-"""What every run is measured by, on so many images (None: all)."""
 LOOK = 512
 """Images to look into."""
-_SECONDS = {"train": 90.0, "study": 40.0, "study-spsa": 15.0, "analyze": 20.0, "publish": 1.0}
+_SECONDS = {"train": 90.0, "study": 40.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
 """First guesses for an H200, until a job of the kind has run."""
 
 
@@ -80,7 +78,7 @@ def _run_jobs(
                 plain | {"suite": suite, "limit": limit},
                 _SECONDS.get(suite, 30.0),
             )
-            for suite, limit in SUITES.items()
+            for suite, limit in row.suites.items()
         ),
         (
             "analyze",

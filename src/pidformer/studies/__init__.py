@@ -3,12 +3,13 @@
 recipe: tiny_imagenet_100/deit_tiny_softmax.yaml
 overrides: [schedule.epochs=100]           # for every run
 data: [tiny-imagenet-100]                  # names that the set's folder may have
+suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all)
 primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
 groups:
   place:
     seeds: [10, 11, 12]
-    set: [...]                             # for the runs of the group
+    set: [...]                             # for the runs of the group; `suites` as above
     depth: 24                              # layers, where it is not 12
     rows:
       p_late: {gains: "0.6,0,0,1", act: late}
@@ -34,7 +35,7 @@ from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parent
 _ROW = ("gains", "learn", "act", "average", "set")
-_GROUP = ("seeds", "set", "depth", "rows")
+_GROUP = ("seeds", "set", "suites", "depth", "rows")
 DEPTH = 12
 
 
@@ -46,6 +47,8 @@ class Row:
     group: str
     overrides: tuple[str, ...]
     seeds: tuple[int, ...]
+    suites: Mapping[str, int | None]
+    """What a run is measured by, on so many images (None: all)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
                     group=group,
                     overrides=(*more, *own),
                     seeds=tuple(about["seeds"]),
+                    suites=about.get("suites", fields["suites"]),
                 )
             )
     first = fields.get("primary", {"rows": (), "metrics": ()})
