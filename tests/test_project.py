@@ -1,5 +1,6 @@
 """The package as a thing to install: imports, wheel, documents."""
 
+import os
 import re
 import subprocess
 import sys
@@ -21,6 +22,19 @@ def python(code: str, **options) -> str:
 def test_import_is_light():
     loaded = python("import pidformer, sys; print(*sys.modules)").split()
     assert HEAVY.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize(("asked", "code"), [("nonsense", 2), ("", 0), ("auto", 0)])
+def test_kernels_that_do_not_exist_end_the_command_with_one_line(asked, code):
+    done = subprocess.run(
+        [sys.executable, "-m", "pidformer", "--version"],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PIDFORMER_KERNELS": asked},
+    )
+    assert done.returncode == code
+    expected = "pidformer: unknown PIDFORMER_KERNELS 'nonsense'; known: auto, torch, triton\n"
+    assert done.stderr == (expected if code else "")
 
 
 def test_imports_go_one_way():

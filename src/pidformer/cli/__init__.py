@@ -25,6 +25,7 @@ from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
 from pidformer.errors import InputError
+from pidformer.ops.dispatch import selected
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -61,6 +62,7 @@ def _root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
+    selected()  # a wrong PIDFORMER_KERNELS is said before anything is begun
     if version:
         from pidformer import __version__
 

@@ -108,18 +108,15 @@ def power_of_two(number: int) -> int:
     return 1 << max(number - 1, 0).bit_length()
 
 
-def _from_environment() -> Kernels:
-    name = os.environ.get("PIDFORMER_KERNELS", "torch")
-    if name not in get_args(Kernels):
-        raise unknown("PIDFORMER_KERNELS", name, get_args(Kernels))
-    return name  # type: ignore[return-value]
-
-
-_selected: Kernels = _from_environment()
+_NAMES: tuple[Kernels, ...] = get_args(Kernels)
+# Judged where it is used: an import that fails leaves the command line no way to say why.
+_selected: Kernels = os.environ.get("PIDFORMER_KERNELS") or "torch"  # type: ignore[assignment]
 
 
 def selected() -> Kernels:
-    """The kernels asked for now."""
+    """The kernels asked for now; what the environment asks for must be a name of kernels."""
+    if _selected not in _NAMES:
+        raise unknown("PIDFORMER_KERNELS", _selected, _NAMES)
     return _selected
 
 
@@ -153,8 +150,8 @@ def launched(kernel: Any) -> Any:
 def kernels(name: Kernels) -> Iterator[None]:
     """Within this block the operator runs on these kernels: "torch", "auto" or "triton"."""
     global _selected
-    if name not in get_args(Kernels):
-        raise unknown("kernels", name, get_args(Kernels))
+    if name not in _NAMES:
+        raise unknown("kernels", name, _NAMES)
     before, _selected = _selected, name
     try:
         yield
