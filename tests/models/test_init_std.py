@@ -2,7 +2,7 @@ import pytest
 import timm
 import torch
 
-import pidformer  # noqa: F401  (registers the models)
+from pidformer import InputError  # registers the models, too
 
 
 def test_init_std_scales_linear_weights_positions_and_class_token_alone():
@@ -31,3 +31,10 @@ def test_value_and_output_projections_start_as_told_and_the_rest_as_ever():
         if name.endswith("attn.qkv.weight"):
             expected[2 * 192 :] *= 0.25
         assert torch.equal(scaled[name], expected), name
+
+
+@pytest.mark.parametrize("name", ["init_std", "value_init", "proj_init"])
+@pytest.mark.parametrize("given", ["abc", -0.5, float("nan"), float("inf"), True, [1.0]])
+def test_a_start_that_is_no_number_from_zero_on_is_refused(name, given):
+    with pytest.raises(InputError, match=f"{name} must be a number that is not negative.*; got"):
+        timm.create_model("pid_deit_tiny_patch16_224", depth=1, **{name: given})

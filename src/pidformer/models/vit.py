@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, get_args
@@ -145,7 +146,9 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     ) -> None:
         if position_resize not in get_args(PositionResize):
             raise unknown("position_resize", position_resize, get_args(PositionResize))
-        self._init_std, self._value_init, self._proj_init = init_std, value_init, proj_init
+        self._init_std = _not_negative("init_std", init_std)
+        self._value_init = _not_negative("value_init", value_init)
+        self._proj_init = _not_negative("proj_init", proj_init)
         self._position_resize = position_resize
         if "block_fn" in options:
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
@@ -253,6 +256,13 @@ def learned_layers(
     if learn_gains and not any(learned):
         raise InputError("learn_gains needs a layer with control: give gains with p > 0")
     return learned
+
+
+def _not_negative(name: str, given: object) -> float:
+    """A standard deviation or a factor that weights start with, checked."""
+    if isinstance(given, bool) or not isinstance(given, float | int) or not 0 <= given < math.inf:
+        raise InputError(f"{name} must be a number that is not negative, as 0.5; got {given!r}")
+    return given
 
 
 def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:

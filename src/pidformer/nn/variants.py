@@ -70,7 +70,7 @@ class ValueResidual(nn.Module):
 
 def check_integral(leak: float, limit: float | None) -> None:
     """Refuse an integral that grows by itself, or a limit that is none."""
-    if not 0 <= leak <= 1:
-        raise InputError(f"integral_leak must be in [0, 1] (1 keeps the whole sum), got {leak}")
-    if limit is not None and not limit > 0:
-        raise InputError(f"integral_limit must be positive, got {limit}")
+    if not (isinstance(leak, float | int) and 0 <= leak <= 1):
+        raise InputError(f"integral_leak must be in [0, 1] (1 keeps the whole sum), got {leak!r}")
+    if limit is not None and not (isinstance(limit, float | int) and limit > 0):
+        raise InputError(f"integral_limit must be positive, got {limit!r}")
