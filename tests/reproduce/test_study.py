@@ -98,13 +98,48 @@ def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
         reproduce(tmp_path / "out", scale="study")
     with pytest.raises(InputError, match="unknown study"):
         load_study("imagenet")
-    bad = tmp_path / "bad.yaml"
-    rows = {"a": {"gain": "1,0,0"}}
-    groups = {"g": {"seeds": [0], "rows": rows}}
-    fields = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": groups}
-    bad.write_text(yaml.safe_dump(fields))
-    with pytest.raises(InputError, match="unknown key of row a 'gain'; did you mean 'gains'"):
-        load_study(bad)
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    for minutes in (-1, 0, float("nan")):
+        for dry_run in (False, True):
+            with pytest.raises(InputError, match="minutes must be positive, got"):
+                reproduce(tmp_path, scale="study", data=tmp_path, minutes=minutes, dry_run=dry_run)
+
+
+GROUP = {"seeds": [0], "rows": {"a": {}}}
+FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": GROUP}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (FIELDS | {"suite": {}}, "unknown key of study .* 'suite'; did you mean 'suites'"),
+        ({k: v for k, v in FIELDS.items() if k != "recipe"}, "has no `recipe`; it needs recipe, "),
+        ([1], "study .* must be `key: value` pairs, got"),
+        (FIELDS | {"groups": ["g"]}, "groups of study .* must be `key: value` pairs"),
+        (FIELDS | {"groups": {"g": {"rows": {"a": {}}}}}, "group g has no `seeds`; it needs seeds"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": []}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": 3}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"groups": {"g": GROUP | {"rows": ["a"]}}}, "rows of group g must be"),
+        (
+            FIELDS | {"groups": {"g": GROUP | {"rows": {"a": {"gain": "1,0,0"}}}}},
+            "unknown key of row a 'gain'; did you mean 'gains'",
+        ),
+        (FIELDS | {"suites": ["study"]}, "suites must be `key: value` pairs"),
+        (FIELDS | {"suites": {"stuby": None}}, "unknown suite 'stuby'; did you mean 'study'"),
+    ],
+)
+def test_a_study_that_is_written_wrong_gets_one_clear_line(tmp_path, fields, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(yaml.safe_dump(fields))
+    with pytest.raises(InputError, match=message):
+        study.study_plan(tmp_path / "out", data=None, study=load_study(path))
+
+
+def test_a_study_that_is_no_yaml_is_said_to_be_none(tmp_path):
+    path = tmp_path / "bad.yaml"
+    path.write_text("groups: [")
+    with pytest.raises(InputError, match="is not YAML"):
+        load_study(path)
 
 
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):

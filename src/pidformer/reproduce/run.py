@@ -95,13 +95,13 @@ def reproduce(
     as_device(device)
     if plan.out.exists() and not plan.out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
+    if minutes is not None and not minutes > 0:  # NaN too
+        raise InputError(f"minutes must be positive, got {minutes}")
     if dry_run:
         return look(plan)
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
-    if minutes is not None and minutes <= 0:
-        raise InputError(f"minutes must be positive, got {minutes}")
     return run_plan(plan, Setting(device=device), is_shown=is_shown, minutes=minutes)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
+from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, load_study
 
 LOOK = 512
@@ -27,7 +28,8 @@ def study_plan(
 ) -> Plan:
     """The jobs of a study's groups `only` (all, by default), seed by seed.
 
-    `seeds` takes so many of each row's seeds. Published records go to OUT/results/STUDY.
+    `seeds` takes so many of each row's seeds. A suite that does not exist is refused here, before
+    anything is trained. Published records go to OUT/results/STUDY.
     """
     study = study or load_study()
     out = Path(out)
@@ -36,6 +38,8 @@ def study_plan(
             raise unknown("group of the study", name, study.groups)
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
+    for suite in dict.fromkeys(name for row in study.rows for name in row.suites):
+        load_suite(suite)
     place = find_folder(study.data, data) if study.data else None
     if study.data and place is None:
         where = "say where with --data DIR" if data is None else f"no {study.data[0]} in {data}"

@@ -34,6 +34,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parent
+_STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "groups")
 _ROW = ("gains", "learn", "act", "average", "set")
 _GROUP = ("seeds", "set", "suites", "depth", "rows")
 DEPTH = 12
@@ -79,14 +80,19 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
     path = Path(where) if Path(where).is_file() else SHIPPED / f"{where}.yaml"
     if not path.is_file():
         raise unknown("study", str(where), shipped_studies())
-    fields = yaml.safe_load(path.read_text())
+    try:
+        fields = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not YAML: {error}") from None
+    _check(f"study {path}", fields, _STUDY, needs=("recipe", "data", "suites", "groups"))
     shared = tuple(fields.get("overrides", ()))
     rows = []
-    for group, about in fields["groups"].items():
-        _check(f"key of group {group}", about, _GROUP)
+    for group, about in _mapping(f"groups of study {path}", fields["groups"]).items():
+        _check(f"group {group}", about, _GROUP, needs=("seeds", "rows"))
+        _check_seeds(group, about["seeds"])
         more = (*shared, *about.get("set", ()))
-        for name, row in about["rows"].items():
-            _check(f"key of row {name}", row, _ROW)
+        for name, row in _mapping(f"rows of group {group}", about["rows"]).items():
+            _check(f"row {name}", row, _ROW)
             own = _overrides(name, row, about.get("depth", DEPTH))
             rows.append(
                 Row(
@@ -94,7 +100,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
                     group=group,
                     overrides=(*more, *own),
                     seeds=tuple(about["seeds"]),
-                    suites=about.get("suites", fields["suites"]),
+                    suites=_mapping("suites", about.get("suites", fields["suites"])),
                 )
             )
     first = fields.get("primary", {"rows": (), "metrics": ()})
@@ -113,10 +119,24 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
     )
 
 
-def _check(what: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-    for key in given:
+def _mapping(what: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{what} must be `key: value` pairs, got {given!r}; see docs/study.md")
+    return given
+
+
+def _check(what: str, given: Any, known: tuple[str, ...], needs: tuple[str, ...] = ()) -> None:
+    for key in _mapping(what, given):
         if key not in known:
-            raise unknown(what, key, known)
+            raise unknown(f"key of {what}", key, known)
+    for key in needs:
+        if key not in given:
+            raise InputError(f"{what} has no `{key}`; it needs {', '.join(needs)}")
+
+
+def _check_seeds(group: str, seeds: Any) -> None:
+    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
+        raise InputError(f"seeds of group {group} must be a list of numbers, got {seeds!r}")
 
 
 def _overrides(name: str, row: Mapping[str, Any], depth: int) -> list[str]:
