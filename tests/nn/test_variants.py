@@ -189,6 +189,7 @@ def test_plain_gains_are_as_before():
     [
         ({"integral_leak": 1.2}, "integral_leak must be in"),
         ({"integral_limit": 0.0}, "integral_limit must be positive"),
+        ({"value_residual": True}, "value_residual must be in"),
         ({"integral_leak": "abc"}, "integral_leak must be in .*got 'abc'"),
         ({"integral_limit": "abc"}, "integral_limit must be positive, got 'abc'"),
         ({"value_residual": 2.0}, "value_residual must be in"),

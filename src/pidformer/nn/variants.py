@@ -54,7 +54,8 @@ class ValueResidual(nn.Module):
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
-        if share != "learned" and not (isinstance(share, float | int) and 0 <= share <= 1):
+        is_number = isinstance(share, float | int) and not isinstance(share, bool)
+        if share != "learned" and not (is_number and 0 <= share <= 1):
             raise InputError(f'value_residual must be in [0, 1] or "learned", got {share!r}')
         self.share = share
         if share == "learned":
