@@ -43,10 +43,11 @@ NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 def main() -> None:
     if not torch.cuda.is_available():
-        print("benchmarks.kernels needs a CUDA device")
-        return
+        sys.exit("benchmarks.kernels needs a CUDA device")
     sections = {"check": check, "time": timings, "tune": tune}
-    asked = [name for name in sys.argv[1:] if name in sections]
+    asked = sys.argv[1:]
+    if wrong := [name for name in asked if name not in sections]:
+        sys.exit(f"unknown section {wrong[0]!r}; known: {', '.join(sections)}")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n", flush=True)
     for name in asked or ["check", "time"]:
         sections[name]()

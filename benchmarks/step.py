@@ -11,6 +11,7 @@ time until forward and backward are launched on an idle device, the least of thr
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -29,8 +30,7 @@ STEPS, ROUNDS = 20, 3
 def main() -> None:
     options = _options()
     if not torch.cuda.is_available():
-        print("benchmarks.step needs a CUDA device")
-        return
+        sys.exit("benchmarks.step needs a CUDA device")
     with kernels(options.kernels):
         forward_backward, update = _step(options)
 
