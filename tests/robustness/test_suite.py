@@ -1,6 +1,10 @@
+from pathlib import Path
+from typing import get_type_hints
+
 import pytest
 import yaml
 
+from pidformer.cli.evaluate import evaluate
 from pidformer.errors import InputError
 from pidformer.robustness import PGD, AutoAttack
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
@@ -11,6 +15,15 @@ from pidformer.robustness.suite import curve_suite, load_suite, read_budgets, sh
 def test_every_shipped_suite_loads(name):
     suite = load_suite(name)
     assert suite.name == name and suite.description and suite.rows[0].name == "clean"
+
+
+@pytest.mark.parametrize("name", shipped_suites())
+def test_every_shipped_suite_is_named_by_the_page_and_the_help(name):
+    page = (Path(__file__).parents[2] / "docs" / "robustness.md").read_text()
+    line = next(line for line in page.splitlines() if line.startswith("| `--suite`"))
+    assert f"`{name}`" in line
+    (option,) = get_type_hints(evaluate, include_extras=True)["suite"].__metadata__
+    assert name in option.help.split(", ")
 
 
 def test_the_paper_suite_has_the_rows_of_table_1():

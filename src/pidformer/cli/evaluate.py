@@ -25,7 +25,8 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            help="clean, quick, paper, corruptions, ood, autoattack, or a YAML file of your own."
+            help="clean, quick, paper, corruptions, ood, autoattack, digits, study, study-spsa, "
+            "or a YAML file of your own."
         ),
     ] = "clean",
     data: Data = None,
