@@ -31,8 +31,10 @@ def test_evaluate_gives_perplexity(run, trained, monkeypatch, tmp_path):
     assert code == 0, err
     (rows,) = json.loads(text)["runs"].values()
     assert list(rows) == ["valid, sliding", "test, sliding"] and rows["test, sliding"]["ppl"] > 1
+    assert rows["test, sliding"]["ppl_low"] is None  # one block of text: no interval
+    assert "NaN" not in text
     code, text, _ = run(*common, "--protocol", "segments")
-    assert code == 0 and "perplexity" in text
+    assert code == 0 and "perplexity" in text and "nan" not in text
     code, text, _ = run(*common, "--suite", "robustness", "--json")
     assert code == 0 and len(json.loads(text)["runs"][str(folder)]) > 10
     for arguments, words in [

@@ -93,7 +93,7 @@ def evaluate(
     pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
     from pidformer.report.curve import curve_figure
-    from pidformer.report.other_tasks import evaluate_other, other_table, shared_task
+    from pidformer.report.other_tasks import evaluate_other, other_data, other_table, shared_task
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.robustness.compare import group_runs
     from pidformer.robustness.run import evaluate_models
@@ -118,7 +118,7 @@ def evaluate(
             is_shown=not as_json,
         )
         if as_json:
-            typer.echo(json.dumps({"task": task, "runs": scores}))
+            typer.echo(json.dumps(other_data(task, scores)))
         else:
             tables().print(other_table(task, scores))
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,18 @@ def _language_rows(
             yield f"{split}, {protocol}", found
 
 
+def other_data(task: str, found: Found) -> dict[str, Any]:
+    """For machines; JSON has no NaN, a missing number is null."""
+    runs = {
+        run: {
+            row: {name: v if math.isfinite(v) else None for name, v in metrics.items()}
+            for row, metrics in rows.items()
+        }
+        for run, rows in found.items()
+    }
+    return {"task": task, "runs": runs}
+
+
 def other_table(task: str, found: Found) -> Table:
     """A line for each run and row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
@@ -101,6 +114,6 @@ def other_table(task: str, found: Found) -> Table:
 
 def _cell(metrics: dict[str, float], name: str) -> str:
     text = f"{metrics[name]:.3f}" if name == "bits_per_character" else f"{metrics[name]:.2f}"
-    if f"{name}_low" in metrics:
+    if math.isfinite(metrics.get(f"{name}_low", math.nan)):  # one block of text has no interval
         text += rf" \[{metrics[f'{name}_low']:.1f}, {metrics[f'{name}_high']:.1f}]"
     return text
