@@ -117,6 +117,31 @@ def test_a_function_of_the_users_whose_attention_cannot_be_read(run, tmp_path, m
     assert record.settings["what"] == "token_similarity"
 
 
+def test_another_recursion_has_spectra_and_no_certificate(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "leaky_to_analyze.py").write_text(LEAKY)
+    code, out, err = run("analyze", "leaky_to_analyze:make", "--data", "digits", "--limit", 4)
+    assert code == 0, err
+    assert "integral_leak follows another recursion" in out
+    records = {r.settings["what"]: r for r in results.read(tmp_path / "analysis" / "make")}
+    assert list(records) == ["control_scale", "token_similarity", "spectrum"]
+    assert "no_certificate" in records["spectrum"].settings  # the last one
+    assert "no_certificate" not in records["token_similarity"].settings
+    assert len(records["spectrum"].details["layers"]) == 2
+    assert 0 < records["control_scale"].metrics["ratio"] < 10
+
+
+LEAKY = """
+import timm
+
+import pidformer.models
+
+def make():
+    return timm.create_model(
+        "pid_deit_tiny_patch16_224", gains="0.4,0.1,0.05", integral_leak=0.9, img_size=8,
+        patch_size=2, in_chans=1, num_classes=10, depth=2, embed_dim=32, num_heads=2,
+    )
+"""
 MINE = """
 import torch
 from torch import nn

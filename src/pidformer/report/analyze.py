@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,11 @@ from torch import Tensor
 
 from pidformer import results
 from pidformer.analysis import (
+    AttentionSpectrum,
     Certificate,
     ControlScale,
     RankMeasures,
+    attention_spectrum,
     certify,
     control_scale,
     token_similarity,
@@ -56,6 +58,8 @@ class Analysis:
     ranks: RankMeasures
     certificate: Certificate | str
     """Or why there is none."""
+    spectrum: AttentionSpectrum | None = None
+    """Of the attention alone; None where it cannot be seen."""
     scale: ControlScale | None = None
     """None without control, or when it cannot be read."""
     initial_scale: ControlScale | None = None
@@ -63,7 +67,8 @@ class Analysis:
 
     @property
     def is_controlled(self) -> bool:
-        return isinstance(self.certificate, Certificate) and self.certificate.is_controlled
+        found = self.certificate
+        return found.is_controlled if isinstance(found, Certificate) else self.scale is not None
 
     def in_words(self) -> str:
         found = self.certificate
@@ -174,6 +179,10 @@ def _measure(
             certificate = certify(model, small, seed=seed, on_progress=advance)
         except InputError as error:
             certificate = f"no certificate: {error}"
+    spectrum = certificate.spectrum if isinstance(certificate, Certificate) else None
+    if spectrum is None:
+        with suppress(InputError):  # another recursion, but attention all the same
+            spectrum = attention_spectrum(model, small)
     scale, initial = _scales(subject, small)
     return Analysis(
         label=label,
@@ -182,6 +191,7 @@ def _measure(
         similarity=similarity,
         ranks=RankMeasures(*(values.cpu() for values in ranks)),
         certificate=certificate,
+        spectrum=spectrum,
         scale=scale,
         initial_scale=initial,
     )
@@ -212,32 +222,18 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
         record = results.Record(kind="analysis", metrics=numbers, settings=about, details=details)
         results.append(folder, record)
 
-    layers = made.similarity["blocks"]
-    ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
+    found = made.certificate
     if made.scale is not None:
         add("control_scale", hashes[1], *_scale_fields(made.scale, made.initial_scale))
-    if isinstance(made.certificate, str):  # then what follows is the last record
-        settings = settings | {"no_certificate": made.certificate}
-    add(
-        "token_similarity",
-        hashes[0],
-        {f"similarity_layer_{depth}": value for depth, value in enumerate(layers, 1)}
-        | {f"{name}_last": values[-1] for name, values in ranks.items()}
-        | {"images": made.images},
-        {"similarity": made.similarity} | ranks,
-    )
-    found = made.certificate
+    looked = [("token_similarity", hashes[0], *_similarity_fields(made))]
+    if made.spectrum is not None:
+        looked.append(("spectrum", hashes[1], *_spectrum_fields(made.spectrum)))
+    for place, one in enumerate(looked, 1):
+        if isinstance(found, str) and place == len(looked):  # the last record says so
+            settings = settings | {"no_certificate": found}
+        add(*one)
     if isinstance(found, str):
         return
-    whole = found.spectrum.summary().to_dict()
-    quantiles = whole.pop("quantiles")
-    by_layer = [found.spectrum.summary(k).to_dict() for k in range(len(found.spectrum.kappas))]
-    add(
-        "spectrum",
-        hashes[1],
-        whole | {"images": found.spectrum.images},
-        {"quantiles": quantiles, "layers": by_layer},
-    )
     fields = found.to_dict()
     names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
     add(
@@ -248,6 +244,23 @@ def _record(folder: Path, made: Analysis, settings: dict[str, Any], hashes: Sequ
         | fields.get("response", {}),
         fields,
     )
+
+
+def _similarity_fields(made: Analysis) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of what the tokens are like."""
+    ranks = {name: values.tolist() for name, values in made.ranks._asdict().items()}
+    layers = enumerate(made.similarity["blocks"], 1)
+    metrics = {f"similarity_layer_{depth}": value for depth, value in layers}
+    metrics |= {f"{name}_last": values[-1] for name, values in ranks.items()}
+    return metrics | {"images": made.images}, {"similarity": made.similarity} | ranks
+
+
+def _spectrum_fields(spectrum: AttentionSpectrum) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Metrics and details of where the eigenvalues lie."""
+    whole = spectrum.summary().to_dict()
+    quantiles = whole.pop("quantiles")
+    layers = [spectrum.summary(depth).to_dict() for depth in range(len(spectrum.kappas))]
+    return whole | {"images": spectrum.images}, {"quantiles": quantiles, "layers": layers}
 
 
 def _scale_fields(
