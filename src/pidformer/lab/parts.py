@@ -95,18 +95,18 @@ window.labTurnTo = (view, query) => {
     window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
 };
 window.labCopy = async (text, view) => {
-  const told = document.getElementById(view + "-copied");
+  const tell = (words) => { document.getElementById(view + "-copied").textContent = words; };
   const area = Object.assign(document.createElement("textarea"), { value: text });
   try {
     await navigator.clipboard.writeText(text);
-    told.textContent = "copied";
+    tell("copied");
   } catch {  // not allowed, or the page is not from this machine
     document.body.append(area);
     area.select();
-    told.textContent = document.execCommand("copy") ? "copied" : "the browser forbids copying";
+    tell(document.execCommand("copy") ? "copied" : "the browser forbids copying");
     area.remove();
   }
-  setTimeout(() => { told.textContent = ""; }, 1500);
+  setTimeout(() => tell(""), 1500);
 };
 </script>"""
 ARRIVE = "() => window.labQuery"
