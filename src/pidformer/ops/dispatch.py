@@ -53,15 +53,11 @@ SHORT = {
 }
 LONGEST = 512
 """Tokens that `short_attention` takes when asked by name."""
-SUMS: Literal["values", "float32"] = "values"
-"""The type in which the kernels keep a sum of errors that they start, and its gradient."""
 
 
 def sums_type(value: Tensor, sums: Tensor | None) -> torch.dtype:
-    """Of the sum that follows `sums`; None: it starts here, beside values like `value`."""
-    if sums is not None:
-        return sums.dtype
-    return value.dtype if SUMS == "values" else torch.float32
+    """Of the sum of errors that follows `sums`, or starts here (None): then that of the values."""
+    return value.dtype if sums is None else sums.dtype
 
 
 @dataclass(frozen=True, kw_only=True)
