@@ -1,15 +1,18 @@
 """The kernels by themselves: are they right, how long do they take, which tiles are best.
 
     python -m benchmarks.kernels [check] [time] [tune]      on a CUDA device; default: check, time
+    python -m benchmarks.kernels tune 65                    shapes of 65 tokens only
 
 `check` compares outputs and gradients with float64 on fresh random numbers and fails loudly.
 `time` gives the median ms of a controlled layer, forward and with backward. `tune` times the
-tiles of `short_attention` one by one; the best belong into `ops/dispatch.py`.
+tiles of `short_attention` one by one, if their numbers are those of SDPA and the epilogue; the best
+belong into `ops/dispatch.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
@@ -61,13 +64,14 @@ def check() -> None:
     cases: list[dict[str, Any]] = [
         {"tokens": n, "dim": d, "dtype": t}
         for n, d, t in itertools.product(
-            (1, 7, 65, 197, 256), (16, 32, 64, 80, 128), (torch.bfloat16,)
+            (1, 7, 65, 145, 197, 256), (16, 32, 64, 80, 128), (torch.bfloat16,)
         )
     ]
     cases += [{"tokens": n, "dim": 64, "dtype": torch.float16} for n in (7, 65, 197, 256)]
     cases += [{"tokens": n, "dim": 64, "dtype": torch.float32} for n in (7, 65, 197)]
-    cases += [{"tokens": n, "dim": 64, "is_causal": True} for n in (7, 65, 197, 256, 512)]
-    cases += [{"tokens": n, "dim": 64, "heads": 4, "kv": 2} for n in (7, 197, 1025)]
+    cases += [{"tokens": n, "dim": 64} for n in (17, 81, 129)]
+    cases += [{"tokens": n, "dim": 64, "is_causal": True} for n in (7, 65, 145, 197, 256, 512)]
+    cases += [{"tokens": n, "dim": 64, "heads": 4, "kv": 2} for n in (7, 65, 197, 1025)]
     cases += [{"tokens": 197, "dim": 80, "heads": 4, "kv": 1, "is_causal": True}]
     cases += [{"tokens": n, "dim": d} for n, d in ((1025, 64), (4096, 64), (1025, 80), (400, 128))]
     cases += [{"tokens": n, "dim": 64, "learned": True} for n in (197, 1025)]
@@ -268,13 +272,7 @@ def _time(
     make: Callable[..., tuple[Tensor, ...]], shape: tuple[int, ...], with_backward: bool
 ) -> float:
     """ms of the GPU: steps recorded as a CUDA graph, so that launches do not count."""
-    batch, heads, tokens, dim = shape
-    qkv = torch.randn(batch, tokens, 3 * heads, dim, device="cuda", dtype=torch.bfloat16)
-    rows = [torch.randn(batch, tokens, heads, dim, device="cuda") for _ in range(3)]
-    initial, integral, previous = (x.transpose(1, 2) for x in rows)
-    sums = dispatch.sums_type(qkv, None)
-    inputs = [qkv, initial.bfloat16(), integral.to(sums), previous.bfloat16()]
-    inputs = [x.requires_grad_(with_backward) for x in inputs]
+    inputs = _inputs(shape, with_backward)
     pull: list[Tensor] = []
 
     def step() -> None:
@@ -306,37 +304,77 @@ def _time(
     return median(times[1:])
 
 
+def _inputs(shape: tuple[int, ...], with_backward: bool) -> list[Tensor]:
+    """Packed q, k, v; first values, sum of errors and previous values."""
+    batch, heads, tokens, dim = shape
+    qkv = torch.randn(batch, tokens, 3 * heads, dim, device="cuda", dtype=torch.bfloat16)
+    rows = [torch.randn(batch, tokens, heads, dim, device="cuda") for _ in range(3)]
+    initial, integral, previous = (x.transpose(1, 2) for x in rows)
+    sums = dispatch.sums_type(qkv, None)
+    inputs = [qkv, initial.bfloat16(), integral.to(sums), previous.bfloat16()]
+    return [x.requires_grad_(with_backward) for x in inputs]
+
+
 # Which tiles?
 
 
-FORWARD_TILES = (  # rows, keys, warps, stages, parts
-    *itertools.product((64,), (32, 64), (4,), (1, 2, 3), (2,)),
-    *itertools.product((64, 128), (128,), (4, 8), (2,), (2,)),
-    *itertools.product((128,), (64,), (8,), (1, 2, 3), (2,)),
-    *((64, 64, 4, 2, 1), (64, 64, 4, 2, 4), (32, 64, 4, 2, 1), (32, 64, 2, 2, 2)),
+FORWARD_TILES = tuple(
+    Tiles(rows=rows, keys=keys, warps=warps, stages=stages, parts=parts)
+    for rows, keys, warps, stages, parts in (
+        *itertools.product((64,), (32, 64), (4,), (1, 2, 3), (2,)),
+        *itertools.product((64, 128), (128,), (4, 8), (2,), (2,)),
+        *itertools.product((128,), (64,), (8,), (1, 2, 3), (2,)),
+        *((64, 64, 4, 2, 1), (64, 64, 4, 2, 4), (32, 64, 4, 2, 1), (32, 64, 2, 2, 2)),
+    )
 )
-BACKWARD_TILES = (  # rows, warps at 256 keys, stages, turned
-    *itertools.product((16, 32), (8,), (1, 2), (True, False)),
-    *itertools.product((64,), (8,), (1, 2), (True,)),
-    *itertools.product((32, 64), (16,), (1,), (True, False)),
+BACKWARD_TILES = tuple(
+    Tiles(rows=rows, keys=256, warps=warps, stages=stages, turned=turned, lean=lean, ahead=ahead)
+    for rows, warps, stages, turned, lean, ahead in (
+        *itertools.product((16, 32), (8,), (1, 2), (True, False), (False,), (False,)),
+        *itertools.product((64,), (8,), (1, 2), (True,), (False,), (False,)),
+        *itertools.product((32, 64), (16,), (1,), (True, False), (False,), (False,)),
+        *itertools.product((32,), (8, 16), (2,), (True,), (True,), (False, True)),
+        *((32, 8, 2, True, False, True), (32, 16, 1, True, True, True)),
+    )
+)
+# One token more than a power of two.
+FORWARD_TILES_65 = tuple(
+    Tiles(rows=rows, keys=keys, warps=warps, stages=stages, parts=parts)
+    for rows, keys, warps, stages, parts in (
+        *((64, 64, 4, 2, 2), (64, 64, 4, 1, 2), (64, 64, 4, 1, 4), (64, 16, 4, 2, 4)),
+        *((128, 64, 8, 1, 2), (128, 64, 8, 2, 2), (128, 64, 4, 1, 2)),
+        *((32, 64, 4, 2, 1), (32, 64, 2, 2, 2), (32, 64, 1, 2, 2), (32, 16, 1, 2, 2)),
+        *((16, 64, 1, 2, 2), (16, 64, 2, 2, 1), (16, 32, 1, 1, 2), (16, 16, 1, 2, 2)),
+    )
+)
+BACKWARD_TILES_65 = tuple(
+    Tiles(rows=rows, keys=keys, tail=tail, warps=warps, stages=stages, lean=lean, ahead=ahead)
+    for keys, tail, rows, warps, stages, lean, ahead in (
+        *itertools.product((64,), (16,), (16, 32), (4,), (1, 2), (True,), (False, True)),
+        *((64, 16, 64, 4, 1, True, True), (64, 16, 16, 4, 1, False, True)),
+        *((64, 16, 16, 2, 1, True, True), (64, 16, 32, 8, 1, True, True)),
+        *itertools.product((128,), (0,), (32,), (8,), (2,), (False,), (False, True)),
+        *itertools.product((128,), (0,), (16,), (8,), (1, 2), (True,), (True,)),
+        *itertools.product((128,), (0,), (32,), (4,), (1, 2), (True,), (True,)),
+        (128, 0, 16, 8, 2, True, False),
+    )
 )
 
 
 def tune() -> None:
     """`short_attention` with control, tiles by tiles; the ten best of each shape."""
-    for shape in ((256, 3, 197, 64), (512, 3, 65, 64), (256, 12, 197, 64)):
+    numbers = {int(word) for word in sys.argv[1:] if word.isdigit()}
+    for shape, forward, backward in (
+        ((256, 3, 197, 64), FORWARD_TILES, BACKWARD_TILES),
+        ((512, 3, 65, 64), FORWARD_TILES_65, BACKWARD_TILES_65),
+        ((256, 12, 197, 64), FORWARD_TILES, BACKWARD_TILES),
+    ):
+        if numbers and shape[2] not in numbers:
+            continue
         fused = _ways(shape)["short + control"]
-        found = []
-        for rows, keys, warps, stages, parts in FORWARD_TILES:
-            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, parts=parts)
-            found.append((_try(fused, shape, False, forward_tiles=tiles), tiles))
+        found = [(_try(fused, shape, False, forward_tiles=tiles), tiles) for tiles in forward]
         _print_best(f"{shape} forward", found)
-        found = []
-        keys = max(16, power_of_two(shape[2]))
-        for rows, warps, stages, turned in BACKWARD_TILES:
-            warps = warps * keys // 256 or 1
-            tiles = Tiles(rows=rows, keys=keys, warps=warps, stages=stages, turned=turned)
-            found.append((_try(fused, shape, True, backward_tiles=tiles), tiles))
+        found = [(_try(fused, shape, True, backward_tiles=tiles), tiles) for tiles in backward]
         _print_best(f"{shape} forward + backward", found)
 
 
@@ -346,12 +384,30 @@ def _try(
     with_backward: bool,
     **tiles: Tiles,
 ) -> float:
+    expected = _numbers(_ways(shape)["SDPA + epilogue"], shape, with_backward)
     try:
         with _tiles(**tiles):
+            off = _relative(_numbers(make, shape, with_backward), expected.double())
+            if not off < 2 * LIMIT[torch.bfloat16]:
+                raise ArithmeticError(f"off by {off:.1e}")
             return _time(make, shape, with_backward)
     except Exception as error:
         print(f"    {tiles}: {type(error).__name__}: {str(error)[:120]}", flush=True)
         return float("inf")
+
+
+def _numbers(
+    make: Callable[..., tuple[Tensor, ...]], shape: tuple[int, ...], with_backward: bool
+) -> Tensor:
+    """The output or, with backward, the gradient of q, k, v; of the same inputs every time."""
+    torch.manual_seed(0)
+    inputs = _inputs(shape, with_backward)
+    with torch.set_grad_enabled(with_backward):
+        outs = make(*inputs)
+    if not with_backward:
+        return outs[0]
+    pull = [torch.randn(x.shape, device="cuda", dtype=x.dtype) for x in outs]
+    return torch.autograd.grad(outs, inputs[:1], pull)[0]
 
 
 @contextlib.contextmanager
@@ -364,13 +420,11 @@ def _tiles(**tiles: Tiles) -> Iterator[None]:
 
 
 def _print_best(title: str, found: list[tuple[float, Tiles]]) -> None:
-    print(
-        f"\n{title}\n\n| ms | rows | keys | warps | stages | parts | turned |"
-        "\n|---|---|---|---|---|---|---|"
-    )
+    names = [field.name for field in dataclasses.fields(Tiles)]
+    print(f"\n{title}\n\n| ms | {' | '.join(names)} |\n|---|{'---|' * len(names)}")
     for spent, tiles in sorted(found, key=lambda pair: pair[0])[:10]:
-        cells = (tiles.rows, tiles.keys, tiles.warps, tiles.stages, tiles.parts, tiles.turned)
-        print(f"| {spent:.4f} | {' | '.join(map(str, cells))} |")
+        cells = (str(getattr(tiles, name)) for name in names)
+        print(f"| {spent:.4f} | {' | '.join(cells)} |")
     print(flush=True)
 
 

@@ -13,13 +13,21 @@ WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains
 FIRST = {"gains", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
-TILES = {
-    epilogue_kernels.control_forward: {"BLOCK": 32},
-    epilogue_kernels.control_backward: {"BLOCK": 32},
-    epilogue_kernels.gain_gradient: {"BLOCK": 32},
-    short_kernels.short_forward: {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
-    short_kernels.short_backward: {"BLOCK_M": 32, "BLOCK_N": 64, "TURNED": True},
-}
+ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False, "AHEAD": False}
+WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True, "AHEAD": True}
+TILES = (
+    (epilogue_kernels.control_forward, {"BLOCK": 32}),
+    (epilogue_kernels.control_backward, {"BLOCK": 32}),
+    (epilogue_kernels.gain_gradient, {"BLOCK": 32}),
+    (
+        short_kernels.short_forward,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
+    ),
+    (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": True, **ONE_TILE}),
+    (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": False, **ONE_TILE}),
+    (short_kernels.short_backward, {"BLOCK_M": 16, "TURNED": True, **WITH_TAIL}),
+    (short_kernels.short_backward, {"BLOCK_M": 16, "TURNED": True, **WITH_TAIL, "CAUSAL": True}),
+)
 
 
 def compiled(kernel, absent, options):
@@ -45,7 +53,7 @@ def compiled(kernel, absent, options):
 
 
 if __name__ == "__main__":
-    for kernel, options in TILES.items():
+    for kernel, options in TILES:
         for absent in ({"gains"}, FIRST):
             assert "cubin" in compiled(kernel, absent, options).asm
             print(kernel.__name__, "without", *sorted(absent))

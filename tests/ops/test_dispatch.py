@@ -32,5 +32,25 @@ def test_a_compiled_network_takes_the_kernels_asked_for(monkeypatch, gains, name
     assert any("scaled_dot_product" in target for target in found) == (name == "torch")
 
 
+@pytest.mark.parametrize("dim", [16, 32, 64, 128])
+def test_the_tiles_of_the_backward_hold_all_keys(dim):
+    for tokens in range(1, dispatch.LONGEST + 1):
+        tiles = dispatch.backward_tiles(tokens, dim)
+        single = max(16, dispatch.power_of_two(tokens))
+        assert tokens <= tiles.keys + tiles.tail <= single
+        if tiles.tail:  # the first tile has no mask, and the tail is made transposed
+            assert tiles.keys <= tokens and tiles.turned
+            assert 16 <= tiles.tail == dispatch.power_of_two(tiles.tail)
+
+
+def test_which_sizes_have_a_tail():
+    tails = {n: dispatch.backward_tiles(n, 64).tail for n in (17, 64, 65, 81, 97, 129, 145, 161)}
+    assert tails == {17: 0, 64: 0, 65: 16, 81: 32, 97: 0, 129: 16, 145: 32, 161: 0}
+    assert dispatch.backward_tiles(65, 32).tail == dispatch.backward_tiles(65, 128).tail == 0
+    for tokens in (197, 256):
+        tiles = dispatch.Tiles(rows=32, keys=256, warps=8, stages=2)
+        assert dispatch.backward_tiles(tokens, 64) == tiles
+
+
 def _stop(*_):
     raise StopIteration

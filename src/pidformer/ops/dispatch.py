@@ -65,8 +65,11 @@ class Tiles:
     """How a kernel cuts its work: rows (queries) and keys a step, warps, pipeline stages.
 
     The control of a tile is computed in `parts`, columns after columns: at once it would take 210
-    registers a thread where attention takes 128, and halve what runs at a time. `turned`: dq is
-    made transposed (backward).
+    registers a thread where attention takes 128, and halve what runs at a time.
+
+    Of the backward only: `tail`, keys of a second, smaller tile; `turned`, dq is made transposed;
+    `lean`, a step computes its addresses anew instead of keeping them in registers; `ahead`, a
+    program first brings all that it will read into the cache.
     """
 
     rows: int
@@ -75,6 +78,9 @@ class Tiles:
     stages: int
     parts: int = 1
     turned: bool = True
+    tail: int = 0
+    lean: bool = False
+    ahead: bool = False
 
 
 def forward_tiles(tokens: int, dim: int) -> Tiles:
@@ -85,12 +91,23 @@ def forward_tiles(tokens: int, dim: int) -> Tiles:
 
 
 def backward_tiles(tokens: int, dim: int) -> Tiles:
-    """Tiles of `short_backward`: all keys are one tile."""
+    """Tiles of `short_backward`: all keys are one tile, or a full one and a small tail.
+
+    A tile that takes eight warps leaves no room for a second program on a multiprocessor; without
+    its empty half two or three fit, and one computes while another waits for memory.
+    """
     keys = max(16, power_of_two(tokens))
-    rows = min(32, keys)
-    warps = 8 if keys * dim >= 128 * 64 else 4
+    tail = max(16, power_of_two(tokens - keys // 2))
+    is_large = keys * dim >= 128 * 64
+    if is_large and tail <= 32 and dim < 128:
+        stages = 1 if keys // 2 + tail <= 80 else 2  # a second one would cost the third program
+        return Tiles(
+            rows=16, keys=keys // 2, tail=tail, warps=4, stages=stages, lean=True, ahead=True
+        )
     # Turned, dq of 128 dims came out wrong on an H200 (Triton 3.6); as it is, it is right.
-    return Tiles(rows=rows, keys=keys, warps=warps, stages=2, turned=dim < 128)
+    return Tiles(
+        rows=min(32, keys), keys=keys, warps=8 if is_large else 4, stages=2, turned=dim < 128
+    )
 
 
 def control_tiles(tokens: int, dim: int) -> Tiles:

@@ -287,7 +287,8 @@ def short_backward(
             *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
             scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
-            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, TURNED=tiles.turned,
+            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=tiles.tail,
+            TURNED=tiles.turned, LEAN=tiles.lean, AHEAD=tiles.ahead,
             CAUSAL=is_causal, PRECISION="ieee",
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

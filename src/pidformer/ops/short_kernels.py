@@ -158,67 +158,146 @@ def short_forward(
 
 
 @triton.jit
+def _weights(
+    left, right, norm, seen, scale, MASKED: tl.constexpr, PRECISION: tl.constexpr
+):  # fmt: skip
+    """A tile of the softmax, keys by queries or queries by keys; `norm`: log2 of a query's sum."""
+    weight = tl.dot(left, tl.trans(right), input_precision=PRECISION)
+    weight = tl.exp2(weight * scale - norm)
+    return tl.where(seen, weight, 0.0) if MASKED else weight
+
+
+@triton.jit
+def _fetch(base, stride, tokens, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr):
+    """Brings rows from memory into the L2 cache, 16 numbers a load; volatile, or it is dropped."""
+    row = tl.arange(0, ROWS)[:, None]
+    column = 16 * tl.arange(0, BLOCK_D // 16)[None, :]
+    tl.load(base + row * stride + column, mask=(row < tokens) & (column < D), volatile=True)
+
+
+@triton.jit
+def _store_keys(
+    dk, dv, d_packed, grad_value, keys, columns, width, first, heads, head, tokens, scale,
+    D: tl.constexpr,
+):  # fmt: skip
+    """`first`: the head of d_packed at which the keys begin."""
+    row, column = keys[:, None], columns[None, :]
+    mask = (row < tokens) & (column < D)
+    to = d_packed + row * width + (first + head) * D + column
+    tl.store(to, (dk * scale).to(d_packed.dtype.element_ty), mask=mask)
+    if grad_value is not None:
+        at = (row * heads + head) * D + column
+        dv += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
+    tl.store(to + heads * D, dv.to(d_packed.dtype.element_ty), mask=mask)
+
+
+@triton.jit
 def short_backward(
     q, k, v, lse, grad, grad_value, d_packed,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TURNED: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_TAIL: tl.constexpr,
+    TURNED: tl.constexpr, LEAN: tl.constexpr, AHEAD: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A program has one value head, all its keys in one tile, and walks over the queries.
+    """A program has one value head, all its keys, and walks over the queries.
 
-    The tile holds complete rows of the softmax, so that sum_j P_ij dP_ij needs no saved output.
-    Scores are kept transposed, keys by queries: then P and dS are left operands as they stand.
+    The keys are one tile of BLOCK_N or, where much of that would be empty, a full tile and a tail
+    of BLOCK_TAIL: 65 keys are 64 and 16, not 128. Either way a step has complete rows of the
+    softmax, so that sum_j P_ij dP_ij needs no saved output.
+    Scores are kept transposed, keys by queries: then P and dS are left operands as they stand. The
+    tail, too small for that, is the other way round, and its dk and dv are dims by keys.
+    LEAN: a step computes its addresses anew, which leaves registers for more programs at a time.
+    AHEAD: a program first asks for all that it will read, instead of waiting for it step by step.
     d_packed is (B, N, H + 2 Hkv, D): dq, dk, dv.
     """
+    tl.static_assert(BLOCK_TAIL == 0 or TURNED, "a tail needs dq made transposed")
     scale = single(scale)
+    own_scale = scale * 0.6931471805599453  # that of the scores: without log2(e)
     program = tl.program_id(0)
     batch = (program // heads).to(tl.int64)
     head = program % heads
     query_heads = heads * GROUP
     width = (query_heads + 2 * heads) * D
+    k += batch * k_b + head * k_h
+    v += batch * v_b + head * v_h
+    d_packed += batch * tokens * width
+    ROWS: tl.constexpr = BLOCK_N if BLOCK_TAIL == 0 else 2 * BLOCK_N  # a power of two
+    if grad_value is not None:
+        grad_value += batch * tokens * heads * D
+        if AHEAD:
+            _fetch(grad_value + head * D, heads * D, tokens, D, BLOCK_D, ROWS)
+    PARTIAL: tl.constexpr = BLOCK_TAIL == 0
     keys = tl.arange(0, BLOCK_N)
     columns = tl.arange(0, BLOCK_D)
     column = columns[None, :]
-    key = _load_rows(k + batch * k_b + head * k_h, keys, columns, k_n, tokens, True, D, BLOCK_D)
-    value = _load_rows(v + batch * v_b + head * v_h, keys, columns, v_n, tokens, True, D, BLOCK_D)
+    key = _load_rows(k, keys, columns, k_n, tokens, PARTIAL, D, BLOCK_D)
+    value = _load_rows(v, keys, columns, v_n, tokens, PARTIAL, D, BLOCK_D)
     dk = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
     dv = tl.zeros([BLOCK_N, BLOCK_D], dtype=tl.float32)
-    d_packed += batch * tokens * width
+    if BLOCK_TAIL > 0:
+        last = BLOCK_N + tl.arange(0, BLOCK_TAIL)
+        last_key = _load_rows(k, last, columns, k_n, tokens, True, D, BLOCK_D)
+        last_value = _load_rows(v, last, columns, v_n, tokens, True, D, BLOCK_D)
+        last_dk = tl.zeros([BLOCK_D, BLOCK_TAIL], dtype=tl.float32)
+        last_dv = tl.zeros([BLOCK_D, BLOCK_TAIL], dtype=tl.float32)
     for member in range(GROUP):
         query_head = head * GROUP + member
         q_head = q + batch * q_b + query_head * q_h
         g_head = grad + (batch * tokens * query_heads + query_head) * D
         lse_head = lse + (batch * query_heads + query_head) * tokens
-        for start in range(0, tokens, BLOCK_M):
+        if AHEAD:
+            _fetch(q_head, q_n, tokens, D, BLOCK_D, ROWS)
+            _fetch(g_head, query_heads * D, tokens, D, BLOCK_D, ROWS)
+        for start in tl.range(0, tokens, BLOCK_M, disable_licm=LEAN):
             rows = start + tl.arange(0, BLOCK_M)
             query = _load_rows(q_head, rows, columns, q_n, tokens, True, D, BLOCK_D)
             g = _load_rows(g_head, rows, columns, query_heads * D, tokens, True, D, BLOCK_D)
             norm = tl.load(lse_head + rows, mask=rows < tokens, other=float("inf"))
-            score = tl.dot(key, tl.trans(query), input_precision=PRECISION)  # (keys, queries)
+            if BLOCK_TAIL > 0:  # before the larger tile, which holds more registers
+                seen = last[None, :] < tokens
+                if CAUSAL:
+                    seen = seen & (last[None, :] <= rows[:, None])
+                last_weight = _weights(
+                    query, last_key, norm[:, None], seen, scale, True, PRECISION
+                )  # fmt: skip
+                last_d_weight = tl.dot(g, tl.trans(last_value), input_precision=PRECISION)
+                last_p = last_weight.to(g.dtype)
+                last_dv = tl.dot(tl.trans(g), last_p, last_dv, input_precision=PRECISION)
             seen = keys[:, None] < tokens
             if CAUSAL:
                 seen = seen & (keys[:, None] <= rows[None, :])
-            weight = tl.where(seen, tl.exp2(score * scale - norm[None, :]), 0.0)
+            weight = _weights(
+                key, query, norm[None, :], seen, scale, PARTIAL or CAUSAL, PRECISION
+            )  # fmt: skip
             dv = tl.dot(weight.to(g.dtype), g, dv, input_precision=PRECISION)
             d_weight = tl.dot(value, tl.trans(g), input_precision=PRECISION)
             shared = tl.sum(weight * d_weight, 0)
+            if BLOCK_TAIL > 0:
+                shared += tl.sum(last_weight * last_d_weight, 1)
+                last_ds = (last_weight * (last_d_weight - shared[:, None])).to(query.dtype)
+                last_dk = tl.dot(tl.trans(query), last_ds, last_dk, input_precision=PRECISION)
             d_score = (weight * (d_weight - shared[None, :])).to(query.dtype)
             dk = tl.dot(d_score, query, dk, input_precision=PRECISION)
             if TURNED:  # dims by queries: few queries are then no obstacle to wgmma
-                dq = tl.trans(tl.dot(tl.trans(key), d_score, input_precision=PRECISION))
+                dq = tl.dot(tl.trans(key), d_score, input_precision=PRECISION)
+                if BLOCK_TAIL > 0:
+                    dq = tl.dot(
+                        tl.trans(last_key), tl.trans(last_ds), dq, input_precision=PRECISION
+                    )
+                dq = tl.trans(dq)
             else:
                 dq = tl.dot(tl.trans(d_score), key, input_precision=PRECISION)
-            dq *= scale * 0.6931471805599453  # the scores' own scale: without log2(e)
+            dq *= own_scale
             to = rows[:, None] * width + query_head * D + column
             mask = (rows[:, None] < tokens) & (column < D)
             tl.store(d_packed + to, dq.to(d_packed.dtype.element_ty), mask=mask)
-    row = keys[:, None]
-    mask = (row < tokens) & (column < D)
-    to = row * width + (query_heads + head) * D + column
-    dk *= scale * 0.6931471805599453
-    tl.store(d_packed + to, dk.to(d_packed.dtype.element_ty), mask=mask)
-    if grad_value is not None:
-        at = batch * tokens * heads * D + (row * heads + head) * D + column
-        dv += tl.load(grad_value + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(d_packed + to + heads * D, dv.to(d_packed.dtype.element_ty), mask=mask)
+    _store_keys(
+        dk, dv, d_packed, grad_value, keys, columns, width, query_heads, heads, head, tokens,
+        own_scale, D,
+    )  # fmt: skip
+    if BLOCK_TAIL > 0:
+        _store_keys(
+            tl.trans(last_dk), tl.trans(last_dv), d_packed, grad_value, last, columns, width,
+            query_heads, heads, head, tokens, own_scale, D,
+        )  # fmt: skip
