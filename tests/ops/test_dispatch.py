@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from pidformer.control import PIDGains
 from pidformer.nn import PIDBlock
@@ -54,3 +55,29 @@ def test_which_sizes_have_a_tail():
 
 def _stop(*_):
     raise StopIteration
+
+
+@pytest.mark.parametrize(
+    ("capability", "is_plain", "way"),
+    [
+        ((9, 0), False, "short"),
+        ((9, 0), True, "short"),
+        ((8, 0), False, "epilogue"),
+        ((12, 0), False, "epilogue"),
+        ((8, 0), True, "torch"),
+    ],
+)
+def test_auto_takes_short_attention_on_the_generation_it_was_timed_on(
+    monkeypatch, capability, is_plain, way
+):
+    with FakeTensorMode():
+        q = torch.empty(2, 3, 65, 64, device="cuda", dtype=torch.bfloat16)
+    index = q.device.index
+    monkeypatch.setitem(dispatch._checked, ("cuda", index), None)  # as if Triton ran there
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
+    monkeypatch.setattr(dispatch, "_backward_room", lambda *_: dispatch.BACKWARD_TILE)
+    with dispatch.kernels("auto"):
+        found = dispatch.route(
+            q, q, q, is_plain=is_plain, has_mask=False, dropout_p=0.0, scale=None, state=None
+        )
+    assert found == way

@@ -12,6 +12,7 @@ from pidformer.errors import InputError
 from pidformer.report.published import read_studies, write_results
 from pidformer.reproduce import make_plan, reproduce, run_plan, study
 from pidformer.reproduce.run import Line, _fits
+from pidformer.reproduce.times import Spent, estimates
 from pidformer.reproduce.work import Setting
 from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
@@ -89,6 +90,32 @@ def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
     whole = make_plan(tmp_path / "out", scale="study", data=tmp_path)
     runs = [job.arguments["run"] for job in whole.jobs if job.kind == "train"]
     assert len(runs) == len(set(runs)) == len({(r.name, s) for r in shipped.rows for s in r.seeds})
+
+
+def test_a_run_whose_records_came_from_elsewhere_is_not_made_again(tmp_path):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    out, asked = tmp_path / "out", {"scale": "study", "data": tmp_path, "only": ["main"]}
+    records = out / "results" / "tiny-imagenet-100"
+    records.mkdir(parents=True)
+    (records / "p-seed10.jsonl").touch()
+    trained = [j.arguments["run"].name for j in make_plan(out, **asked, seeds=1).jobs[::5]]
+    assert trained == ["softmax-seed10", "pid-seed10", "pid_learned-seed10"]
+    (out / "runs" / "p-seed10").mkdir(parents=True)  # made here, so judged by its folder
+    assert len(make_plan(out, **asked, seeds=1).jobs[::5]) == 4
+    (out / "runs" / "p-seed10").rmdir()
+    for name in ("softmax", "pid", "pid_learned"):
+        (records / f"{name}-seed10.jsonl").touch()
+    assert reproduce(out, **asked, seeds=1, is_shown=False).lines == ()
+
+
+def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path)
+    guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
+    assert guess["pid_40-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
+    spent = {job.id: Spent() for job in plan.jobs} | {"train.pid-seed10": Spent(200.0, 1)}
+    found = estimates(plan, spent, {"train.pid-seed10"})
+    assert found["train.p-seed11"] == 200 and found["train.p_40-seed10"] == guess["p_40-seed10"]
 
 
 def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):

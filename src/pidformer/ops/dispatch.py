@@ -3,9 +3,10 @@
     PIDFORMER_KERNELS=torch|auto|triton        for a whole process
     with pf.ops.kernels("auto"): ...           for a block of code
 
-"torch", the default, is SDPA and PyTorch's own elementwise kernels, on any device. "auto" takes our
-kernels on CUDA devices for the sizes at which they are measured to be faster, silently. "triton"
-takes them wherever they can run, with one warning for each reason they cannot.
+"torch" is SDPA and PyTorch's own elementwise kernels, on any device. "auto", the default, takes our
+kernels on CUDA devices where they are measured to be faster, silently: the control's epilogue on
+all of them, `short_attention` for the sizes below on Hopper, the one generation it was timed on.
+"triton" takes them wherever they can run, with one warning for each reason they cannot.
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
 
@@ -123,7 +124,7 @@ def power_of_two(number: int) -> int:
 
 _NAMES: tuple[Kernels, ...] = get_args(Kernels)
 # Judged where it is used: an import that fails leaves the command line no way to say why.
-_selected: Kernels = os.environ.get("PIDFORMER_KERNELS") or "torch"  # type: ignore[assignment]
+_selected: Kernels = os.environ.get("PIDFORMER_KERNELS") or "auto"  # type: ignore[assignment]
 
 
 def selected() -> Kernels:
@@ -217,7 +218,8 @@ def _is_short(
         return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
     sizes = SHORT[dim]
     most = sizes.training if is_training else sizes.inference
-    return q.dtype != torch.float32 and tokens <= most
+    is_timed = _is_hopper(q.device.type, q.device.index)
+    return is_timed and q.dtype != torch.float32 and tokens <= most
 
 
 def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | None:
@@ -258,6 +260,11 @@ def _backward_room(kind: str, index: int | None) -> int:
         return BACKWARD_TILE
     shared = torch.cuda.get_device_properties(index).shared_memory_per_block_optin
     return BACKWARD_TILE if shared >= 160 * 1024 else BACKWARD_TILE // 4
+
+
+@torch.compiler.assume_constant_result
+def _is_hopper(kind: str, index: int | None) -> bool:
+    return kind == "cuda" and torch.cuda.get_device_capability(index)[0] == 9
 
 
 _checked: dict[tuple[str, int | None], str | None] = {}

@@ -97,7 +97,7 @@ def reproduce(
         raise InputError(f"{out} is a file; --out names a folder")
     if minutes is not None and not minutes > 0:  # NaN too
         raise InputError(f"minutes must be positive, got {minutes}")
-    if dry_run:
+    if dry_run or not (plan.jobs or plan.blocked):  # the latter: all was made elsewhere
         return look(plan)
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)

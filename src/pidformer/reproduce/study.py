@@ -10,12 +10,15 @@ from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
 from pidformer.robustness.suite import load_suite
-from pidformer.studies import Row, StudyPlan, load_study
+from pidformer.studies import DEPTH, Row, StudyPlan, load_study
+from pidformer.training import load_recipe
 
 LOOK = 512
 """Images to look into."""
-_SECONDS = {"train": 90.0, "study": 40.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
+_SECONDS = {"study": 40.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
 """First guesses for an H200, until a job of the kind has run."""
+_START, _EPOCH = 20.0, 0.8
+"""Seconds of a training for its start, and for an epoch of 12 layers."""
 
 
 def study_plan(
@@ -29,7 +32,8 @@ def study_plan(
     """The jobs of a study's groups `only` (all, by default), seed by seed.
 
     `seeds` takes so many of each row's seeds. A suite that does not exist is refused here, before
-    anything is trained. Published records go to OUT/results/STUDY.
+    anything is trained. Published records go to OUT/results/STUDY; a run that has them there and no
+    folder in OUT/runs was made elsewhere, and is not made again.
     """
     study = study or load_study()
     out = Path(out)
@@ -54,12 +58,25 @@ def study_plan(
                 name = f"{row.name}-seed{seed}"
                 if seed in row.seeds[:seeds] and name not in taken:
                     taken.add(name)
-                    jobs += _run_jobs(out, study, row, name, seed, place)
+                    if not _is_made_elsewhere(out, study, name):
+                        jobs += _run_jobs(out, study, row, name, seed, place)
     return Plan(
         out=out,
         jobs=tuple(jobs),
         timed_on="one H200 GPU (a first guess until a job of the kind has run)",
     )
+
+
+def _is_made_elsewhere(out: Path, study: StudyPlan, name: str) -> bool:
+    has_records = (out / "results" / study.name / f"{name}.jsonl").exists()
+    return has_records and not (out / "runs" / name).exists()
+
+
+def _training_seconds(study: StudyPlan, row: Row) -> float:
+    """A first guess, by the length of the training and the depth of the model."""
+    recipe = load_recipe(study.recipe, row.overrides)
+    layers = recipe.model.options.get("depth", DEPTH)
+    return _START + _EPOCH * (recipe.schedule.epochs or 0) * layers / DEPTH
 
 
 def _run_jobs(
@@ -73,7 +90,7 @@ def _run_jobs(
             "train",
             "",
             {"recipe": study.recipe, "seed": seed, "overrides": row.overrides},
-            _SECONDS["train"],
+            _training_seconds(study, row),
         ),
         *(
             (

@@ -53,7 +53,8 @@ def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[st
 
 def _like(job: Job) -> tuple[object, ...]:
     about = job.arguments
-    return job.kind, about.get("task"), about.get("suite"), about.get("domain")
+    length = job.seconds if job.kind == "train" else None  # a longer training has a longer guess
+    return job.kind, about.get("task"), about.get("suite"), about.get("domain"), length
 
 
 def duration(seconds: float | None) -> str:
