@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from pidformer.errors import unknown
 
@@ -144,20 +145,47 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def kernel_op(name: str) -> Callable[[Callable[..., Any]], Any]:
-    """Registers a function that launches our kernels as the operator pidformer::`name`.
+class KernelOp:
+    """A function that launches our kernels, also registered as the operator pidformer::`name`.
 
-    A compiler sees through `triton_op` to the kernels, launches them itself and plans their memory;
-    interpreted kernels it must not see.
+    A compiler gets the operator, and sees through `triton_op` to the kernels: it launches them
+    itself and plans their memory (interpreted ones it must not see). So does whatever else looks at
+    operators, and autograd, which refuses second derivatives. Otherwise the function is called as
+    it is: the registered one would take the host several times as long.
     """
-    is_seen = has_triton() and not is_interpreted()
-    register = torch.library.triton_op if is_seen else torch.library.custom_op
-    return register(f"pidformer::{name}", mutates_args=())
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        is_seen = has_triton() and not is_interpreted()
+        register = torch.library.triton_op if is_seen else torch.library.custom_op
+        self.function = function
+        self.op = register(f"pidformer::{name}", mutates_args=())(function)
+        self.register_fake = self.op.register_fake
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)
+
+
+def kernel_op(name: str) -> Callable[[Callable[..., Any]], KernelOp]:
+    """Makes a `KernelOp` of a function."""
+    return partial(KernelOp, name)
+
+
+def _is_observed(inputs: tuple[Any, ...]) -> bool:
+    """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return True
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    return any(type(x) not in _PLAIN for x in tensors) or needs_grad(*tensors)
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def launched(kernel: Any) -> Any:
     """The kernel, such that a compiler recognises its launch."""
-    return kernel if is_interpreted() else torch.library.wrap_triton(kernel)
+    if is_interpreted() or not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode():
+        return kernel
+    return torch.library.wrap_triton(kernel)
 
 
 @contextmanager
