@@ -365,7 +365,7 @@ def test_second_derivatives_are_refused_not_made_up(masked):
         _, state = pid_attention(q, k, v.requires_grad_(), None, GAINS)
         out, _ = pid_attention(q2, k2, v2, state, GAINS, attn_mask=mask)
         (first,) = torch.autograd.grad(out.float().square().sum(), v2, create_graph=True)
-        with pytest.raises(RuntimeError, match="no autograd formula|not implemented"):
+        with pytest.raises(RuntimeError, match=r"no autograd formula|not implemented"):
             torch.autograd.grad(first.float().square().sum(), v2)
 
 

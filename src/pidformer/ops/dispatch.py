@@ -183,7 +183,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 def launched(kernel: Any) -> Any:
     """The kernel, such that a compiler recognises its launch."""
-    if is_interpreted() or not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode():
+    if is_interpreted() or (not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()):
         return kernel
     return torch.library.wrap_triton(kernel)
 

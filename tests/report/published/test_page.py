@@ -127,7 +127,7 @@ def study_of(values, seeds=(0, 1, 2), **more):
         for seed, number in zip(seeds, numbers, strict=True):
             about = {"study": "s", "run": f"{variant}-seed{seed}", "variant": variant, "seed": seed}
             about |= {"task": "classification", "twin": "t", "recipe": {"model": {}}}
-            about |= {"gains": None if variant == "softmax" else "PIDGains(p=1)"} | more
+            about |= {"gains": None if variant.startswith("softmax") else "PIDGains(p=1)"} | more
             header = Record(kind="run", metrics={}, settings=about)
             own = {"row": "a", "label": about["run"]}
             record = Record(kind="robustness", metrics={"x": number}, settings=own)
@@ -246,6 +246,14 @@ def test_a_variant_of_another_recipe_is_compared_with_the_nearest_and_says_so():
     both = study.only([*study.runs, *other.runs])
     twin, lines = both.twin(both.variants[1])
     assert twin.name == "softmax" and lines == ["optim: None -> {'lr': 1}"]
+
+
+def test_of_two_twins_of_one_recipe_the_one_with_the_same_seeds_is_taken():
+    first = study_of({"softmax": (5, 6, 7)}, seeds=(0, 1, 2))
+    second = study_of({"softmax_b": (5, 6), "pid_b": (7, 8)}, seeds=(15, 16))
+    both = first.only([*first.runs, *second.runs])
+    twins = {v.name: both.twin(v)[0] for v in both.variants}
+    assert twins["pid_b"].name == "softmax_b" and twins["softmax_b"] is None
 
 
 def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tmp_path):

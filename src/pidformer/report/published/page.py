@@ -166,9 +166,8 @@ def _what_was_trained(study: Study) -> str:
     sizes = [run.header.metrics.get("parameters") for run in study.runs]
     known = [size for size in sizes if size]
     count = f", {min(known) / 1e6:.2f} million parameters" if known else ""
-    length = (
-        f"{schedule['steps']} steps" if schedule.get("steps") else f"{schedule['epochs']} epochs"
-    )
+    lengths = sorted({_length(run) for run in study.runs})
+    length = " or ".join(f"{number} {unit}" for number, unit in lengths)
     batch = f"batches of {data['batch_size']}"
     if recipe.get("text"):
         batch += f" x {recipe['text']['length']} tokens"
@@ -184,18 +183,31 @@ def _what_was_trained(study: Study) -> str:
     )
 
 
+def _length(run: PublishedRun) -> tuple[int, str]:
+    """Of its training, in steps or epochs."""
+    schedule = run.recipe["schedule"]
+    steps = schedule.get("steps")
+    return (steps, "steps") if steps else (schedule["epochs"], "epochs")
+
+
 def _time(study: Study) -> str:
-    seconds = [s for run in study.runs if (s := run.header.metrics.get("train_seconds"))]
+    """What a training took, by its length."""
     machines = dict.fromkeys(_machine(run) for run in study.runs)
     where = "; ".join(machines)
+    seconds: dict[tuple[int, str], list[float]] = {}
+    for run in study.runs:
+        if spent := run.header.metrics.get("train_seconds"):
+            seconds.setdefault(_length(run), []).append(spent)
     if not seconds:
         return f"Machine: {where}."
-    spread = (
-        f"{min(seconds):.0f} to {max(seconds):.0f}" if len(seconds) > 1 else f"{seconds[0]:.0f}"
-    )
+    spreads = []
+    for (number, unit), spent in sorted(seconds.items()):
+        low, high = f"{min(spent):.0f}", f"{max(spent):.0f}"
+        of = f" ({number} {unit})" if len(seconds) > 1 else ""
+        spreads.append((low if low == high else f"{low} to {high}") + f" s{of}")
     return (
-        f"Expect {spread} s of training a run on {where} (as logged here, evaluation aside; runs "
-        "that share a GPU take longer)."
+        f"Expect {', '.join(spreads)} of training a run on {where} (as logged here, evaluation "
+        "aside; runs that share a GPU take longer)."
     )
 
 

@@ -108,16 +108,19 @@ class Study:
         return tuple(sorted(found, key=lambda v: (not v.is_plain, v.name)))
 
     def twin(self, variant: Variant) -> tuple[Variant | None, list[str]]:
-        """The softmax variant of the same recipe; failing that the nearest, and what differs."""
+        """The softmax variant of the same recipe; failing that the nearest, and what differs.
+
+        Of several of that recipe, the one with most seeds in common.
+        """
         if variant.is_plain:
             return None, []
         plain = [v for v in self.variants if v.is_plain]
         if not plain:
             return None, []
         key = variant.header.settings["twin"]
-        for other in plain:
-            if other.header.settings["twin"] == key:
-                return other, []
+        same = [other for other in plain if other.header.settings["twin"] == key]
+        if same:
+            return max(same, key=lambda other: len({*other.seeds} & {*variant.seeds})), []
         gaps = [(_gap(other, variant), other) for other in plain]
         lines, nearest = min(gaps, key=lambda pair: len(pair[0]))
         return nearest, lines
