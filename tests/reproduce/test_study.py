@@ -62,7 +62,7 @@ def test_the_page_lists_every_row_with_its_seeds(shipped):
 
 
 def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
-    from pidformer.report.published.images import CONFIRMING
+    from pidformer.report.published.classification import CONFIRMING
 
     seeds = {group: set() for group in shipped.groups}
     for row in shipped.rows:

@@ -8,6 +8,7 @@ primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected toge
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
 groups:
   place:
+    about: where control acts              # for readers
     seeds: [10, 11, 12]
     set: [...]                             # for the runs of the group; `suites` as above
     depth: 24                              # layers, where it is not 12
@@ -24,7 +25,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from pidformer.errors import InputError, unknown
 SHIPPED = Path(__file__).parent
 _STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "groups")
 _ROW = ("gains", "learn", "act", "average", "set")
-_GROUP = ("seeds", "set", "suites", "depth", "rows")
+_GROUP = ("about", "seeds", "set", "suites", "depth", "rows")
 DEPTH = 12
 
 
@@ -64,6 +65,8 @@ class StudyPlan:
     """(row, metric) of the comparisons with softmax that are corrected together."""
     contrasts: tuple[tuple[str, str], ...] = ()
     """(row, other row): differences that are asked for beside those to softmax."""
+    about: Mapping[str, str] = field(default_factory=dict)
+    """What a group is for, in a few words."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -116,6 +119,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
         rows=tuple(rows),
         primary=tuple((row, metric) for row in first["rows"] for metric in first["metrics"]),
         contrasts=tuple(pairs),
+        about={group: str(own.get("about", "")) for group, own in fields["groups"].items()},
     )
 
 

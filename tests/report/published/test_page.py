@@ -21,12 +21,20 @@ from pidformer.data.segmentation.confusion import (
 )
 from pidformer.errors import InputError
 from pidformer.report.panels import save_panels
-from pidformer.report.published import is_published, publish, read_studies, write_results
+from pidformer.report.published import (
+    classification,
+    is_published,
+    length,
+    predict,
+    publish,
+    read_studies,
+    write_results,
+)
+from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.course import control_curve, control_section
-from pidformer.report.published.images import _registered, classification_sections
-from pidformer.report.published.margin import stability_words, worst_radius
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
 from pidformer.report.published.page import PAGE, results_page
+from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.results import Record
@@ -276,11 +284,11 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tm
     publish(runs, tmp_path / "results" / "tiny-imagenet-100")
     unregistered, study = read_studies([tmp_path / "results"])
     assert len(classification_sections(unregistered)) == 1
-    confirmed, searched = classification_sections(study)
-    assert (confirmed.title, searched.title) == ("Confirmed", "Searched")
+    first, confirmed, searched = classification_sections(study)
+    assert (first.title, searched.title) == ("Confirmed", "Searched")
     late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")
     early = outcomes([r for r in runs if r.name.endswith("seed0")], "softmax", "clean")
-    assert cells(confirmed.body[1], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
+    assert cells(confirmed.body[0], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
     assert cells(searched.body[1], "softmax")[3] == f"{100 * early[0, 0::2].mean():.2f}"
 
 
@@ -340,23 +348,69 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
 
 
-def test_registered_contrasts_and_primary_comparisons_are_corrected_together():
+@pytest.fixture
+def clean(monkeypatch):
+    """The one metric of a page."""
+    found = Metric(title="Clean", find=metric().find, read=metric().read)
+    for module in (classification, length, predict):
+        monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
+    return found
+
+
+def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_together(clean):
     values = {"softmax": (5, 6, 7), "p": (6, 7.1, 7.9), "pid": (5.1, 5.8, 7.3)}
     values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
-    study = study_of(values, seeds=(10, 11, 12))
-    clean = Metric(title="Clean", find=metric().find, read=metric().read, better=1)
-    compared = compare_all(study, [clean])
-    named = Study(name="tiny-imagenet-100", title="", about="", runs=study.runs)
-    more, (first,) = _registered(named, [clean], compared)
-    assert cells(more[1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
-    assert first.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
-    gains = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
-    ps = sorted(stats.ttest_1samp(gain, 0).pvalue for gain in gains)
-    assert f"(p {3 * ps[0]:.2g})" in first and f"(p {ps[2]:.2g})" in first
+    values |= {"mine": (1, 2, 3)}
+    study = replace(study_of(values, seeds=(10, 11, 12)), name="tiny-imagenet-100")
+    first, main, gains, integral, mine = classification_sections(study)
+    assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
+        "`main`",
+        "`gains`",
+        "`integral`",
+    ]
+    assert mine.title == "Rows that are not registered"
+    assert cells(integral.body[-1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
+    assert cells(integral.body[0], "softmax") and "| p |" not in integral.body[0]  # with its twin
+    (said,) = first.findings
+    assert said.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
+    gain = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
+    ps = sorted(stats.ttest_1samp(one, 0).pvalue for one in gain)
+    assert f"(p {3 * ps[0]:.2g})" in said and f"(p {ps[2]:.2g})" in said
     assert ("pi_leaky", "pi") in load_study().contrasts
 
 
-def test_the_margin_is_set_beside_the_accuracy():
+def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
+    def of(name, numbers, epochs, gains, seeds=(10, 11)):
+        about = {"model": {"gains": gains}, "schedule": {"epochs": epochs, "warmup_epochs": 1}}
+        return study_of({name: numbers}, seeds, recipe=about, twin=f"t{epochs}").runs
+
+    runs = [
+        *of("softmax", (5, 6), 100, None),
+        *of("softmax_40", (3, 4), 40, None),
+        *of("softmax_other", (3, 4), 40, None, seeds=(15, 16)),
+        *of("p", (5.5, 6.4), 100, "0.6,0,0,1"),
+        *of("p_40", (5, 7), 40, "0.6,0,0,1"),
+        *of("p_other", (4, 5.2), 40, "0.6,0,0,1", seeds=(15, 16)),
+        *of("alone", (9, 9), 100, "0.1,0,0,1"),
+    ]
+    study = study_of({"softmax": (5, 6)}, (10, 11)).only(runs)
+    compared = compare_all(study, [clean])
+    (found,) = length.length_section(study, compared)
+    assert "alone" not in found.body[1]
+    assert cells(found.body[1], "p_40")[1:4] == ["40", "10, 11", "+2.50 [−3.85, +8.85]"]  # noqa: RUF001
+    assert cells(found.body[1], "p_other")[3].startswith("+1.10 [")
+    panels = [panel for panel, _ in found.panels]
+    save_panels(panels, tmp_path / "x.png", columns=2)
+    figure = Figure()
+    panels[0].draw(figure)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert list(lines["softmax"].get_ydata()) == [3.5, 5.5]
+    assert list(lines["p"].get_ydata()) == [pytest.approx(5.3), pytest.approx(5.95)]
+    short = [run for run in runs if run.variant in ("softmax", "p")]
+    assert length.length_section(study.only(short), compared) == []
+
+
+def test_the_margin_is_set_beside_the_accuracy(clean):
     kappas = torch.linspace(0, 1, 2001, dtype=torch.float64)
     for text in ("0.6,0,0,1", "0.5,0.5,0,1", "0.8,0.5,0.05,0.1"):
         gains = PIDGains.parse(text)
@@ -369,8 +423,13 @@ def test_the_margin_is_set_beside_the_accuracy():
         own = {name: (5 + place, 6 + place, 7 + place)}
         runs += study_of(own, recipe={"model": {"gains": gains}}).runs
     study = study_of({"softmax": (5, 6, 7)}).only(runs)
-    clean = Metric(title="Clean", find=metric().find, read=metric().read)
-    words = stability_words(study, compare_all(study, [clean]))
+    compared = compare_all(study, [clean])
+    (found,) = prediction_section(study, compared)
     radii = [worst_radius(PIDGains.parse(text)) for text in given.values()]
-    assert f"{stats.spearmanr(radii, range(4)).statistic:+.2f}" in words
-    assert not stability_words(study.only(runs[:6]), compare_all(study.only(runs[:6]), [clean]))
+    rank = stats.spearmanr(radii, range(4))
+    assert f"{RADIUS} and the difference in Clean, 4 rows with softmax" in found.findings[0]
+    assert f"{rank.statistic:+.2f}" in found.findings[0]
+    assert cells(found.body[1], "d")[2] == f"{radii[3]:.3f}"
+    assert len(found.panels) == 1  # nothing is known of the control's size
+    few = study.only(runs[:6])
+    assert prediction_section(few, compare_all(few, [clean])) == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from pidformer.report.panels import Panel
 from pidformer.report.published.numbers import Compared
@@ -34,6 +36,70 @@ def _draw_differences(figure: Figure | SubFigure, compared: Sequence[Compared], 
     axes.set_ylim(-0.7, len(compared) - 0.3)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_title(title)
+
+
+class Point(NamedTuple):
+    """A number over another, with its interval where there is one."""
+
+    x: float
+    y: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+def points_panel(
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    x: str,
+    y: str,
+    *,
+    is_plain: Sequence[bool],
+    is_line: bool = False,
+) -> Panel:
+    """Points with intervals; `is_line`: joined, over a logarithmic axis of lengths."""
+    draw = partial(
+        _draw_points, series=series, title=title, x=x, y=y, is_plain=is_plain, is_line=is_line
+    )
+    return Panel(draw, _WIDTH, 3.2)
+
+
+def _draw_points(
+    figure: Figure | SubFigure,
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+    is_line: bool,
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = run_colors([not plain for plain in is_plain])
+    has_intervals = any(not math.isnan(p.low) for points in series.values() for p in points)
+    for place, ((label, points), color) in enumerate(zip(series.items(), colors, strict=True)):
+        # beside each other, so that intervals of one length are seen
+        aside = 1.03**place if is_line and has_intervals else 1.0
+        for point in points:
+            if not math.isnan(point.low):
+                ends = [point.low, point.high]
+                axes.plot([aside * point.x] * 2, ends, color=color, alpha=0.45)
+        axes.plot(
+            [aside * point.x for point in points],
+            [point.y for point in points],
+            color=color,
+            label=label,
+            marker="o",
+            markersize=5,
+            linewidth=1.8 if is_line else 0,
+        )
+    if has_intervals:
+        axes.axhline(0, color=INK, linewidth=0.9)
+    if is_line:
+        places = sorted({point.x for points in series.values() for point in points})
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(title=title, xlabel=x, ylabel=y)
+    axes.legend(fontsize=9)
 
 
 def lines_panel(

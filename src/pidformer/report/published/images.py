@@ -1,4 +1,4 @@
-"""Classification: accuracy clean and under threats, out of distribution, and inside."""
+"""What is measured of a classifier: accuracy clean and under threats, outside, and inside."""
 
 from __future__ import annotations
 
@@ -10,93 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from pidformer.report.looks import layers
-from pidformer.report.published.course import control_section
-from pidformer.report.published.margin import stability_words
-from pidformer.report.published.numbers import (
-    Compared,
-    Metric,
-    compare_all,
-    compare_pairs,
-    findings,
-    over_items,
-    primary_words,
-)
-from pidformer.report.published.section import Section
+from pidformer.report.published.numbers import Metric, over_items
 from pidformer.report.published.shrink import corruption_hits
-from pidformer.report.published.studies import PublishedRun, Study
-from pidformer.report.published.tables import by_seed, by_variant, differences_by_variant
+from pidformer.report.published.studies import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
-from pidformer.studies import load_study, shipped_studies
 
-CONFIRMING = 10
-"""Seeds from here on were not used to find anything."""
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
 _OUTSIDE = ("ood", "imagenet-o")
-
-
-def classification_sections(study: Study) -> list[Section]:
-    """Results (in two where a registered study kept some seeds for confirming), then control."""
-    kept = [run for run in study.runs if run.seed >= CONFIRMING]
-    if not kept or study.name not in shipped_studies():
-        return [_section(study, "", None), *control_section(study)]
-    looked = [run for run in study.runs if run.seed < CONFIRMING]
-    found = [_section(study.only(kept), "Confirmed", 1)]
-    if looked:
-        found.append(_section(study.only(looked), "Searched", 0))
-    return found + control_section(study)
-
-
-_PARTS = {
-    1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set: neither "
-    "was used to choose a row.",
-    0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
-    None: "All images of the validation set.",
-}
-
-
-def _section(study: Study, name: str, part: int | None) -> Section:
-    metrics = classification_metrics(study.runs, part)
-    compared = compare_all(study, metrics)
-    words = [
-        f"{_PARTS[part]} Accuracy in per cent, of corruptions the mean over their rows; AUPR: how "
-        "well low confidence tells images of no class, over all images; similarity: mean cosine "
-        "between the tokens of an image after the last layer; control's size: its root mean square "
-        "over that of the attention's output, mean over the layers in which it acts, trained and "
-        "(at first) before the first step. Rows on a sample of images take all of it."
-    ]
-    threats = _threats(study.runs)
-    body = [*words, by_variant(study, metrics)]
-    if compared:
-        body += ["Paired differences:", differences_by_variant(compared, metrics)]
-    said = findings(compared)
-    if part == 1:
-        more, first = _registered(study, metrics, compared)
-        body, said = body + more, first + said
-    margin = stability_words(study, compared)
-    body += [margin] if margin else []
-    body += ["By seed:", by_seed(study, metrics)] if part is None else []
-    return Section(
-        title=name,
-        body=body + ([threats] if threats else []),
-        findings=said,
-        compared=compared,
-    )
-
-
-def _registered(
-    study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]
-) -> tuple[list[str], list[str]]:
-    """The contrasts and the primary comparisons that were fixed before: text and findings."""
-    plan = load_study(study.name)
-    contrasts = compare_pairs(study, plan.contrasts, metrics)
-    more = []
-    if contrasts:
-        more = ["Other differences that were asked for:"]
-        more.append(differences_by_variant(contrasts, metrics))
-    first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
-    return more, [primary_words(first)] if len(first) > 1 else []
 
 
 class Key(NamedTuple):
@@ -194,7 +116,7 @@ def _aupr(record: Record) -> float:
     return record.metrics["aupr"]
 
 
-def _threats(runs: Sequence[PublishedRun]) -> str:
+def threats_text(runs: Sequence[PublishedRun]) -> str:
     """What the rows mean, from their records."""
     keys = dict.fromkeys(_key(r) for run in runs for r in run.all("robustness"))
     found = dict.fromkeys(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +13,8 @@ from typing import Any
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.panels import Panel, save_panels
+from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.draw import differences_panel
-from pidformer.report.published.images import classification_sections
 from pidformer.report.published.numbers import NONE
 from pidformer.report.published.section import Section
 from pidformer.report.published.segments import segmentation_sections
@@ -95,6 +96,10 @@ def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Wr
     command = shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
     text, pictures = results_page(studies, command)
     figures = []
+    for study in studies:  # pictures of an earlier page, which may have had more
+        for path in (out / IMAGES).glob(f"{glob.escape(study.name)}-[0-9]*.png"):
+            if path.stem not in pictures:
+                path.unlink()
     for name, panels in pictures.items():
         path = out / IMAGES / f"{name}.png"
         save_panels(panels, path, columns=2)
@@ -161,7 +166,7 @@ def _what_was_trained(study: Study) -> str:
     """From the recipes: what all runs share, and how long one takes."""
     first = study.runs[0]
     recipe = first.recipe
-    model, data, schedule = recipe["model"], recipe["data"], recipe["schedule"]
+    model, data = recipe["model"], recipe["data"]
     options = ", ".join(f"{key} {value}" for key, value in model.get("options", {}).items())
     sizes = [run.header.metrics.get("parameters") for run in study.runs]
     known = [size for size in sizes if size]
@@ -200,9 +205,9 @@ def _time(study: Study) -> str:
             seconds.setdefault(_length(run), []).append(spent)
     if not seconds:
         return f"Machine: {where}."
-    spreads = []
-    for (number, unit), spent in sorted(seconds.items()):
-        low, high = f"{min(spent):.0f}", f"{max(spent):.0f}"
+    spreads: list[str] = []
+    for (number, unit), took in sorted(seconds.items()):
+        low, high = f"{min(took):.0f}", f"{max(took):.0f}"
         of = f" ({number} {unit})" if len(seconds) > 1 else ""
         spreads.append((low if low == high else f"{low} to {high}") + f" s{of}")
     return (

@@ -1,0 +1,108 @@
+"""The page's parts on classifiers: all rows of a study, or a registered one, group by group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pidformer.report.published.course import control_section
+from pidformer.report.published.images import classification_metrics, threats_text
+from pidformer.report.published.length import length_section
+from pidformer.report.published.numbers import (
+    Compared,
+    compare_all,
+    compare_pairs,
+    findings,
+    primary_words,
+)
+from pidformer.report.published.predict import prediction_section
+from pidformer.report.published.section import Section
+from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.tables import by_seed, by_variant, differences_by_variant
+from pidformer.studies import StudyPlan, load_study, shipped_studies
+
+CONFIRMING = 10
+"""Seeds from here on were not used to find anything."""
+_PARTS = {
+    1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set: neither "
+    "was used to choose a row.",
+    0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
+    None: "All images of the validation set.",
+}
+_COLUMNS = (
+    "Accuracy in per cent, of corruptions the mean over their rows; AUPR: how well low confidence "
+    "tells images of no class, over all images; similarity: mean cosine between the tokens of an "
+    "image after the last layer; control's size: its root mean square over that of the attention's "
+    "output, mean over the layers in which it acts, trained and (at first) before the first step. "
+    "Rows on a sample of images take all of it."
+)
+
+
+def classification_sections(study: Study) -> list[Section]:
+    """One table, or of a registered study a table for each group, and what explains them."""
+    kept = [run for run in study.runs if run.seed >= CONFIRMING]
+    if not kept or study.name not in shipped_studies():
+        return [_section(study, "", None), *control_section(study)]
+    looked = [run for run in study.runs if run.seed < CONFIRMING]
+    found = _confirmed(study.only(kept), load_study(study.name))
+    if looked:
+        found.append(_section(study.only(looked), "Searched", 0))
+    return found + control_section(study)
+
+
+def _section(study: Study, name: str, part: int | None) -> Section:
+    metrics = classification_metrics(study.runs, part)
+    compared = compare_all(study, metrics)
+    body = [f"{_PARTS[part]} {_COLUMNS}", by_variant(study, metrics)]
+    if compared:
+        body += ["Paired differences:", differences_by_variant(compared, metrics)]
+    body += ["By seed:", by_seed(study, metrics)] if part is None else []
+    return Section(
+        title=name,
+        body=body + _threats(study.runs),
+        findings=findings(compared),
+        compared=compared,
+    )
+
+
+def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
+    """The primary comparisons, the groups in the order of the plan, and what explains them."""
+    compared = compare_all(study, classification_metrics(study.runs, 1))
+    first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
+    found = [
+        Section(
+            title="Confirmed",
+            body=[f"{_PARTS[1]} {_COLUMNS}", *_threats(study.runs)],
+            findings=[primary_words(first)] if len(first) > 1 else [],
+        )
+    ]
+    groups = {row.name: row.group for row in plan.rows}
+    for group in (*plan.groups, None):
+        names = [v.name for v in study.variants if groups.get(v.name) == group]
+        if names:
+            found.append(_group(study, plan, group, names, compared))
+    return [*found, *length_section(study, compared), *prediction_section(study, compared)]
+
+
+def _group(
+    study: Study, plan: StudyPlan, group: str | None, names: Sequence[str], all_: Sequence[Compared]
+) -> Section:
+    """Rows of a group with their twins, which may be another group's."""
+    compared = [one for one in all_ if one.variant in names]
+    shown = {*names, *(one.twin for one in compared)}
+    own = study.only([run for run in study.runs if run.variant in shown])
+    metrics = classification_metrics(own.runs, 1)
+    body = [by_variant(own, metrics)]
+    if compared:
+        body += ["Paired differences:", differences_by_variant(compared, metrics)]
+    asked = [pair for pair in plan.contrasts if pair[0] in names]
+    contrasts = compare_pairs(study, asked, metrics)
+    if contrasts:
+        body += ["Other differences that were asked for:"]
+        body.append(differences_by_variant(contrasts, metrics))
+    title = f"`{group}`: {plan.about[group]}" if group else "Rows that are not registered"
+    return Section(title=title, body=body, findings=findings(compared), compared=compared)
+
+
+def _threats(runs: Sequence[PublishedRun]) -> list[str]:
+    text = threats_text(runs)
+    return [text] if text else []

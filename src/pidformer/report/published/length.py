@@ -1,0 +1,95 @@
+"""Does control train faster, or better? The same network, trained for different lengths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from pidformer.report.panels import Panel
+from pidformer.report.published.draw import Point, points_panel
+from pidformer.report.published.images import classification_metrics
+from pidformer.report.published.numbers import NONE, Compared, Metric
+from pidformer.report.published.section import Section
+from pidformer.report.published.studies import Study, Variant
+from pidformer.report.published.tables import table
+
+_METRICS = ("Clean", "PGD")
+_WORDS = (
+    "Rows that differ in the length of their training alone (epochs, and the warmup that goes with "
+    "them), each against the softmax row of the same length."
+)
+
+
+def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
+    """Differences to softmax, and accuracy itself, over epochs; nothing where there is one length.
+
+    A point of accuracy is the mean over all seeds of that length.
+    """
+    lines: dict[str, list[Variant]] = {}
+    for variant in study.variants:
+        lines.setdefault(_kind(variant), []).append(variant)
+    series = [sorted(own, key=_epochs) for own in lines.values()]
+    series = [own for own in series if len({_epochs(v) for v in own}) > 1]
+    if not any(not own[0].is_plain for own in series):
+        return []
+    by_name = {(one.variant, one.metric.title): one for one in compared}
+    rows = []
+    for variant in (v for own in series for v in own if not v.is_plain):
+        cells = [by_name.get((variant.name, title)) for title in _METRICS]
+        seeds = ", ".join(map(str, variant.seeds))
+        texts = [one.text if one is not None else NONE for one in cells]
+        rows.append([variant.name, str(_epochs(variant)), seeds, *texts])
+    heads = ["", "epochs", "seeds", *(f"{title}, less softmax" for title in _METRICS)]
+    panels = []
+    metrics = {m.title: m for m in classification_metrics(study.runs, 1)}
+    for title in (title for title in _METRICS if title in metrics):
+        panels += [_accuracy(series, metrics[title]), _differences(series, by_name, title)]
+    body = [_WORDS, table(heads, rows)]
+    return [Section(title="Length of training", body=body, panels=panels)]
+
+
+def _kind(variant: Variant) -> str:
+    """What rows that differ in length alone have in common."""
+    recipe = variant.runs[0].recipe
+    schedule = recipe.get("schedule", {})
+    shared = {key: recipe.get(key) for key in ("model", "data", "optim")}
+    shared["schedule"] = {k: v for k, v in schedule.items() if "epochs" not in k and k != "steps"}
+    return json.dumps(shared, sort_keys=True, default=str)
+
+
+def _epochs(variant: Variant) -> int:
+    return int(variant.runs[0].recipe.get("schedule", {}).get("epochs") or 0)
+
+
+def _name(own: Sequence[Variant]) -> str:
+    """That of the longest training."""
+    return own[-1].name
+
+
+def _accuracy(series: Sequence[Sequence[Variant]], metric: Metric) -> tuple[Panel, str]:
+    lines = {}
+    for own in series:
+        found: dict[int, list[float]] = {}
+        for variant in own:
+            records = [r for run in variant.runs if (r := metric.find(run)) is not None]
+            found.setdefault(_epochs(variant), []).extend(map(metric.read, records))
+        points = [Point(x, sum(y) / len(y)) for x, y in sorted(found.items()) if y]
+        lines[_name(own)] = points
+    plain = [own[0].is_plain for own in series]
+    panel = points_panel(lines, metric.title, "epochs", "per cent", is_plain=plain, is_line=True)
+    return panel, f"{metric.title} over epochs"
+
+
+def _differences(
+    series: Sequence[Sequence[Variant]], by_name: dict[tuple[str, str], Compared], title: str
+) -> tuple[Panel, str]:
+    lines = {}
+    for own in (own for own in series if not own[0].is_plain):
+        known = [(v, one) for v in own if (one := by_name.get((v.name, title))) is not None]
+        lines[_name(own)] = [
+            Point(_epochs(v), one.found.mean, one.found.low, one.found.high) for v, one in known
+        ]
+    plain = [False] * len(lines)
+    words = f"{title}, less softmax"
+    panel = points_panel(lines, words, "epochs", "points", is_plain=plain, is_line=True)
+    return panel, f"{words}, over epochs with 95 % intervals"
