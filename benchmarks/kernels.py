@@ -328,13 +328,12 @@ FORWARD_TILES = tuple(
     )
 )
 BACKWARD_TILES = tuple(
-    Tiles(rows=rows, keys=256, warps=warps, stages=stages, turned=turned, lean=lean, ahead=ahead)
-    for rows, warps, stages, turned, lean, ahead in (
-        *itertools.product((16, 32), (8,), (1, 2), (True, False), (False,), (False,)),
-        *itertools.product((64,), (8,), (1, 2), (True,), (False,), (False,)),
-        *itertools.product((32, 64), (16,), (1,), (True, False), (False,), (False,)),
-        *itertools.product((32,), (8, 16), (2,), (True,), (True,), (False, True)),
-        *((32, 8, 2, True, False, True), (32, 16, 1, True, True, True)),
+    Tiles(rows=rows, keys=256, warps=warps, stages=stages, turned=turned, lean=lean)
+    for rows, warps, stages, turned, lean in (
+        *itertools.product((16, 32), (8,), (1, 2), (True, False), (False,)),
+        *itertools.product((64,), (8,), (1, 2), (True,), (False,)),
+        *itertools.product((32, 64), (16,), (1,), (True, False), (False,)),
+        *itertools.product((32,), (8, 16), (1, 2), (True,), (True,)),
     )
 )
 # One token more than a power of two.
@@ -348,15 +347,11 @@ FORWARD_TILES_65 = tuple(
     )
 )
 BACKWARD_TILES_65 = tuple(
-    Tiles(rows=rows, keys=keys, tail=tail, warps=warps, stages=stages, lean=lean, ahead=ahead)
-    for keys, tail, rows, warps, stages, lean, ahead in (
-        *itertools.product((64,), (16,), (16, 32), (4,), (1, 2), (True,), (False, True)),
-        *((64, 16, 64, 4, 1, True, True), (64, 16, 16, 4, 1, False, True)),
-        *((64, 16, 16, 2, 1, True, True), (64, 16, 32, 8, 1, True, True)),
-        *itertools.product((128,), (0,), (32,), (8,), (2,), (False,), (False, True)),
-        *itertools.product((128,), (0,), (16,), (8,), (1, 2), (True,), (True,)),
-        *itertools.product((128,), (0,), (32,), (4,), (1, 2), (True,), (True,)),
-        (128, 0, 16, 8, 2, True, False),
+    Tiles(rows=rows, keys=keys, tail=tail, warps=warps, stages=stages, lean=lean)
+    for keys, tail, rows, warps, stages, lean in (
+        *itertools.product((64,), (16,), (16, 32, 64), (4,), (1, 2), (True,)),
+        *((64, 16, 16, 4, 1, False), (64, 16, 16, 2, 1, True), (64, 16, 32, 8, 1, True)),
+        *itertools.product((128,), (0,), (16, 32), (8,), (1, 2), (False, True)),
     )
 )
 

@@ -13,8 +13,8 @@ WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains
 FIRST = {"gains", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
-ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False, "AHEAD": False}
-WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True, "AHEAD": True}
+ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
+WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}
 TILES = (
     (epilogue_kernels.control_forward, {"BLOCK": 32}),
     (epilogue_kernels.control_backward, {"BLOCK": 32}),

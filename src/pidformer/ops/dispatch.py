@@ -70,8 +70,7 @@ class Tiles:
     registers a thread where attention takes 128, and halve what runs at a time.
 
     Of the backward only: `tail`, keys of a second, smaller tile; `turned`, dq is made transposed;
-    `lean`, a step computes its addresses anew instead of keeping them in registers; `ahead`, a
-    program first brings all that it will read into the cache.
+    `lean`, a step computes its addresses anew instead of keeping them in registers.
     """
 
     rows: int
@@ -82,7 +81,6 @@ class Tiles:
     turned: bool = True
     tail: int = 0
     lean: bool = False
-    ahead: bool = False
 
 
 def forward_tiles(tokens: int, dim: int) -> Tiles:
@@ -103,9 +101,7 @@ def backward_tiles(tokens: int, dim: int) -> Tiles:
     is_large = keys * dim >= 128 * 64
     if is_large and tail <= 32 and dim < 128:
         stages = 1 if keys // 2 + tail <= 80 else 2  # a second one would cost the third program
-        return Tiles(
-            rows=16, keys=keys // 2, tail=tail, warps=4, stages=stages, lean=True, ahead=True
-        )
+        return Tiles(rows=16, keys=keys // 2, tail=tail, warps=4, stages=stages, lean=True)
     # Turned, dq of 128 dims came out wrong on an H200 (Triton 3.6); as it is, it is right.
     return Tiles(
         rows=min(32, keys), keys=keys, warps=8 if is_large else 4, stages=2, turned=dim < 128

@@ -288,7 +288,7 @@ def short_backward(
             scale * math.log2(math.e), tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
             BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=tiles.tail,
-            TURNED=tiles.turned, LEAN=tiles.lean, AHEAD=tiles.ahead,
+            TURNED=tiles.turned, LEAN=tiles.lean,
             CAUSAL=is_causal, PRECISION="ieee",
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip

@@ -168,14 +168,6 @@ def _weights(
 
 
 @triton.jit
-def _fetch(base, stride, tokens, D: tl.constexpr, BLOCK_D: tl.constexpr, ROWS: tl.constexpr):
-    """Brings rows from memory into the L2 cache, 16 numbers a load; volatile, or it is dropped."""
-    row = tl.arange(0, ROWS)[:, None]
-    column = 16 * tl.arange(0, BLOCK_D // 16)[None, :]
-    tl.load(base + row * stride + column, mask=(row < tokens) & (column < D), volatile=True)
-
-
-@triton.jit
 def _store_keys(
     dk, dv, d_packed, grad_value, keys, columns, width, first, heads, head, tokens, scale,
     D: tl.constexpr,
@@ -197,7 +189,7 @@ def short_backward(
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_TAIL: tl.constexpr,
-    TURNED: tl.constexpr, LEAN: tl.constexpr, AHEAD: tl.constexpr,
+    TURNED: tl.constexpr, LEAN: tl.constexpr,
     CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A program has one value head, all its keys, and walks over the queries.
@@ -208,7 +200,6 @@ def short_backward(
     Scores are kept transposed, keys by queries: then P and dS are left operands as they stand. The
     tail, too small for that, is the other way round, and its dk and dv are dims by keys.
     LEAN: a step computes its addresses anew, which leaves registers for more programs at a time.
-    AHEAD: a program first asks for all that it will read, instead of waiting for it step by step.
     d_packed is (B, N, H + 2 Hkv, D): dq, dk, dv.
     """
     tl.static_assert(BLOCK_TAIL == 0 or TURNED, "a tail needs dq made transposed")
@@ -222,11 +213,8 @@ def short_backward(
     k += batch * k_b + head * k_h
     v += batch * v_b + head * v_h
     d_packed += batch * tokens * width
-    ROWS: tl.constexpr = BLOCK_N if BLOCK_TAIL == 0 else 2 * BLOCK_N  # a power of two
     if grad_value is not None:
         grad_value += batch * tokens * heads * D
-        if AHEAD:
-            _fetch(grad_value + head * D, heads * D, tokens, D, BLOCK_D, ROWS)
     PARTIAL: tl.constexpr = BLOCK_TAIL == 0
     keys = tl.arange(0, BLOCK_N)
     columns = tl.arange(0, BLOCK_D)
@@ -246,9 +234,6 @@ def short_backward(
         q_head = q + batch * q_b + query_head * q_h
         g_head = grad + (batch * tokens * query_heads + query_head) * D
         lse_head = lse + (batch * query_heads + query_head) * tokens
-        if AHEAD:
-            _fetch(q_head, q_n, tokens, D, BLOCK_D, ROWS)
-            _fetch(g_head, query_heads * D, tokens, D, BLOCK_D, ROWS)
         for start in tl.range(0, tokens, BLOCK_M, disable_licm=LEAN):
             rows = start + tl.arange(0, BLOCK_M)
             query = _load_rows(q_head, rows, columns, q_n, tokens, True, D, BLOCK_D)
