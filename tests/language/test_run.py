@@ -20,8 +20,9 @@ from pidformer.models.causal_lm import PIDformerForCausalLM
 from pidformer.report.hub import export_language, fast_tokenizer
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.loop import Trainer
+from pidformer.training.place import Place
 from pidformer.training.run import train
-from pidformer.training.tasks import Place, build_task
+from pidformer.training.tasks import build_task
 from tests.language.tiny import tiny_language
 
 ROOT = Path(__file__).parents[2]

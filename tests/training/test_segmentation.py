@@ -18,7 +18,7 @@ from pidformer.data import Batch
 from pidformer.errors import InputError
 from pidformer.models.segmenter import Segmenter
 from pidformer.training import load_recipe
-from pidformer.training.loop import Trainer
+from pidformer.training.loop import Trainer, equal_parts
 from pidformer.training.recipe import ScheduleRecipe, difference, recipe_from
 from pidformer.training.run import train
 from pidformer.training.schedule import learning_rate
@@ -126,7 +126,7 @@ def test_parts_of_a_batch_have_its_loss(data):
     images, targets = torch.rand(4, 3, 16, 16), torch.randint(4, (4, 16, 16))
     targets[:, :3] = 255
     batch = Batch(images, targets)
-    parts = task.split(batch, 2)
+    parts = equal_parts(batch, 2)
     assert [len(part.images) for part in parts] == [2, 2]
     total = sum(task.loss(model, part) for part in parts) / 2
     torch.testing.assert_close(total, task.loss(model, batch))

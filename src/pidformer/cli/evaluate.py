@@ -93,7 +93,7 @@ def evaluate(
     pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
     from pidformer.report.curve import curve_figure
-    from pidformer.report.other_tasks import evaluate_other, other_data, other_table, shared_task
+    from pidformer.report.other_tasks import evaluate_other, other_data, scores_table, shared_task
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.robustness.compare import group_runs
     from pidformer.robustness.run import evaluate_models
@@ -120,7 +120,7 @@ def evaluate(
         if as_json:
             typer.echo(json.dumps(other_data(task, scores)))
         else:
-            tables().print(other_table(task, scores))
+            tables().print(scores_table(task, scores))
         return
     attacks = [] if curve is None else [name.strip().lower() for name in curve.split(",")]
     found = evaluate_models(

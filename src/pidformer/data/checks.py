@@ -19,6 +19,16 @@ def check_counts(**counts: int) -> None:
             raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
 
 
+def check_start(epoch: int, start_step: int, steps_per_epoch: int) -> None:
+    """Where an epoch is to begin must be inside it, or at its end."""
+    check_counts(epoch=epoch, start_step=start_step)
+    if start_step > steps_per_epoch:
+        raise InputError(
+            f"start_step must be at most the {steps_per_epoch} steps of an epoch, got "
+            f"{start_step}; is the checkpoint from another batch size?"
+        )
+
+
 def check_rank(rank: int, world_size: int) -> None:
     check_counts(rank=rank, world_size=world_size)
     if rank >= world_size:

@@ -23,6 +23,7 @@ from pidformer.data.checks import (
     check_counts,
     check_rank,
     check_resident,
+    check_start,
     check_training_set,
 )
 from pidformer.data.corrupt import CorruptTally
@@ -121,12 +122,7 @@ class TrainImages:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from `start_step` on."""
-        check_counts(epoch=epoch, start_step=start_step)
-        if start_step > self.steps_per_epoch:
-            raise InputError(
-                f"start_step must be at most the {self.steps_per_epoch} steps of an epoch, "
-                f"got {start_step}; is the checkpoint from another batch size?"
-            )
+        check_start(epoch, start_step, self.steps_per_epoch)
         return self._batches(epoch, start_step)
 
     def _batches(self, epoch: int, start_step: int) -> Iterator[Batch]:

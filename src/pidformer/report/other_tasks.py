@@ -97,7 +97,7 @@ def other_data(task: str, found: Found) -> dict[str, Any]:
     return {"task": task, "runs": runs}
 
 
-def other_table(task: str, found: Found) -> Table:
+def scores_table(task: str, found: Found) -> Table:
     """A line for each run and row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("run")

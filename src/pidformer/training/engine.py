@@ -21,8 +21,8 @@ from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
 from pidformer.errors import InputError
+from pidformer.training.place import Place
 from pidformer.training.recipe import TrainRecipe
-from pidformer.training.tasks import Place
 
 BLOCK = "PIDBlock"
 _ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -16,8 +16,8 @@ from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokeni
 from pidformer.errors import InputError
 from pidformer.models.language.build import build_language_model
 from pidformer.training.perplexity import window_nll
+from pidformer.training.place import Place
 from pidformer.training.recipe import Recipe, TextRecipe
-from pidformer.training.tasks import Place
 
 EVAL_TOKENS = 16384
 """Tokens in a batch of an evaluation during training."""
@@ -78,10 +78,6 @@ class Language:
             world_size=place.world_size,
             device=place.device,
         )
-
-    def split(self, batch: TextBatch, parts: int) -> list[TextBatch]:
-        chunks = zip(batch.inputs.chunk(parts), batch.targets.chunk(parts), strict=True)
-        return [TextBatch(inputs, targets) for inputs, targets in chunks]
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
         return model(input_ids=batch.inputs, targets=batch.targets).loss

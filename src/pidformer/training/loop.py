@@ -188,7 +188,7 @@ class Trainer:
         _seed_everything(recipe.seed, self.step, engine.place.rank)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        parts = self.task.split(batch, recipe.train.accumulate)
+        parts = equal_parts(batch, recipe.train.accumulate)
         total = torch.zeros((), device=engine.place.device)
         for index, part in enumerate(parts):
             with engine.accumulating(self.model, is_last=index == len(parts) - 1):
@@ -354,6 +354,12 @@ def build_optimizer(
     return torch.optim.AdamW(
         groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
     )
+
+
+def equal_parts(batch: Any, count: int) -> list[Any]:
+    """A batch, a named tuple of tensors, in equal parts for gradient accumulation."""
+    chunks = zip(*(tensor.chunk(count) for tensor in batch), strict=True)
+    return [type(batch)(*chunk) for chunk in chunks]
 
 
 def _seed_everything(seed: int, step: int, rank: int) -> None:

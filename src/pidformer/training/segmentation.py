@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +29,8 @@ from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
 from pidformer.subjects import fingerprint
+from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
-
-if TYPE_CHECKING:
-    from pidformer.training.tasks import Place
 
 
 class Segmentation:
@@ -105,16 +103,8 @@ class Segmentation:
             augment=self.own.augment,
             mean=data.mean,
             seed=self.recipe.seed,
-            rank=place.rank,
-            world_size=place.world_size,
-            device=place.device,
-            num_workers=data.workers,
-            corrupt_limit=data.corrupt_limit,
+            **loading(self.recipe, place),
         )
-
-    def split(self, batch: Batch, parts: int) -> list[Batch]:
-        chunks = zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)
-        return [Batch(images, targets) for images, targets in chunks]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over labelled pixels of a batch (of one process, as DDP has it)."""
@@ -129,11 +119,7 @@ class Segmentation:
             self._eval = EvalSegments(
                 self.val_source,
                 batch_size=max(1, data.batch_size // place.world_size),
-                rank=place.rank,
-                world_size=place.world_size,
-                device=place.device,
-                num_workers=data.workers,
-                corrupt_limit=data.corrupt_limit,
+                **loading(self.recipe, place),
             )
         window = data.image_size
         sliding = Sliding(scale=self.own.scale, window=window, stride=window)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,19 +16,12 @@ from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_i
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.statistics import percentage
+from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
 from pidformer.training.segmentation import Segmentation
 
 LOOKED_AT = 64
 """Validation images on which the size of the control is measured."""
-
-
-class Place(NamedTuple):
-    """Where a process stands."""
-
-    rank: int
-    world_size: int
-    device: torch.device
 
 
 class TrainData(Protocol):
@@ -55,10 +48,6 @@ class Task(Protocol):
         ...
 
     def train_data(self, place: Place) -> TrainData: ...
-
-    def split(self, batch: Any, parts: int) -> list[Any]:
-        """A batch in `parts` equal parts, for gradient accumulation."""
-        ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
@@ -119,16 +108,8 @@ class Classification:
             mean=data.mean,
             std=data.std,
             seed=self.recipe.seed,
-            rank=place.rank,
-            world_size=place.world_size,
-            device=place.device,
-            num_workers=data.workers,
-            corrupt_limit=data.corrupt_limit,
+            **loading(self.recipe, place),
         )
-
-    def split(self, batch: Batch, parts: int) -> list[Batch]:
-        chunks = zip(batch.images.chunk(parts), batch.targets.chunk(parts), strict=True)
-        return [Batch(images, targets) for images, targets in chunks]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         return F.cross_entropy(model(self._normalised(batch.images)).float(), batch.targets)
@@ -142,11 +123,7 @@ class Classification:
                 image_size=data.image_size,
                 batch_size=max(1, min(data.batch_size // place.world_size, 512)),
                 crop_ratio=data.crop_ratio,
-                rank=place.rank,
-                world_size=place.world_size,
-                device=place.device,
-                num_workers=data.workers,
-                corrupt_limit=data.corrupt_limit,
+                **loading(self.recipe, place),
             )
         totals = torch.zeros(4, dtype=torch.float64, device=place.device)
         for images, labels in self._eval_images:

@@ -19,6 +19,7 @@ from pidformer.data.checks import (
     check_counts,
     check_rank,
     check_resident,
+    check_start,
 )
 from pidformer.data.corrupt import CorruptTally, first_readable
 from pidformer.data.loaders import Batch
@@ -108,12 +109,7 @@ class TrainSegments:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from `start_step` on."""
-        check_counts(epoch=epoch, start_step=start_step)
-        if start_step > self.steps_per_epoch:
-            raise InputError(
-                f"start_step must be at most the {self.steps_per_epoch} steps of an epoch, "
-                f"got {start_step}; is the checkpoint from another batch size?"
-            )
+        check_start(epoch, start_step, self.steps_per_epoch)
         if self._kept is not None:
             return self._resident_batches(self._kept, epoch, start_step)
         return self._streamed_batches(epoch, start_step)

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.checks import Resident, check_counts, check_rank, check_resident
+from pidformer.data.checks import (
+    Resident,
+    check_counts,
+    check_rank,
+    check_resident,
+    check_start,
+)
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.storage import fits_in_memory
 from pidformer.devices import as_device
@@ -76,12 +82,7 @@ class TextStreams:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[TextBatch]:
         """The batches of an epoch, from `start_step` on."""
-        check_counts(epoch=epoch, start_step=start_step)
-        if start_step > self.steps_per_epoch:
-            raise InputError(
-                f"start_step must be at most the {self.steps_per_epoch} steps of an epoch, got "
-                f"{start_step}; is the checkpoint from another batch size?"
-            )
+        check_start(epoch, start_step, self.steps_per_epoch)
         offset = 0
         if self.shift:
             offset = int(numbers(self.seed, Purpose.ORDER, epoch).integers(self.length))
