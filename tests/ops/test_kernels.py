@@ -123,6 +123,48 @@ def test_outputs_and_gradients_match_definition_1(way, case):
             assert a.norm() < 1e-2
 
 
+ZEROS = {
+    "p": ["0.6,0,0,1"],
+    "pd": ["0.6,0,0.2,0.5"],
+    "pi": ["0.4,0.3,0,0.5"],
+    "i, then p": ["0,0.3,0,1", "0.6,0,0,1"],
+    "p, then pid": ["0.6,0,0,1", "0.6,0,0,1", "0.4,0.3,0.2,0.5"],
+    "d, then p": ["0,0,0.2,1", "0.6,0,0,1"],
+}
+
+
+@pytest.mark.parametrize("way", ["short", "epilogue"])
+@pytest.mark.parametrize("with_state", [False, True])
+@pytest.mark.parametrize("case", ZEROS)
+def test_what_a_gain_of_zero_leaves_out_changes_nothing(way, with_state, case):
+    """Neither what is read less, nor what later layers and a loss on the state still need."""
+    gains = [PIDGains.parse(text) for text in ZEROS[case]]
+    dtype = torch.float16 if DEVICE == "cuda" else torch.float32
+    qkvs = [[x.to(dtype).double() for x in layer] for layer in layers(4, heads=2, dim=16, tokens=7)]
+    given, exact = placed(qkvs, dtype, True), [[x.requires_grad_() for x in y] for y in qkvs]
+
+    def run(inputs):
+        state, loss = None, 0
+        for layer, (q, k, v) in enumerate(inputs):
+            out, state = pid_attention(q, k, v, state, gains[min(layer, len(gains) - 1)])
+            loss = loss + (out.double() * weights[layer].to(out.device)).sum()
+        if with_state:
+            loss = loss + (state.integral.double() * weights[-1].to(out.device)).square().sum()
+            loss = loss + state.previous.double().square().sum()
+        return torch.autograd.grad(loss, [x for layer in inputs for x in layer])
+
+    torch.manual_seed(0)
+    weights = [torch.randn(qkvs[0][0].shape, dtype=torch.float64) for _ in range(5)]
+    with pytest.MonkeyPatch.context() as patch, kernels("triton"):
+        if way == "epilogue":
+            patch.setattr(dispatch, "LONGEST", 0)
+        found = run(given)
+    with kernels("torch"):
+        wanted = run(exact)
+    for a, b in zip(found, wanted, strict=True):
+        assert relative(a, b) < 2 * LIMIT[dtype]
+
+
 @pytest.mark.parametrize("way", ["short", "epilogue"])
 def test_heads_merge_without_a_copy(way):
     qkvs = placed(layers(2, heads=2, dim=16, dtype=torch.float64), torch.float16)

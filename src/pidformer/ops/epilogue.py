@@ -33,7 +33,7 @@ def control(out: Tensor, value: Tensor, state: PIDState, gains: Gains) -> tuple[
     """
     tensor, numbers = kernel_gains(gains, value.shape[1], value.device)
     integral = given_integral(state)
-    initial, previous = given_values(state)
+    initial, previous = given_values(state, gains)
     if not dispatch.needs_grad(out, value, initial, integral, previous, tensor):
         u, total = control_forward(out, value, initial, previous, integral, tensor, *numbers)
         return u, PIDState(initial, total, value)
@@ -64,9 +64,14 @@ def takes_gains(gains: Gains, heads: int) -> bool:
     )
 
 
-def given_values(state: PIDState) -> tuple[Tensor, Tensor | None]:
-    """v_0 and v_{l-1}; None for the second where both are one tensor, as at the second layer."""
-    return state.initial, None if state.previous is state.initial else state.previous
+def given_values(state: PIDState, gains: Gains) -> tuple[Tensor, Tensor | None]:
+    """v_0 and v_{l-1}; None for the second where v_0 will do.
+
+    That is at the second layer, where both are one tensor, and where no derivative reads it.
+    """
+    has_derivative = isinstance(gains.d, Tensor) or gains.d != 0
+    is_other = has_derivative and state.previous is not state.initial
+    return state.initial, state.previous if is_other else None
 
 
 def given_integral(state: PIDState) -> Tensor | None:
@@ -121,6 +126,8 @@ class _Control(torch.autograd.Function):
             grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, ctx.heads,
             *ctx.numbers,
         )  # fmt: skip
+        if passes_integral(gains, ctx.numbers[1]):
+            d_integral = grad_integral
         previous_grad = None if ctx.is_second else d_previous
         integral_grad = d_integral if ctx.needs_input_grad[4] else None
         state_grads = (d_initial, previous_grad, integral_grad)
@@ -194,19 +201,24 @@ def control_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, integral, v_0 and v_{l-1}; that of `out` is `grad` itself.
 
-    At the second layer v_{l-1} is v_0: one gradient for both, the last one is empty.
+    Where v_0 stood for v_{l-1} (`is_second`) there is one gradient for both, and the last one is
+    empty. So is that of the integral where it is not read (`passes_integral`): it is
+    `grad_integral` as it came.
     """
     from pidformer.ops import epilogue_kernels
 
     batch, heads, tokens, dim = grad.shape
-    made = _control_gradients(grad, grad_integral, is_second, kv_heads)
+    made = _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
+    value, integral, initial, previous = made
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
     grid = (batch * kv_heads * -(-tokens // tiles.rows),)
     with on_device(grad):
         dispatch.launched(epilogue_kernels.control_backward)[grid](
-            *grads, gains, *made[:3], None if is_second else made[3],
+            *grads, gains,
+            value, None if passes_integral(gains, i) else integral,
+            initial, None if is_second else previous,
             p, i, d, beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
@@ -228,17 +240,27 @@ def _(
     d: float,
     beta: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _control_gradients(grad, grad_integral, is_second, kv_heads)
+    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
+
+
+def passes_integral(gains: Tensor | None, i: float) -> bool:
+    """Whether the integral is carried on and not read: its gradient goes through as it is."""
+    return gains is None and i == 0
 
 
 def _control_gradients(
-    grad: Tensor, grad_integral: Tensor | None, is_second: bool, kv_heads: int
+    grad: Tensor,
+    grad_integral: Tensor | None,
+    gains: Tensor | None,
+    is_second: bool,
+    kv_heads: int,
+    i: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape = (grad.shape[0], kv_heads, *grad.shape[2:])
+    shape, nothing = (grad.shape[0], kv_heads, *grad.shape[2:]), (0, 0, 0, 0)
     kept = dispatch.sums_type(grad, grad_integral)
     value, initial = empty_rows(grad, shape), empty_rows(grad, shape)
-    previous = empty_rows(grad, (0, 0, 0, 0) if is_second else shape)
-    return value, empty_rows(grad, shape, kept), initial, previous
+    integral = empty_rows(grad, nothing if passes_integral(gains, i) else shape, kept)
+    return value, integral, initial, empty_rows(grad, nothing if is_second else shape)
 
 
 @dispatch.kernel_op("gain_gradient")

@@ -71,11 +71,13 @@ def store_state_gradients(
     """dS = G, dv_0 = g_v0 + beta (p g + G), dv_{l-1} = d g.
 
     g_v0 arrives from the layer above. Without d_previous v_{l-1} is v_0: one gradient for both.
+    Without d_integral i is 0, and G is g_S as it came.
     """
     total = i * grad
     if grad_integral is not None:
         total += tl.load(grad_integral + base + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(d_integral + base + at, total.to(d_integral.dtype.element_ty), mask=mask)
+    if d_integral is not None:
+        tl.store(d_integral + base + at, total.to(d_integral.dtype.element_ty), mask=mask)
     initial = beta * (p * grad + total)
     if grad_initial is not None:
         initial += tl.load(grad_initial + base + at, mask=mask, other=0.0).to(tl.float32)
