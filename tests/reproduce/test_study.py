@@ -61,6 +61,12 @@ def test_the_page_lists_every_row_with_its_seeds(shipped):
         assert re.sub(r"\s", "", ",".join(map(str, rows[0].seeds))) in line.replace(" ", "")
 
 
+def test_the_page_says_how_many_runs_there_are(shipped):
+    page = (ROOT / "docs" / "study.md").read_text()
+    runs = {(row.name, seed) for row in shipped.rows for seed in row.seeds}
+    assert f"all registered rows {len(runs)};" in page
+
+
 def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
     from pidformer.report.published.classification import CONFIRMING
 
@@ -68,7 +74,8 @@ def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
     for row in shipped.rows:
         seeds[row.group] |= {*row.seeds}
     assert min(min(own) for own in seeds.values()) >= CONFIRMING
-    # the runs that gave rise to the claims of `short` had seed 10
+    # the runs that gave rise to the claims of `short` had seed 10 and were seen on odd images
+    assert shipped.halves == dict.fromkeys(shipped.groups, 1) | {"short": 0}
     assert all(seeds["short"].isdisjoint(own) for group, own in seeds.items() if group != "short")
 
 
@@ -154,6 +161,7 @@ FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": 
         (FIELDS | {"groups": {"g": {"rows": {"a": {}}}}}, "group g has no `seeds`; it needs seeds"),
         (FIELDS | {"groups": {"g": GROUP | {"seeds": []}}}, "seeds of group g must be a list of"),
         (FIELDS | {"groups": {"g": GROUP | {"seeds": 3}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"groups": {"g": GROUP | {"images": "all"}}}, "of group g must be odd or even"),
         (FIELDS | {"groups": {"g": GROUP | {"rows": ["a"]}}}, "rows of group g must be"),
         (
             FIELDS | {"groups": {"g": GROUP | {"rows": {"a": {"gain": "1,0,0"}}}}},

@@ -9,6 +9,7 @@ contrasts: [[p_late, p_early]]             # differences asked for beside those 
 groups:
   place:
     about: where control acts              # for readers
+    images: odd                            # places of the images that report it: odd or even
     seeds: [10, 11, 12]
     set: [...]                             # for the runs of the group; `suites` as above
     depth: 24                              # layers, where it is not 12
@@ -37,7 +38,7 @@ from pidformer.errors import InputError, unknown
 SHIPPED = Path(__file__).parent
 _STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "groups")
 _ROW = ("gains", "learn", "act", "average", "set")
-_GROUP = ("about", "seeds", "set", "suites", "depth", "rows")
+_GROUP = ("about", "images", "seeds", "set", "suites", "depth", "rows")
 DEPTH = 12
 
 
@@ -67,6 +68,8 @@ class StudyPlan:
     """(row, other row): differences that are asked for beside those to softmax."""
     about: Mapping[str, str] = field(default_factory=dict)
     """What a group is for, in a few words."""
+    halves: Mapping[str | None, int] = field(default_factory=dict)
+    """The half of the images that reports a group: 1 those with odd places, 0 with even ones."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -120,6 +123,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
         primary=tuple((row, metric) for row in first["rows"] for metric in first["metrics"]),
         contrasts=tuple(pairs),
         about={group: str(own.get("about", "")) for group, own in fields["groups"].items()},
+        halves={group: _half(group, own) for group, own in fields["groups"].items()},
     )
 
 
@@ -136,6 +140,14 @@ def _check(what: str, given: Any, known: tuple[str, ...], needs: tuple[str, ...]
     for key in needs:
         if key not in given:
             raise InputError(f"{what} has no `{key}`; it needs {', '.join(needs)}")
+
+
+def _half(group: str, about: Mapping[str, Any]) -> int:
+    halves = {"odd": 1, "even": 0}
+    given = about.get("images", "odd")
+    if given not in halves:
+        raise InputError(f"images of group {group} must be odd or even, got {given!r}")
+    return halves[given]
 
 
 def _check_seeds(group: str, seeds: Any) -> None:

@@ -264,7 +264,9 @@ def test_of_two_twins_of_one_recipe_the_one_with_the_same_seeds_is_taken():
     assert twins["pid_b"].name == "softmax_b" and twins["softmax_b"] is None
 
 
-def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tmp_path):
+def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
+    tmp_path, monkeypatch
+):
     runs = classifiers(tmp_path / "runs", seeds=(0, 10))
     for run in runs:  # as if all images had been taken
         kept = []
@@ -286,6 +288,16 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(tm
     assert len(classification_sections(unregistered)) == 1
     first, confirmed, searched = classification_sections(study)
     assert (first.title, searched.title) == ("Confirmed", "Searched")
+    plan = load_study("tiny-imagenet-100")
+    other = replace(plan, halves=plan.halves | {"main": 0})
+    monkeypatch.setattr(classification, "load_study", lambda _: other)
+    even = classification_sections(study)[1]
+    assert even.body[0].startswith("On the other half of the images")
+    half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
+    assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
+    gain = outcomes([r for r in runs if r.name.endswith("seed10")], "pid", "clean")[0, 0::2]
+    wanted = f"{100 * (gain.mean() - half.mean()):+.2f} [".replace("-", "−")  # noqa: RUF001
+    assert cells(even.body[3], "pid less softmax")[1].startswith(wanted)
     late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")
     early = outcomes([r for r in runs if r.name.endswith("seed0")], "softmax", "clean")
     assert cells(confirmed.body[0], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"

@@ -23,11 +23,12 @@ from pidformer.studies import StudyPlan, load_study, shipped_studies
 CONFIRMING = 10
 """Seeds from here on were not used to find anything."""
 _PARTS = {
-    1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set: neither "
-    "was used to choose a row.",
+    1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set unless a "
+    "group says otherwise: neither was used to choose a row.",
     0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
     None: "All images of the validation set.",
 }
+_EVEN = "On the other half of the images (0, 2, 4, ...)."
 _COLUMNS = (
     "Accuracy in per cent, of corruptions the mean over their rows; AUPR: how well low confidence "
     "tells images of no class, over all images; similarity: mean cosine between the tokens of an "
@@ -66,7 +67,10 @@ def _section(study: Study, name: str, part: int | None) -> Section:
 
 def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     """The primary comparisons, the groups in the order of the plan, and what explains them."""
-    compared = compare_all(study, classification_metrics(study.runs, 1))
+    named = _by_group(study, plan)
+    compared: list[Compared] = []
+    for group, names in named.items():
+        compared += _compare(study, names, plan.halves.get(group, 1))
     first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
     found = [
         Section(
@@ -75,12 +79,24 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
             findings=[primary_words(first)] if len(first) > 1 else [],
         )
     ]
-    groups = {row.name: row.group for row in plan.rows}
-    for group in (*plan.groups, None):
-        names = [v.name for v in study.variants if groups.get(v.name) == group]
-        if names:
-            found.append(_group(study, plan, group, names, compared))
+    found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     return [*found, *length_section(study, compared), *prediction_section(study, compared)]
+
+
+def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:
+    """The variants of each group that has any, in the order of the plan; None: of no group."""
+    groups = {row.name: row.group for row in plan.rows}
+    found = {
+        group: [v.name for v in study.variants if groups.get(v.name) == group]
+        for group in (*plan.groups, None)
+    }
+    return {group: names for group, names in found.items() if names}
+
+
+def _compare(study: Study, names: Sequence[str], half: int) -> list[Compared]:
+    """The rows of a group with their twins, on the group's half of the images."""
+    own = study.only([run for run in study.runs if run.variant in names or run.is_plain])
+    return compare_all(own, classification_metrics(own.runs, half))
 
 
 def _group(
@@ -88,10 +104,11 @@ def _group(
 ) -> Section:
     """Rows of a group with their twins, which may be another group's."""
     compared = [one for one in all_ if one.variant in names]
+    half = plan.halves.get(group, 1)
     shown = {*names, *(one.twin for one in compared)}
     own = study.only([run for run in study.runs if run.variant in shown])
-    metrics = classification_metrics(own.runs, 1)
-    body = [by_variant(own, metrics)]
+    metrics = classification_metrics(own.runs, half)
+    body = [*([] if half else [_EVEN]), by_variant(own, metrics)]
     if compared:
         body += ["Paired differences:", differences_by_variant(compared, metrics)]
     asked = [pair for pair in plan.contrasts if pair[0] in names]
