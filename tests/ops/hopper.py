@@ -12,6 +12,7 @@ from pidformer.ops import epilogue_kernels, short_kernels
 WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
 FIRST = {"gains", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
+PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral", "grad_value"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
 ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
 WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}
@@ -54,6 +55,6 @@ def compiled(kernel, absent, options):
 
 if __name__ == "__main__":
     for kernel, options in TILES:
-        for absent in ({"gains"}, FIRST):
+        for absent in ({"gains"}, FIRST, PROPORTIONAL):
             assert "cubin" in compiled(kernel, absent, options).asm
             print(kernel.__name__, "without", *sorted(absent))
