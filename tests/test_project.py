@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"transformers", "accelerate", "gradio", "matplotlib", "plotly", "pandas", "tensorboard"}
+HEAVY |= {"scipy.stats", "scipy.optimize", "scipy.spatial"}
 
 
 def python(code: str, **options) -> str:

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import stats
 
 from pidformer.errors import InputError
 
@@ -25,7 +25,7 @@ def percentage(name: str, hits: int, total: int) -> dict[str, float]:
     >>> percentage("top1", 1, 2)["top1"]
     50.0
     """
-    found = stats.binomtest(hits, total).proportion_ci(method="wilson")
+    found = scipy.stats.binomtest(hits, total).proportion_ci(method="wilson")
     bounds = {f"{name}_low": 100 * float(found.low), f"{name}_high": 100 * float(found.high)}
     return {name: 100 * hits / total} | bounds
 
@@ -44,7 +44,7 @@ def mean_over_seeds(values: Sequence[float]) -> Mean:
     mean, count = float(np.mean(values)), len(values)
     if count < 2:
         return Mean(mean, math.nan, math.nan, count)
-    half = float(stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
+    half = float(scipy.stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
     return Mean(mean, mean - half, mean + half, count)
 
 
@@ -66,7 +66,7 @@ def mcnemar(first: Hits, second: Hits) -> float:
     only_first = int((first & ~second).sum())
     only_second = int((second & ~first).sum())
     discordant = only_first + only_second
-    return float(stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
+    return float(scipy.stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
 
 
 def paired_difference(
@@ -120,7 +120,7 @@ def _t_test(differences: NDArray[np.float64]) -> float:
         return math.nan
     if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
         return 1.0 if differences[0] == 0 else 0.0
-    return float(stats.ttest_1samp(differences, 0.0).pvalue)
+    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
 
 
 class Crossed(NamedTuple):
@@ -161,8 +161,8 @@ def crossed_mean(by_seed: Sequence[float], item_variance: float, items: int) -> 
     if total == 0:
         return Crossed(mean, mean, mean, 1.0 if mean == 0 else 0.0, count)
     freedom = total**2 / sum(variance**2 / own for variance, own in parts)
-    half = float(stats.t.ppf(0.975, freedom)) * math.sqrt(total)
-    p_value = float(2 * stats.t.sf(abs(mean) / math.sqrt(total), freedom))
+    half = float(scipy.stats.t.ppf(0.975, freedom)) * math.sqrt(total)
+    p_value = float(2 * scipy.stats.t.sf(abs(mean) / math.sqrt(total), freedom))
     return Crossed(mean, mean - half, mean + half, p_value, count)
 
 

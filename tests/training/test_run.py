@@ -313,7 +313,7 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path):
 @pytest.mark.slow
 def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
     command = [
-        *TWO, "digits/pid.yaml", f"model.options={OPTIONS}", "schedule.epochs=5",
+        *TWO, "digits/pid.yaml", f"model.options={OPTIONS}", "schedule.epochs=3",
         "train.parallel=fsdp", "train.ema=0.9", "train.checkpoint_steps=11",
         "train.log_steps=11", "--device", "cpu", "--out",
     ]  # fmt: skip

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
+import scipy
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 
 from pidformer.control.gains import Kind, PIDGains
 from pidformer.control.stability import SETTLED, check_range, settling_depth, spectral_radius
@@ -120,7 +120,7 @@ def _simplex(start: PIDGains, derivative: float, cost: Callable[[PIDGains], floa
 
     x = np.array([start.p, start.i] if has_integral else [start.p])
     for _ in range(2):
-        x = minimize(
+        x = scipy.optimize.minimize(
             lambda x: cost(build(x)),
             x,
             method="Nelder-Mead",

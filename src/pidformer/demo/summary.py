@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import hypot
 from typing import Any, Literal, NamedTuple
 
-from scipy.stats import binomtest
+import scipy
 
 from pidformer.results import Record
 
@@ -39,7 +39,7 @@ class Score(NamedTuple):
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval, in per cent."""
-        found = binomtest(self.correct, self.images).proportion_ci(method="wilson")
+        found = scipy.stats.binomtest(self.correct, self.images).proportion_ci(method="wilson")
         return 100 * float(found.low), 100 * float(found.high)
 
 

@@ -10,8 +10,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
-from scipy import stats
 
 from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
@@ -103,7 +103,7 @@ def row_text(number: float | None) -> str:
 
 
 def _correlation(what: str, twin: str, rows: Sequence[Predicted]) -> str:
-    rank = stats.spearmanr([r.known[what] for r in rows], [r.clean.found.mean for r in rows])
+    rank = scipy.stats.spearmanr([r.known[what] for r in rows], [r.clean.found.mean for r in rows])
     begin = f"{what} and the difference in Clean, {len(rows)} rows with {twin}: "
     if math.isnan(rank.statistic):
         return begin + "no rank correlation, the rows are level."

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 
 import numpy as np
+import scipy
 import torch
-from scipy.spatial import cKDTree
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -82,7 +82,7 @@ def _feathers(
     points, angle = rng.uniform(0, _SIDE, (count, 2)), rng.uniform(0, 2 * np.pi, count)
     pitch, shift = spacing * rng.uniform(0.6, 1.5, count), rng.uniform(0, 0.5, count)
     place = np.moveaxis(np.indices((_SIDE, _SIDE)) + warp, 0, -1)
-    distance, nearest = cKDTree(points, boxsize=_SIDE).query(place % _SIDE, k=2)
+    distance, nearest = scipy.spatial.cKDTree(points, boxsize=_SIDE).query(place % _SIDE, k=2)
     owner = nearest[..., 0]
     offset = (place - points[owner] + _SIDE / 2) % _SIDE - _SIDE / 2
     cos, sin = np.cos(angle)[owner], np.sin(angle)[owner]

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
+import scipy
 import torch
-from scipy.stats import poisson
 from torch import Tensor
 
 from pidformer.robustness.corruptions.draws import Draws
@@ -51,7 +51,7 @@ def impulse_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) 
 @lru_cache(maxsize=8)
 def _poisson_table(rate: float) -> np.ndarray:
     """Row v: floor(2^32 * P(Poisson(v / 255 * rate) <= k)) + (v << 32) for k = 0, 1, ..."""
-    largest = int(poisson.isf(2.0**-34, rate)) + 1
+    largest = int(scipy.stats.poisson.isf(2.0**-34, rate)) + 1
     levels = np.arange(_LEVELS)[:, None]
-    passed = poisson.cdf(np.arange(largest), levels / (_LEVELS - 1) * rate)
+    passed = scipy.stats.poisson.cdf(np.arange(largest), levels / (_LEVELS - 1) * rate)
     return (np.floor(passed * 2.0**32).astype(np.int64) + (levels << 32)).ravel()
