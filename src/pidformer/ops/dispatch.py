@@ -4,8 +4,8 @@
     with pf.ops.kernels("auto"): ...           for a block of code
 
 "torch" is SDPA and PyTorch's own elementwise kernels, on any device. "auto", the default, takes our
-kernels on CUDA devices where they are measured to be faster, silently: the control's epilogue on
-all of them, `short_attention` for the sizes below on Hopper, the one generation it was timed on.
+kernels on CUDA devices, silently: the control's epilogue, one pass, on all of them (timed on an
+H200 alone); `short_attention` on Hopper alone, for the sizes at which it was faster there.
 "triton" takes them wherever they can run, with one warning for each reason they cannot.
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim

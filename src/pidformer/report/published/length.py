@@ -16,7 +16,8 @@ from pidformer.report.published.tables import table
 _METRICS = ("Clean", "PGD")
 _WORDS = (
     "Rows that differ in the length of their training alone (epochs, and the warmup that goes with "
-    "them), each against the softmax row of the same length."
+    "them), each against the softmax row of the same length. Accuracy in the pictures is that of "
+    "the images with odd places."
 )
 
 
