@@ -31,8 +31,8 @@ def shipped():
 def test_every_row_of_the_study_is_a_recipe(shipped):
     for row in shipped.rows:
         recipe = load_recipe(shipped.recipe, row.overrides)
-        assert recipe.schedule.epochs == EPOCHS.get(row.group, 20), row.name
-        assert recipe.schedule.warmup_epochs == max(recipe.schedule.epochs // 10, 1) or (
+        assert recipe.schedule.epochs == EPOCHS.get(row.group, 15), row.name
+        assert recipe.schedule.warmup_epochs == -(-recipe.schedule.epochs // 10) or (
             row.group == "main"
         )
 
@@ -127,7 +127,7 @@ def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path
     (tmp_path / "tiny-imagenet-100").mkdir()
     plan = make_plan(tmp_path / "out", scale="study", data=tmp_path)
     guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
-    assert guess["pid_20-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
+    assert guess["pid_15-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
     spent = {job.id: Spent() for job in plan.jobs} | {"train.pid-seed10": Spent(200.0, 1)}
     found = estimates(plan, spent, {"train.pid-seed10"})
     assert found["train.p-seed11"] == 200 and found["train.p_40-seed10"] == guess["p_40-seed10"]
