@@ -1,7 +1,7 @@
 """The kernels by themselves: are they right, how long do they take, which tiles are best.
 
     python -m benchmarks.kernels [check] [time] [tune]      on a CUDA device; default: check, time
-    python -m benchmarks.kernels tune 65                    shapes of 65 tokens only
+    python -m benchmarks.kernels time tune 65               shapes of 65 tokens only
 
 `check` compares outputs and gradients with float64 on fresh random numbers and fails loudly.
 `time` gives the median ms of a controlled layer, forward and with backward. `tune` times the
@@ -16,6 +16,7 @@ import dataclasses
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from statistics import median
 from typing import Any
 from unittest import mock
@@ -48,7 +49,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("benchmarks.kernels needs a CUDA device")
     sections = {"check": check, "time": timings, "tune": tune}
-    asked = sys.argv[1:]
+    asked = [word for word in sys.argv[1:] if not word.isdigit()]
     if wrong := [name for name in asked if name not in sections]:
         sys.exit(f"unknown section {wrong[0]!r}; known: {', '.join(sections)}")
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n", flush=True)
@@ -217,7 +218,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 def timings() -> None:
     """Medians of one controlled layer inside a network: all inputs, and the state, have grads."""
     print("\n| shape | step | way | ms | to SDPA |\n|---|---|---|---|---|")
-    for shape in SHAPES:
+    for shape in filter(_is_asked, SHAPES):
         for with_backward in (False, True):
             base = None
             for label, make in _ways(shape).items():
@@ -232,6 +233,11 @@ def timings() -> None:
                     f"| {shape} | {step} | {label} | {spent:.4f} | {spent / base:.2f} |", flush=True
                 )
     print(flush=True)
+
+
+def _is_asked(shape: tuple[int, ...]) -> bool:
+    tokens = {int(word) for word in sys.argv[1:] if word.isdigit()}
+    return not tokens or shape[2] in tokens
 
 
 def _ways(shape: tuple[int, ...]) -> dict[str, Callable[..., tuple[Tensor, ...]]]:
@@ -253,8 +259,8 @@ def _ways(shape: tuple[int, ...]) -> dict[str, Callable[..., tuple[Tensor, ...]]
     def alone(qkv: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
         return short.short_attention_packed(qkv, heads, None, None)[:1]
 
-    def fused(qkv: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        out, v, after = short.short_attention_packed(qkv, heads, PIDState(*state), GAINS)
+    def fused(qkv: Tensor, *state: Tensor, gains: PIDGains = GAINS) -> tuple[Tensor, ...]:
+        out, v, after = short.short_attention_packed(qkv, heads, PIDState(*state), gains)
         assert after is not None
         return out, after.integral, v, after.initial
 
@@ -264,7 +270,11 @@ def _ways(shape: tuple[int, ...]) -> dict[str, Callable[..., tuple[Tensor, ...]]
         "SDPA + epilogue": behind,
     }
     if tokens <= dispatch.LONGEST:
-        ways |= {"short": alone, "short + control": fused}
+        ways |= {
+            "short": alone,
+            "short + control": fused,
+            "short + P": partial(fused, gains=PIDGains(p=0.8, i=0, d=0, beta=0.1)),
+        }
     return ways
 
 
@@ -280,7 +290,9 @@ def _time(
         if not pull:
             pull.extend(torch.randn_like(x) for x in outs)
         if with_backward:
-            torch.autograd.grad(outs, inputs if len(outs) > 1 else inputs[:1], pull)
+            torch.autograd.grad(
+                outs, inputs if len(outs) > 1 else inputs[:1], pull, allow_unused=True
+            )
 
     with torch.set_grad_enabled(with_backward):
         side = torch.cuda.Stream()
@@ -358,13 +370,12 @@ BACKWARD_TILES_65 = tuple(
 
 def tune() -> None:
     """`short_attention` with control, tiles by tiles; the ten best of each shape."""
-    numbers = {int(word) for word in sys.argv[1:] if word.isdigit()}
     for shape, forward, backward in (
         ((256, 3, 197, 64), FORWARD_TILES, BACKWARD_TILES),
         ((512, 3, 65, 64), FORWARD_TILES_65, BACKWARD_TILES_65),
         ((256, 12, 197, 64), FORWARD_TILES, BACKWARD_TILES),
     ):
-        if numbers and shape[2] not in numbers:
+        if not _is_asked(shape):
             continue
         fused = _ways(shape)["short + control"]
         found = [(_try(fused, shape, False, forward_tiles=tiles), tiles) for tiles in forward]
