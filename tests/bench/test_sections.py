@@ -134,6 +134,18 @@ def test_growth_rows_and_figure(tmp_path):
     assert not growth_figure([], tmp_path / "none.png")
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_growth_is_of_kernels_and_memory_grows_with_what_is_kept():
+    setting = Setting(device=torch.device("cuda"), rounds=2)
+    size = growth.SMALL._replace(tokens=(64, 256), depths=(2, 4), batches=(1,))
+    rows = check_rows(list(growth.growth(setting, size)), "growth")
+    assert {row.mode for row in rows if row.what != growth.STATE} == {"recorded"}
+    for label in (model.TWIN, model.PID):
+        shallow, deep = (r for r in rows if r.what == growth.OVER_DEPTH and r.label == label)
+        assert 1.5 < deep.peak_bytes / shallow.peak_bytes < 2.5
+
+
 def test_a_tensor_that_is_twice_in_a_state_counts_once():
     value = torch.zeros(2, 3)
     assert growth.state_bytes(PIDState(value, torch.zeros(2, 3), value)) == 2 * 6 * 4

@@ -1,5 +1,7 @@
 """The way that inputs take: the same when compiled as when not."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -58,24 +60,24 @@ def _stop(*_):
 
 
 @pytest.mark.parametrize(
-    ("capability", "is_plain", "way"),
+    ("generation", "is_plain", "way"),
     [
-        ((9, 0), False, "short"),
-        ((9, 0), True, "short"),
-        ((8, 0), False, "epilogue"),
-        ((12, 0), False, "epilogue"),
-        ((8, 0), True, "torch"),
+        (9, False, "short"),
+        (9, True, "short"),
+        (8, False, "epilogue"),
+        (12, False, "epilogue"),
+        (8, True, "torch"),
     ],
 )
 def test_auto_takes_short_attention_on_the_generation_it_was_timed_on(
-    monkeypatch, capability, is_plain, way
+    monkeypatch, generation, is_plain, way
 ):
     with FakeTensorMode():
         q = torch.empty(2, 3, 65, 64, device="cuda", dtype=torch.bfloat16)
     index = q.device.index
     monkeypatch.setitem(dispatch._checked, ("cuda", index), None)  # as if Triton ran there
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: capability)
-    monkeypatch.setattr(dispatch, "_backward_room", lambda *_: dispatch.BACKWARD_TILE)
+    device = SimpleNamespace(major=generation, shared_memory_per_block_optin=163 * 1024)
+    monkeypatch.setattr(dispatch, "_properties", lambda index: device)
     with dispatch.kernels("auto"):
         found = dispatch.route(
             q, q, q, is_plain=is_plain, has_mask=False, dropout_p=0.0, scale=None, state=None

@@ -197,3 +197,21 @@ def test_classes_that_the_model_does_not_know_are_refused(tmp_path):
 def test_wrong_settings_get_one_line(tmp_path, more, words):
     with pytest.raises(InputError, match=words):
         bench(tmp_path, **more)
+
+
+@pytest.mark.parametrize(
+    ("device", "pixels", "asked", "images"),
+    [
+        ("cpu", 64, None, 128),
+        ("cuda", 224, None, 128),
+        ("cuda", 448, None, 32),
+        ("cuda", 64, None, 1024),
+        ("cuda", 64, 7, 7),
+    ],
+)
+def test_a_gpu_gets_as_many_images_as_fit_where_128_large_ones_do(
+    tmp_path, device, pixels, asked, images
+):
+    subject = Subject(name="m", label="m", model=Colours(), image_size=pixels)
+    place = Bench(subject=subject, location=tmp_path, device=torch.device(device), batch_size=asked)
+    assert place.at_once == images

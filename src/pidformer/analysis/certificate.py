@@ -265,7 +265,7 @@ def certify(
         wanted = few[(few >= start) & (few < start + batch_size)] - start
         kept: list[Tensor] = []
         for matrix in attention_matrices(model, part, dtype=torch.float64):
-            spectra[-1].append(eigenvalues(matrix).cpu())
+            spectra[-1].append(eigenvalues(matrix))
             if len(wanted):
                 kept.append(matrix[wanted])
         if start == 0:

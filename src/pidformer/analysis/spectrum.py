@@ -40,8 +40,12 @@ def attention_matrices(
 
 
 def eigenvalues(matrices: Tensor) -> Tensor:
-    """Eigenvalues (..., N), complex128, of (..., N, N); of triangular ones, the diagonal."""
-    matrices = matrices.double()
+    """Eigenvalues (..., N), complex128, of (..., N, N); of triangular ones, the diagonal.
+
+    On the CPU: a GPU solves such small problems one by one too, and its launches wait for whatever
+    else runs there.
+    """
+    matrices = matrices.double().cpu()
     if not bool(torch.isfinite(matrices).all()):
         raise InputError("attention has rows that are not finite; leave padding out of the inputs")
     if not bool(matrices.triu(1).any()):  # causal attention
@@ -129,7 +133,7 @@ def attention_spectrum(
     found: list[list[Tensor]] = []
     for part in images.split(batch_size):
         matrices = attention_matrices(model, part, dtype=torch.float64)
-        found.append([eigenvalues(layer).cpu() for layer in matrices])
+        found.append([eigenvalues(layer) for layer in matrices])
         if on_progress is not None:
             on_progress(len(part))
     return AttentionSpectrum(kappas=tuple(torch.cat(layer) for layer in zip(*found, strict=True)))

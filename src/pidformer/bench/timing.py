@@ -35,6 +35,8 @@ class Case:
     make: Callable[[], Callable[[], object]]
     is_optional: bool = False
     """Of a foreign library: an error there leaves the row out, with the reason in its note."""
+    is_recorded: bool = False
+    """On a GPU, timed as a CUDA graph of the call: the host's launches do not count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +47,7 @@ class Group:
     what: str
     sizes: Mapping[str, int] = field(default_factory=dict)
     dtype: str = "float32"
-    mode: Literal["eager", "compiled", "graphs", ""] = "eager"
+    mode: Literal["eager", "compiled", "graphs", "recorded", ""] = "eager"
     unit: Unit = "s"
     amount: float = 1.0
     """What a call does: layers in a row (a time is for one), or images, or tokens (for a rate)."""
@@ -193,8 +195,10 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
         run = case.make()
         for _ in range(WARM_UPS if setting.is_gpu else 1):
             run()
-        lasting = seconds(run, 1, setting.device)
         peak = peak_bytes(run, setting.device)
+        if case.is_recorded and setting.is_gpu:
+            run = recorded(run)
+        lasting = seconds(run, 1, setting.device)
     except Exception as error:
         if is_out_of_memory(error):
             reason = NO_MEMORY
@@ -212,10 +216,32 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
     return reason
 
 
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+
+    def replay() -> None:
+        graph.replay()
+
+    return replay
+
+
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
-    """What a call allocates at its peak, beyond what was there before; None without a GPU."""
-    if device.type != "cuda":
-        return None
+    """What a call allocates at its peak, beyond what was there before; None without a GPU.
+
+    The most of a few calls: what the call before has not given back yet hides as much.
+    """
+    return max(_peak(run, device) for _ in range(3)) if device.type == "cuda" else None
+
+
+def _peak(run: Callable[[], object], device: torch.device) -> int:
+    gc.collect()
     wait(device)
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)

@@ -56,6 +56,51 @@ def pid_attention(
         acting = state if gains is not None else None
         out, v, after = short_attention(q, k, v, acting, gains, is_causal=is_causal, scale=scale)
         return _after_short(out, v, state, after, gains, first_layer)
+    return _attention_then_control(
+        q, k, v, value, state, gains, way, attn_mask, is_causal, dropout_p, scale, first_layer
+    )
+
+
+def pid_attention_packed(
+    qkv: Tensor,
+    kv_heads: int,
+    state: PIDState | None,
+    gains: Gains | None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout_p: float = 0.0,
+    first_layer: FirstLayer = "free",
+) -> tuple[Tensor, PIDState | None]:
+    """`pid_attention` of qkv (B, N, H + 2 Hkv, D): queries, keys, values, as one projection."""
+    q, k, v = split_heads(qkv, kv_heads)
+    _check_shapes(q, k, v)
+    check_first_layer(first_layer)
+    way = _way(q, k, v, None, state, gains, attn_mask is not None, dropout_p, None)
+    if way == "short":
+        acting = state if gains is not None else None
+        out, v, after = short_attention_packed(qkv, kv_heads, acting, gains, is_causal=is_causal)
+        return _after_short(out, v, state, after, gains, first_layer)
+    return _attention_then_control(
+        q, k, v, None, state, gains, way, attn_mask, is_causal, dropout_p, None, first_layer
+    )
+
+
+def _attention_then_control(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    value: Tensor | None,
+    state: PIDState | None,
+    gains: Gains | None,
+    way: dispatch.Route,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    dropout_p: float,
+    scale: float | None,
+    first_layer: FirstLayer,
+) -> tuple[Tensor, PIDState | None]:
+    """SDPA, and behind it the control, by our epilogue or PyTorch's kernels."""
     out = F.scaled_dot_product_attention(
         q,
         k,
@@ -75,41 +120,6 @@ def pid_attention(
         return control_epilogue(out, value, state, gains)
     control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else add_control(out, control)), state
-
-
-def pid_attention_packed(
-    qkv: Tensor,
-    kv_heads: int,
-    state: PIDState | None,
-    gains: Gains | None,
-    *,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-    first_layer: FirstLayer = "free",
-) -> tuple[Tensor, PIDState | None]:
-    """`pid_attention` of qkv (B, N, H + 2 Hkv, D): queries, keys, values, as one projection."""
-    q, k, v = split_heads(qkv, kv_heads)
-    if qkv.ndim == 4:
-        check_first_layer(first_layer)
-        way = _way(q, k, v, None, state, gains, attn_mask is not None, dropout_p, None)
-        if way == "short":
-            acting = state if gains is not None else None
-            out, v, after = short_attention_packed(
-                qkv, kv_heads, acting, gains, is_causal=is_causal
-            )
-            return _after_short(out, v, state, after, gains, first_layer)
-    return pid_attention(
-        q,
-        k,
-        v,
-        state,
-        gains,
-        attn_mask=attn_mask,
-        is_causal=is_causal,
-        dropout_p=dropout_p,
-        first_layer=first_layer,
-    )
 
 
 def _way(

@@ -282,13 +282,18 @@ def _backward_room(kind: str, index: int | None) -> int:
     """Keys times head dim that fit; less on devices with little shared memory."""
     if kind != "cuda":
         return BACKWARD_TILE
-    shared = torch.cuda.get_device_properties(index).shared_memory_per_block_optin
+    shared = _properties(index).shared_memory_per_block_optin
     return BACKWARD_TILE if shared >= 160 * 1024 else BACKWARD_TILE // 4
 
 
 @torch.compiler.assume_constant_result
 def _is_hopper(kind: str, index: int | None) -> bool:
-    return kind == "cuda" and torch.cuda.get_device_capability(index)[0] == 9
+    return kind == "cuda" and _properties(index).major == 9
+
+
+@cache
+def _properties(index: int | None) -> Any:
+    return torch.cuda.get_device_properties(index)
 
 
 _checked: dict[tuple[str, int | None], str | None] = {}

@@ -310,7 +310,9 @@ def strides(x: Tensor | None) -> tuple[int, ...]:
 
 def token_rows(x: Tensor | None) -> Tensor | None:
     """x (B, heads, N, D) such that it lies in memory as (B, N, heads, D)."""
-    return None if x is None else x.transpose(1, 2).contiguous().transpose(1, 2)
+    if x is None or (rows := x.transpose(1, 2)).is_contiguous():
+        return x
+    return rows.contiguous().transpose(1, 2)
 
 
 def empty_rows(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:

@@ -32,7 +32,8 @@ class Bench:
     domain: Domain = "pixel"
     seed: int = 0
     limit: int | None = None
-    batch_size: int = 128
+    batch_size: int | None = None
+    """Images at a time; None for what the device takes (`at_once`)."""
     workers: int = 0
     allow_missing: bool = False
 
@@ -41,7 +42,7 @@ class Bench:
             raise InputError(f"domain must be pixel or normalized, got {self.domain!r}")
         if self.limit is not None and self.limit < 1:
             raise InputError(f"limit must be at least 1 image, got {self.limit}")
-        if self.batch_size < 1:
+        if self.batch_size is not None and self.batch_size < 1:
             raise InputError(f"batch size must be at least 1, got {self.batch_size}")
 
     @cached_property
@@ -74,6 +75,14 @@ class Bench:
         return min(self.source.decode(0).size)
 
     @property
+    def at_once(self) -> int:
+        """Images at a time: 128; on a GPU, which waits for its host, 128 of 224 pixels' worth."""
+        if self.batch_size is not None:
+            return self.batch_size
+        many = 128 * 224**2 // self.image_size**2 if self.device.type == "cuda" else 128
+        return min(max(many, 1), 1024)
+
+    @property
     def scale(self) -> tuple[Sequence[float], Sequence[float]]:
         """The model's own mean and std, which attacks in its normalised domain need."""
         if self.subject.scale is None:
@@ -87,7 +96,7 @@ class Bench:
         return EvalImages(
             source,
             image_size=self.image_size,
-            batch_size=self.batch_size,
+            batch_size=self.at_once,
             crop_ratio=self.subject.crop_ratio,
             device=self.device,
             num_workers=self.workers,

@@ -103,8 +103,8 @@ def run_suite(
                 record = ledger.measure(row.name, about, partial(row.measure, bench, watch))
             except torch.OutOfMemoryError:
                 raise InputError(
-                    f"row {row.name} does not fit into memory with {bench.batch_size} images at a "
-                    f"time; use --batch-size {max(1, bench.batch_size // 4)} (finished rows are "
+                    f"row {row.name} does not fit into memory with {bench.at_once} images at a "
+                    f"time; use --batch-size {max(1, bench.at_once // 4)} (finished rows are "
                     "kept, and the numbers do not depend on it)"
                 ) from None
             records[row.name] = record
@@ -135,7 +135,7 @@ def _ledger(bench: Bench, suite: Suite, folder: str | Path | None, command: str 
             "suite": suite.name,
             "seed": bench.seed,
             "limit": bench.limit,
-            "batch_size": bench.batch_size,
+            "batch_size": bench.at_once,
             "command": command,
         },
     )
