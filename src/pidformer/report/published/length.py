@@ -16,15 +16,15 @@ from pidformer.report.published.tables import table
 _METRICS = ("Clean", "PGD")
 _WORDS = (
     "Rows that differ in the length of their training alone (epochs, and the warmup that goes with "
-    "them), each against the softmax row of the same length. Accuracy in the pictures is that of "
-    "the images with odd places."
+    "them), each against the softmax row of the same length. The pictures show, of rows of one "
+    "length, the one with the most seeds; accuracy in them is over all images."
 )
 
 
 def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
     """Differences to softmax, and accuracy itself, over epochs; nothing where there is one length.
 
-    A point of accuracy is the mean over all seeds of that length.
+    A picture has one row a length; a point of accuracy is the mean over its seeds.
     """
     lines: dict[str, list[Variant]] = {}
     for variant in study.variants:
@@ -42,7 +42,8 @@ def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
         rows.append([variant.name, str(_epochs(variant)), seeds, *texts])
     heads = ["", "epochs", "seeds", *(f"{title}, less softmax" for title in _METRICS)]
     panels = []
-    metrics = {m.title: m for m in classification_metrics(study.runs, 1)}
+    metrics = {m.title: m for m in classification_metrics(study.runs, None)}
+    series = [_drawn(own) for own in series]
     for title in (title for title in _METRICS if title in metrics):
         panels += [_accuracy(series, metrics[title]), _differences(series, by_name, title)]
     body = [_WORDS, table(heads, rows)]
@@ -62,6 +63,16 @@ def _epochs(variant: Variant) -> int:
     return int(variant.runs[0].recipe.get("schedule", {}).get("epochs") or 0)
 
 
+def _drawn(own: Sequence[Variant]) -> list[Variant]:
+    """One row for each length: that with the most seeds."""
+    best: dict[int, Variant] = {}
+    for variant in own:
+        known = best.setdefault(_epochs(variant), variant)
+        if len(variant.seeds) > len(known.seeds):
+            best[_epochs(variant)] = variant
+    return list(best.values())
+
+
 def _name(own: Sequence[Variant]) -> str:
     """That of the longest training."""
     return own[-1].name
@@ -70,11 +81,12 @@ def _name(own: Sequence[Variant]) -> str:
 def _accuracy(series: Sequence[Sequence[Variant]], metric: Metric) -> tuple[Panel, str]:
     lines = {}
     for own in series:
-        found: dict[int, list[float]] = {}
+        points = []
         for variant in own:
             records = [r for run in variant.runs if (r := metric.find(run)) is not None]
-            found.setdefault(_epochs(variant), []).extend(map(metric.read, records))
-        points = [Point(x, sum(y) / len(y)) for x, y in sorted(found.items()) if y]
+            values = [metric.read(record) for record in records]
+            if values:
+                points.append(Point(_epochs(variant), sum(values) / len(values)))
         lines[_name(own)] = points
     plain = [own[0].is_plain for own in series]
     panel = points_panel(lines, metric.title, "epochs", "per cent", is_plain=plain, is_line=True)
