@@ -20,7 +20,7 @@ TWIN, PID, TIMM = "softmax twin", "PID", "timm"
 SDPA_TWIN = "softmax twin, PyTorch's kernels"
 TRAINING, INFERENCE = "training step", "inference"
 Mode = Literal["eager", "compiled", "graphs"]
-"""As it is; torch.compile; torch.compile(mode="reduce-overhead"), as the trainer does."""
+"""As it is; torch.compile; torch.compile(mode="reduce-overhead"): CUDA graphs."""
 
 
 class Size(NamedTuple):

@@ -27,6 +27,7 @@ from pidformer.checkpoint import load_checkpoint, save_checkpoint, save_weights
 from pidformer.errors import InputError
 from pidformer.nn import has_control
 from pidformer.training.average import WeightAverage
+from pidformer.training.compiling import compile_options
 from pidformer.training.engine import Engine
 from pidformer.training.progress import Progress
 from pidformer.training.recipe import OptimRecipe, Recipe
@@ -58,7 +59,7 @@ class Trainer:
         if recipe.train.grad_checkpointing:
             model.set_grad_checkpointing(True)
         if recipe.train.compile != "none":
-            model.compile(mode=recipe.train.compile)
+            model.compile(options=compile_options(recipe.train.compile))
         self.gains = getattr(model, "gains", None)
         optimizer = build_optimizer(recipe.optim, model, recipe.peak_lr, place.device)
         self.model, self.optimizer = engine.prepare(model, optimizer)

@@ -118,7 +118,7 @@ class ScheduleRecipe:
 class TrainRecipe:
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: Literal["none", "default", "reduce-overhead"] = "none"
-    """torch.compile's mode; reduce-overhead replays CUDA graphs."""
+    """torch.compile's mode (`compile_options`); reduce-overhead replays CUDA graphs."""
     accumulate: int = 1
     """Parts a process splits its share of the batch into."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
