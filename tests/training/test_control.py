@@ -118,12 +118,13 @@ def test_a_run_that_is_evaluated_by_steps_and_resumed_has_one_record_a_look(tmp_
     assert len(looks(run)) == len(wanted)
 
 
-@pytest.mark.slow
-def test_a_compiled_model_is_looked_into_and_not_compiled_again(tmp_path, monkeypatch):
-    graphs = []
+@pytest.fixture
+def graphs(monkeypatch):
+    """What training compiles, by a compiler that only counts."""
+    seen = []
 
     def backend(graph, _):
-        graphs.append(graph)
+        seen.append(graph)
         return graph.forward
 
     monkeypatch.setattr(
@@ -133,15 +134,29 @@ def test_a_compiled_model_is_looked_into_and_not_compiled_again(tmp_path, monkey
             self, "_compiled_call_impl", torch.compile(self._call_impl, backend=backend)
         ),
     )
-    options = ("schedule.epochs=1", "train.evaluate_steps=4", "train.compile=default")
     torch.compiler.reset()
-    run, counts = run_of(tmp_path / "seen", *options), [len(graphs)]
+    return seen
+
+
+@pytest.mark.slow
+def test_a_compiled_model_is_looked_into_and_not_compiled_again(tmp_path, monkeypatch, graphs):
+    options = ("schedule.epochs=1", "train.evaluate_steps=4", "train.compile=default")
+    run, count = run_of(tmp_path / "seen", *options), len(graphs)
     with monkeypatch.context() as patch:
-        torch.compiler.reset()
         graphs.clear()
         patch.setattr(Trainer, "_look_at_control", lambda self: None)
         blind = run_of(tmp_path / "blind", *options)
-    assert counts[0] == len(graphs) > 0 and same_weights(run, blind)
+    assert count == len(graphs) > 0 and same_weights(run, blind)
     plain = run_of(tmp_path / "plain", *options[:2])
     for a, b in zip(looks(run), looks(plain), strict=True):
         assert a.details["ratio"] == pytest.approx(b.details["ratio"], rel=1e-3)
+
+
+def test_a_process_that_trains_many_models_compiles_each(tmp_path, graphs):
+    counts = []
+    with torch._dynamo.config.patch(recompile_limit=1):  # 8 by default: then all is eager
+        for gains in ("0.4,0.1,0.05,1", "0.6,0,0,1", "0.2,0,0,1"):
+            options = (f"model.gains={gains!r}", "schedule.steps=2", "train.compile=default")
+            run_of(tmp_path / gains, *options)
+            counts.append(len(graphs))
+    assert 0 < counts[0] < counts[1] < counts[2]

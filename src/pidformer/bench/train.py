@@ -75,8 +75,6 @@ def _loop(setting: Setting, size: Size, folder: Path) -> list[Row]:
     is_compiled = "train.compile=none" not in size.overrides
     for label, gains in ((TWIN, None), (PID, GAINS)):
         setting.say(f"{LOOP}, {label}")
-        if is_compiled:
-            torch.compiler.reset()
         found[label] = _images_per_second(setting, size, gains, data, folder / label)
     precision = "float32" if "train.precision=fp32" in size.overrides else "bfloat16"
     group = Group(

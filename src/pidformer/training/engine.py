@@ -169,7 +169,10 @@ class Engine:
         return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
 
     def close(self) -> None:
+        """Also of the compiler: it keeps a few graphs of a function, with the memory they hold."""
         self._accelerator.end_training()
+        if self._is_compiled:
+            torch.compiler.reset()
 
 
 def is_main_process() -> bool:
