@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from pidformer.checkpoint import initial_weights
 from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
+from pidformer.data.checks import Resident
+from pidformer.data.folders import some
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.statistics import percentage
@@ -47,7 +49,9 @@ class Task(Protocol):
         """What loading the model needs beside the recipe."""
         ...
 
-    def train_data(self, place: Place) -> TrainData: ...
+    def train_data(self, place: Place, resident: Resident = "auto") -> TrainData:
+        """`resident` says where images are kept, if it matters to what is drawn."""
+        ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
@@ -70,6 +74,11 @@ class Classification:
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None
         self._scale: tuple[Tensor, Tensor] | None = None
+        if int(self.val_source.labels.min()) < 0:
+            raise InputError(
+                f"val of {self.location} has images of no class (label -1); training needs a class "
+                "for each"
+            )
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
@@ -98,10 +107,17 @@ class Classification:
             "classes": list(self.val_source.classes),
         }
 
-    def train_data(self, place: Place) -> TrainImages:
+    def train_data(self, place: Place, resident: Resident = "auto") -> TrainImages:
         data = self.recipe.data
+        source = open_images(self.location, "train")
+        if tuple(source.classes) != tuple(self.val_source.classes):
+            raise InputError(
+                f"train and val of {self.location} have different classes, so labels would not "
+                f"match: {some(source.classes)}, and {some(self.val_source.classes)}"
+            )
         return TrainImages(
-            open_images(self.location, "train"),
+            source,
+            resident=resident,
             image_size=data.image_size,
             batch_size=data.batch_size,
             augment=self.recipe.augment,
