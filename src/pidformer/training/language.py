@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from pidformer.checkpoint import initial_weights
 from pidformer.convert.build import start_from
-from pidformer.data.checks import Resident
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
 from pidformer.models.language.build import build_language_model
@@ -66,7 +65,7 @@ class Language:
         }
         return {"build": build, "tokenizer": self.tokenizer.to_dict()}
 
-    def train_data(self, place: Place, resident: Resident = "auto") -> TextStreams:
+    def train_data(self, place: Place) -> TextStreams:
         text = self.text
         corpus = open_corpus(self.location, "train", self.tokenizer, cache=text.cache)
         return TextStreams(

@@ -292,7 +292,8 @@ class Trainer:
             self.engine.restore_scaler(found.state["scaler"])
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
-            self._load_as_begun(found.state.get("resident"))
+            if hasattr(self.data, "load_as"):
+                self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
                 # ended between its last checkpoint and these
                 for name in _finished(found.tensors):
@@ -303,15 +304,6 @@ class Trainer:
             kept = [r for r in results.read(self.run) if r.step is None or r.step <= self.step]
             results.rewrite(self.run, kept if found is not None else [])
         progress.begin(self.step, self.last_step)
-
-    def _load_as_begun(self, resident: bool | None) -> None:
-        """Images of a resumed run are loaded as before, however much memory is free by now.
-
-        Those on the device and those that are streamed have the same distribution, but each their
-        own random numbers.
-        """
-        if resident is not None and resident != getattr(self.data, "is_resident", resident):
-            self.data = self.task.train_data(self.engine.place, resident)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from pidformer.checkpoint import load_weights, read_recipe, run_weights
 from pidformer.data import Batch
-from pidformer.data.checks import Resident
 from pidformer.data.segmentation import (
     IGNORED,
     EvalSegments,
@@ -94,7 +93,7 @@ class Segmentation:
             "backbone": self.backbone.to_dict() if self.backbone else None,
         }
 
-    def train_data(self, place: Place, resident: Resident = "auto") -> TrainSegments:
+    def train_data(self, place: Place) -> TrainSegments:
         data = self.recipe.data
         return TrainSegments(
             open_segmentation(self.location, "train"),
@@ -104,7 +103,6 @@ class Segmentation:
             augment=self.own.augment,
             mean=data.mean,
             seed=self.recipe.seed,
-            resident=resident,
             **loading(self.recipe, place),
         )
 

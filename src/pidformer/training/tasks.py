@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from pidformer.checkpoint import initial_weights
 from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
-from pidformer.data.checks import Resident
 from pidformer.data.folders import some
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, ControlScale
@@ -27,7 +26,10 @@ LOOKED_AT = 64
 
 
 class TrainData(Protocol):
-    """Batches as a pure function of (epoch, step): that is what makes resuming exact."""
+    """Batches as a pure function of (epoch, step): that is what makes resuming exact.
+
+    Data whose batches also depend on `is_resident` have `load_as`, see `TrainImages`.
+    """
 
     @property
     def steps_per_epoch(self) -> int: ...
@@ -49,9 +51,7 @@ class Task(Protocol):
         """What loading the model needs beside the recipe."""
         ...
 
-    def train_data(self, place: Place, resident: Resident = "auto") -> TrainData:
-        """`resident` says where images are kept, if it matters to what is drawn."""
-        ...
+    def train_data(self, place: Place) -> TrainData: ...
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
@@ -107,7 +107,7 @@ class Classification:
             "classes": list(self.val_source.classes),
         }
 
-    def train_data(self, place: Place, resident: Resident = "auto") -> TrainImages:
+    def train_data(self, place: Place) -> TrainImages:
         data = self.recipe.data
         source = open_images(self.location, "train")
         if tuple(source.classes) != tuple(self.val_source.classes):
@@ -117,7 +117,6 @@ class Classification:
             )
         return TrainImages(
             source,
-            resident=resident,
             image_size=data.image_size,
             batch_size=data.batch_size,
             augment=self.recipe.augment,
