@@ -7,6 +7,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,17 +125,27 @@ def open_parquet(folder: Path, split: str) -> ParquetImages:
     labels = _read_labels(files)
     classes = _class_names(files[0])
     if not classes:
-        others = [found for name in (TRAIN, "val") if (found := split_files(folder, name))]
-        classes = next((names for own in others if (names := _class_names(own[0]))), ())
-    if not classes:  # numbers, as many as the splits need together
-        largest = max(int(_read_labels(own).max()) for own in (files, *others))
-        classes = tuple(str(number) for number in range(largest + 1))
+        classes = _classes_of_others(folder, int(labels.max()))
     if int(labels.min()) < -1 or int(labels.max()) >= len(classes):
         raise InputError(
             f"labels of {files[0]} run from {int(labels.min())} to {int(labels.max())}, but the "
             f"set has {len(classes)} classes; allowed are 0 to {len(classes) - 1}, -1 for none"
         )
     return ParquetImages(files, classes, labels)
+
+
+def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
+    """The names that train or val have, else numbers, as many as the splits need together.
+
+    A split that cannot be read has no say here: opening it tells why.
+    """
+    for split in (TRAIN, "val"):
+        with suppress(InputError):
+            if files := split_files(folder, split):
+                if names := _class_names(files[0]):
+                    return names
+                largest = max(largest, int(_read_labels(files).max()))
+    return tuple(str(number) for number in range(largest + 1))
 
 
 def _places(folder: Path) -> tuple[Path, Path]:
