@@ -48,8 +48,12 @@ class Checkpoint(NamedTuple):
 
 def save_weights(path: Path, tensors: Tensors) -> None:
     """Write tensors to a safetensors file, whole or not at all."""
-    with atomic_path(path) as temporary:
-        save_file({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, temporary)
+    whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    try:
+        with atomic_path(path) as temporary:
+            save_file(whole, temporary)
+    except SafetensorError as error:  # how safetensors says that a disk is full
+        raise OSError(f"cannot write {path} ({error})") from None
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -69,7 +73,8 @@ def save_checkpoint(
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     target, temporary = folder / f"step-{step:08d}", folder / f".writing-{os.getpid()}"
-    shutil.rmtree(temporary, ignore_errors=True)
+    for half in folder.glob(".writing-*"):  # of this run, whose only writer we are, killed
+        shutil.rmtree(half, ignore_errors=True)
     try:
         temporary.mkdir()
         for name, group in tensors.items():

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
 import platform
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
@@ -49,26 +51,30 @@ class Record:
 
 
 def append(folder: str | Path, record: Record) -> None:
-    """Add one line to the folder's results in a single write."""
+    """Add one line to the folder's results; of several processes, one after the other."""
     path = Path(folder) / FILE_NAME
-    _end_last_line(path)
-    with open(path, "a") as file:
-        file.write(record.to_json() + "\n")
+    line = (record.to_json() + "\n").encode()
+    while True:
+        with open(path, "ab+") as file:
+            with suppress(OSError):  # a disk without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # replaced while we waited
+            _end_last_line(file)
+            file.write(line)
+            return
 
 
-def _end_last_line(path: Path) -> None:
+def _end_last_line(file: BinaryIO) -> None:
     """A killed writer may leave half a line; drop it, so that the next one starts clean."""
-    if not path.exists():
+    size = file.seek(0, os.SEEK_END)
+    if size == 0:
         return
-    with open(path, "rb+") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size == 0:
-            return
-        file.seek(size - 1)
-        if file.read(1) == b"\n":
-            return
-        file.seek(0)
-        file.truncate(file.read().rfind(b"\n") + 1)
+    file.seek(size - 1)
+    if file.read(1) == b"\n":
+        return
+    file.seek(0)
+    file.truncate(file.read().rfind(b"\n") + 1)
 
 
 def read(folder: str | Path) -> list[Record]:

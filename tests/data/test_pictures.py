@@ -95,6 +95,20 @@ def test_evaluation_equals_resize_and_centre_crop(width, height):
     np.testing.assert_array_equal(pixels(fit_for_evaluation(image, 28, 0.875)), pixels(expected))
 
 
+@pytest.mark.parametrize(
+    ("width", "height", "size"), [(196, 49, 224), (49, 343, 224), (412, 103, 224)]
+)
+def test_the_long_side_is_rounded_as_torchvision_has_it(width, height, size):
+    """256 * 196 / 49 is 1024, and 196 * (256 / 49) is less in floating point."""
+    image = noise_image(width, height)
+    bicubic = transforms.InterpolationMode.BICUBIC
+    reference = transforms.Compose(
+        [transforms.Resize(256, interpolation=bicubic), transforms.CenterCrop(size)]
+    )
+    found = pixels(fit_for_evaluation(image, size, 0.875))
+    np.testing.assert_array_equal(found, pixels(reference(image)))
+
+
 def test_image_of_the_right_size_is_taken_as_it_is():
     image = noise_image(28, 28)
     assert fit_for_evaluation(image, 28, 0.875) is image

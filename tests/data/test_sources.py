@@ -128,6 +128,32 @@ def test_classes_come_from_train_when_the_split_names_none(tmp_path):
     assert source.classes == ("cat", "dog") and source.labels.tolist() == [-1] * 3
 
 
+def test_numbered_classes_are_those_of_all_splits(tmp_path):
+    write_parquet(tmp_path / "train.parquet", [0, 1, 0])
+    write_parquet(tmp_path / "val.parquet", [0, 3])
+    for split in ("train", "val"):
+        assert open_images(tmp_path, split).classes == ("0", "1", "2", "3")
+
+
+def test_classes_come_from_val_when_train_names_none(tmp_path):
+    write_parquet(tmp_path / "train.parquet", [0, 1, 0])
+    write_parquet(tmp_path / "val.parquet", [0, 1], names=["cat", "dog"])
+    assert open_images(tmp_path, "train").classes == ("cat", "dog")
+
+
+def test_a_damaged_row_group_is_one_line_that_names_the_file(tmp_path):
+    path = tmp_path / "train.parquet"
+    write_parquet(path, [0, 1, 0, 1])
+    source, raw = open_images(tmp_path, "train"), bytearray(path.read_bytes())
+    start = pq.ParquetFile(path).metadata.row_group(1).column(0).data_page_offset
+    raw[start : start + 8] = b"\xff" * 8
+    path.write_bytes(raw)
+    source = pickle.loads(pickle.dumps(source))
+    assert source.decode(0) is not None
+    with pytest.raises(InputError, match=r"cannot read row group 1 of .*train\.parquet"):
+        source.decode(2)
+
+
 def test_parquet_source_can_be_sent_to_another_process(tmp_path):
     write_parquet(tmp_path / "train.parquet", [1, 0, 1])
     source = open_images(tmp_path, "train")

@@ -94,6 +94,23 @@ def test_the_heartbeat_moves_and_tells(tmp_path):
         assert json.loads((tmp_path / "job.1.json").read_text())["beat"] >= 2
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_heartbeat_outlives_a_disk_that_is_full_for_a_moment(tmp_path):
+    told = []
+
+    def write():
+        told.append(1)
+        if len(told) == 1:
+            raise OSError(28, "No space left on device")
+
+    with Claims(tmp_path, beat=0.02).take("job", on_beat=write):
+        for _ in range(200):
+            if len(told) > 2:
+                break
+            time.sleep(0.02)
+    assert len(told) > 2
+
+
 def test_a_holder_that_was_overtaken_stops(tmp_path):
     claim = Claims(tmp_path, beat=0.02).take("job")
     claim_file(tmp_path, "job", 2)

@@ -10,6 +10,7 @@ from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.corruptions.draws import Draws
 from pidformer.robustness.corruptions.noise import shot_noise
 from pidformer.robustness.corruptions.severities import severity_constants
+from pidformer.robustness.draws import Draws as AttackDraws
 
 GREY = torch.full((4, 3, 96, 96), 128 / 255)
 FLOOR = 0.5 / 255  # truncation takes half a level on average
@@ -96,3 +97,19 @@ def test_purposes_and_severities_have_streams_of_their_own():
         for purpose in ("a", "b")
     ]
     assert len(torch.unique(torch.cat(fields), dim=0)) == 16
+
+
+def test_normal_draws_of_different_images_are_independent():
+    """Squares too: images that share the radii of Box-Muller have uncorrelated numbers as well."""
+    drawn = AttackDraws.of_batch(torch.zeros(40, 1), 3, 0).normal(4000).double()
+    assert drawn.mean().abs() < 0.02 and abs(drawn.std() - 1) < 0.02
+    for numbers in (drawn, drawn.square()):
+        between = torch.corrcoef(numbers) - torch.eye(40)
+        assert between.abs().max() < 5 / 4000**0.5
+    assert 0.5 < drawn.norm(dim=1).std() < 1.0  # 1 / sqrt 2
+
+
+def test_normal_draws_do_not_depend_on_the_batch():
+    whole = AttackDraws.of_batch(torch.zeros(6, 1), 0, 0).normal(5)
+    part = AttackDraws.of_batch(torch.zeros(2, 1), 0, 3).normal(5)
+    assert torch.equal(whole[3:5], part)

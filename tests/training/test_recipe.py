@@ -65,6 +65,20 @@ def test_learning_rate_scales_with_the_batch_when_asked():
         (["data.mean=0.5"], "must be a list"),
         (["model.learn_gains=1"], "must be bool"),
         (["optim.lr=[1"], "not YAML"),
+        (["train.log_steps=0"], "train.log_steps must be at least 1, got 0"),
+        (["train.evaluate_every=0"], "train.evaluate_every must be at least 1"),
+        (["train.evaluate_steps=0"], "train.evaluate_steps must be at least 1"),
+        (["train.checkpoint_steps=0"], "train.checkpoint_steps must be at least 1"),
+        (["train.accumulate=0"], "train.accumulate must be at least 1"),
+        (["train.ema=2"], "train.ema must be in [0, 1), got 2"),
+        (["schedule.epochs=0"], "schedule.epochs must be at least 1"),
+        (["schedule.warmup_epochs=-1"], "schedule.warmup_epochs must be at least 0"),
+        (["optim.lr=-1"], "optim.lr must be at least 0, got -1.0"),
+        (["optim.lr=.nan"], "optim.lr must be at least 0, got nan"),
+        (["optim.betas=[2, 0.9]"], "optim.betas must be in [0, 1)"),
+        (["data.std=[0]"], "data.std must be above 0"),
+        (["data.workers=.inf"], "data.workers must be int, got inf"),
+        (["data.workers=.nan"], "data.workers must be int, got nan"),
     ],
 )
 def test_a_typo_gets_one_clear_line(overrides, words):
@@ -85,8 +99,10 @@ def test_bad_recipe_files(tmp_path):
         ("a: [", "not YAML"),
         ("extends: gone.yaml", "extends 'gone.yaml'"),
         ("extends: r.yaml", "extends itself"),
+        ("extends: [r.yaml]", "extends"),
+        (b"# \xe9", "not text in UTF-8"),
     ):
-        path.write_text(text)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
         with pytest.raises(InputError, match=words):
             load_recipe(path)
 

@@ -13,6 +13,7 @@ from pidformer.training.place import Place
 from pidformer.training.recipe import OptimRecipe
 from pidformer.training.run import train
 from pidformer.training.tasks import Classification, build_task
+from tests.data.sets import write_parquet
 from tests.training.tiny import tiny_recipe
 
 
@@ -158,3 +159,29 @@ def test_a_wrong_data_folder_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError):
         Classification(tiny_recipe(), tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("train", "val", "words"),
+    [
+        ("abcd", "ab", "a, b, c, d, and a, b"),
+        ("abcd", "dcba", "different classes, so labels would not match"),
+    ],
+)
+def test_splits_with_other_classes_are_refused(tmp_path, train, val, words):
+    for split, names in (("train", train), ("val", val)):
+        write_parquet(tmp_path / f"{split}.parquet", list(range(len(names))) * 4, list(names))
+    task = Classification(_colour_recipe(), tmp_path)
+    with pytest.raises(InputError, match=words):
+        task.train_data(Place(0, 1, torch.device("cpu")))
+
+
+def test_validation_images_of_no_class_are_refused(tmp_path):
+    write_parquet(tmp_path / "train.parquet", [0, 1] * 4, ["a", "b"])
+    write_parquet(tmp_path / "val.parquet", [0, 1, -1], ["a", "b"])
+    with pytest.raises(InputError, match="images of no class"):
+        Classification(_colour_recipe(), tmp_path)
+
+
+def _colour_recipe():
+    return load_recipe("digits/softmax.yaml", ["data.mean=[0, 0, 0]", "data.std=[1, 1, 1]"])

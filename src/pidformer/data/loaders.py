@@ -101,19 +101,34 @@ class TrainImages:
         self._device = as_device(device)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=self._device)
         self._std = torch.tensor(std, dtype=torch.float32, device=self._device)
-        tally = CorruptTally(source, corrupt_limit, "the next readable image takes its place")
-        stored = choose_storage(source, image_size, augment, self._device, resident)
+        self._tally = CorruptTally(source, corrupt_limit, "the next readable image takes its place")
+        self._source, self._size, self._num_workers = source, image_size, num_workers
+        self._fill = tuple(mean)
+        self._open(resident)
+
+    def _open(self, resident: Resident) -> None:
+        source, size, device = self._source, self._size, self._device
+        stored = choose_storage(source, size, self.augment, device, resident)
         self.is_resident = stored is not None
         self._front: ResidentBatches | StreamedBatches
         if stored is not None:
             self._front = ResidentBatches(
-                source, self._plan, augment, image_size, stored, self._device, tally
+                source, self._plan, self.augment, size, stored, device, self._tally
             )
         else:
-            transform = train_transform(augment, image_size, tuple(mean))
+            transform = train_transform(self.augment, size, self._fill)
             self._front = StreamedBatches(
-                source, self._plan, transform, self._device, tally, num_workers
+                source, self._plan, transform, device, self._tally, self._num_workers
             )
+
+    def load_as(self, *, resident: bool | None) -> None:
+        """Keep the images on the device or stream them, as a run did that is to go on exactly.
+
+        Either way has random numbers of its own, and "auto" goes by the memory that is free now.
+        None (not known) changes nothing.
+        """
+        if resident is not None and resident != self.is_resident:
+            self._open(resident)
 
     @property
     def steps_per_epoch(self) -> int:

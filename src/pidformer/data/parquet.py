@@ -7,6 +7,7 @@ import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,14 @@ class ParquetRows:
             file = self._opened[number]
             is_struct = pa.types.is_struct(file.schema_arrow.field(column).type)
             columns = [f"{column}.bytes" if is_struct else column]
-            rows = file.read_row_group(group, columns=columns, use_threads=False)[column]
+            try:
+                rows = file.read_row_group(group, columns=columns, use_threads=False)[column]
+            except (pa.ArrowException, OSError) as error:
+                reason = str(error).splitlines()[0]
+                raise InputError(
+                    f"cannot read row group {group} of {self.files[number]}: {reason}; "
+                    "download the file again"
+                ) from None
             self._cache[place, column] = rows
             while len(self._cache) > 1 and _size(self._cache) > CACHE_BYTES:
                 self._cache.popitem(last=False)
@@ -110,22 +118,34 @@ def has_parquet(folder: Path) -> bool:
 
 
 def open_parquet(folder: Path, split: str) -> ParquetImages:
-    """The split's file or shards; class names from its schema, else from the train split's."""
+    """The split's file or shards; class names from its schema, else from train's or val's."""
     files = split_files(folder, split)
     if not files:
         raise missing_split(folder, split)
     labels = _read_labels(files)
-    train = files if split == TRAIN else split_files(folder, TRAIN)
-    classes = _class_names(files[0]) or (_class_names(train[0]) if train else ())
+    classes = _class_names(files[0])
     if not classes:
-        known = labels if train == files or not train else torch.cat([labels, _read_labels(train)])
-        classes = tuple(str(number) for number in range(int(known.max()) + 1))
+        classes = _classes_of_others(folder, int(labels.max()))
     if int(labels.min()) < -1 or int(labels.max()) >= len(classes):
         raise InputError(
             f"labels of {files[0]} run from {int(labels.min())} to {int(labels.max())}, but the "
             f"set has {len(classes)} classes; allowed are 0 to {len(classes) - 1}, -1 for none"
         )
     return ParquetImages(files, classes, labels)
+
+
+def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
+    """The names that train or val have, else numbers, as many as the splits need together.
+
+    A split that cannot be read has no say here: opening it tells why.
+    """
+    for split in (TRAIN, "val"):
+        with suppress(InputError):
+            if files := split_files(folder, split):
+                if names := _class_names(files[0]):
+                    return names
+                largest = max(largest, int(_read_labels(files).max()))
+    return tuple(str(number) for number in range(largest + 1))
 
 
 def _places(folder: Path) -> tuple[Path, Path]:

@@ -66,9 +66,11 @@ def pixels(image: Image.Image) -> np.ndarray:
 
 
 def _cover(image: Image.Image, height: int, width: int) -> Image.Image:
-    scale = max(height / image.height, width / image.width)
-    # int(), as torchvision's Resize rounds the long side
-    size = (max(width, int(image.width * scale)), max(height, int(image.height * scale)))
+    # int(size * long / short), in this order, as torchvision's Resize has the long side
+    if width * image.height > height * image.width:
+        size = (width, int(width * image.height / image.width))
+    else:
+        size = (int(height * image.width / image.height), height)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
 
 

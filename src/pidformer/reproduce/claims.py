@@ -121,15 +121,18 @@ class Claim:
 
     def _beat(self) -> None:
         while not self._ended.wait(self._claims.beat):
-            if not self._claims.is_latest(self._path):
-                self.is_lost = True
-                os.kill(os.getpid(), signal.SIGINT)  # training saves; what waits wakes up
-                return
-            self._holder["beat"] += 1
-            with atomic_path(self._path) as temporary:
-                temporary.write_text(json.dumps(self._holder))
-            if self._on_beat is not None:
-                self._on_beat()
+            try:
+                if not self._claims.is_latest(self._path):
+                    self.is_lost = True
+                    os.kill(os.getpid(), signal.SIGINT)  # training saves; what waits wakes up
+                    return
+                self._holder["beat"] += 1
+                with atomic_path(self._path) as temporary:
+                    temporary.write_text(json.dumps(self._holder))
+                if self._on_beat is not None:
+                    self._on_beat()
+            except OSError:  # a disk that is full, or away for a moment: the next beat tries again
+                continue
 
 
 def _make(path: Path, text: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.noise import normal_noise, uniform_noise
+from pidformer.data.noise import indexed_keys, normal_noise, uniform_noise
 from pidformer.errors import InputError
 
 
@@ -53,7 +53,10 @@ class Draws:
 
     def normal(self, *shape: int) -> Tensor:
         """N(0, 1) of shape (n, *shape)."""
-        return normal_noise(self.keys(), math.prod(shape)).view(-1, *shape)
+        # Both words of a key know the row: one gives the radius of Box-Muller, one the angle.
+        first, second = np.random.SeedSequence(self.path).generate_state(2).tolist()
+        keys = indexed_keys(first, second, self.rows)
+        return normal_noise(keys, math.prod(shape)).view(-1, *shape)
 
 
 def random_signs(keys: Tensor, count: int) -> Tensor:

@@ -262,17 +262,26 @@ class Trainer:
                 tensors["ema"] = self.engine.capture(self.model, self.optimizer)["model"]
         log = self._log.state(self.engine)
         if self.engine.is_main:
-            state = {"step": self.step, "scaler": self.engine.scaler_state(), "log": log}
+            state = {
+                "step": self.step,
+                "scaler": self.engine.scaler_state(),
+                "log": log,
+                "resident": getattr(self.data, "is_resident", None),
+            }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
-                for name in ("model", "ema"):
-                    if name in tensors:
-                        save_weights(self.run / f"{name}.safetensors", tensors[name])
+                for name in _finished(tensors):
+                    save_weights(self.run / f"{name}.safetensors", tensors[name])
         self.engine.wait()
         self.saved_at = time.monotonic()
 
     def _resume(self, progress: Progress) -> None:
         found = load_checkpoint(self.run)
+        if found is None and (self.run / "model.safetensors").exists():
+            raise InputError(
+                f"{self.run} holds finished weights but no checkpoint to go on from; choose "
+                "another --out, or delete that folder to start anew"
+            )
         if found is not None:
             if self.average is not None:
                 # loaded through the model, so that sharded weights find their places
@@ -284,6 +293,13 @@ class Trainer:
             self.engine.restore_scaler(found.state["scaler"])
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
+            if hasattr(self.data, "load_as"):
+                self.data.load_as(resident=found.state.get("resident"))
+            if self.step >= self.last_step and self.engine.is_main:
+                # ended between its last checkpoint and these
+                for name in _finished(found.tensors):
+                    if not (self.run / f"{name}.safetensors").exists():
+                        save_weights(self.run / f"{name}.safetensors", found.tensors[name])
             progress.resumed(self.step, self.data.steps_per_epoch)
         if self.engine.is_main:
             kept = [r for r in results.read(self.run) if r.step is None or r.step <= self.step]
@@ -361,6 +377,11 @@ def equal_parts(batch: Any, count: int) -> list[Any]:
     """A batch, a named tuple of tensors, in equal parts for gradient accumulation."""
     chunks = zip(*(tensor.chunk(count) for tensor in batch), strict=True)
     return [type(batch)(*chunk) for chunk in chunks]
+
+
+def _finished(tensors: Mapping[str, Any]) -> list[str]:
+    """The weights that a finished run has files of; the model's come last: they say it is."""
+    return [name for name in ("ema", "model") if name in tensors]
 
 
 def _seed_everything(seed: int, step: int, rank: int) -> None:

@@ -8,6 +8,7 @@ its nearest match.
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import types
 import typing
@@ -24,6 +25,14 @@ from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
+
+
+def _check(section: str, recipe: Any, names: Sequence[str], *, low: int) -> None:
+    """Refuse a number below `low`, or one that is not finite; None is no number."""
+    for name in names:
+        value = getattr(recipe, name)
+        if value is not None and not low <= value < math.inf:
+            raise InputError(f"{section}.{name} must be at least {low}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +62,10 @@ class DataRecipe:
     crop_ratio: float = 0.875
     workers: int = 8
     corrupt_limit: float = 0.001
+
+    def __post_init__(self) -> None:
+        if not all(0 < scale < math.inf for scale in self.std):
+            raise InputError(f"data.std must be above 0, got {list(self.std)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +98,12 @@ class OptimRecipe:
     weight_decay: float = 0.05
     clip: float | None = None
 
+    def __post_init__(self) -> None:
+        names = ("lr", "lr_batch", "eps", "momentum", "weight_decay", "clip")
+        _check("optim", self, names, low=0)
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(f"optim.betas must be in [0, 1), got {list(self.betas)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ScheduleRecipe:
@@ -105,6 +124,9 @@ class ScheduleRecipe:
     gain_ramp_by_layer: bool = False
 
     def __post_init__(self) -> None:
+        _check("schedule", self, ("epochs", "steps"), low=1)
+        names = ("warmup_lr", "min_lr", "warmup_epochs", "warmup_steps", "power")
+        _check("schedule", self, names, low=0)
         _ = self.ramp  # refuses one that ends after training
 
     @property
@@ -136,6 +158,13 @@ class TrainRecipe:
     """If set, a checkpoint every so many steps, instead of by time."""
     log_steps: int = 50
     on_nan: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        steps = ("accumulate", "evaluate_every", "evaluate_steps", "checkpoint_steps", "log_steps")
+        _check("train", self, steps, low=1)
+        _check("train", self, ("checkpoint_seconds",), low=0)
+        if self.ema is not None and not 0 <= self.ema < 1:
+            raise InputError(f"train.ema must be in [0, 1), got {self.ema:g}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +283,11 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     path = path.resolve()
     if path in seen:
         raise InputError(f"recipe {path} extends itself")
-    fields = _parse(path.read_text(), f"recipe {path}") or {}
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise InputError(f"recipe {path} is not text in UTF-8") from None
+    fields = _parse(text, f"recipe {path}") or {}
     if not isinstance(fields, dict):
         raise InputError(
             f"recipe {path} must be a mapping of sections, got {type(fields).__name__}"
@@ -262,7 +295,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     parent = fields.pop("extends", None)
     if parent is None:
         return fields
-    base = path.parent / parent
+    base = path.parent / str(parent)
     if not base.is_file():
         raise InputError(f"recipe {path} extends {parent!r}, which is not at {base}")
     return _merge(_read(base, (*seen, path)), fields)
@@ -344,7 +377,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
 def _scalar(kind: Any, value: Any, where: str) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if kind is int and isinstance(value, float) and value == int(value):
+    if kind is int and isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool)):
         return value

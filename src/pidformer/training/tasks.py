@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pidformer.checkpoint import initial_weights
 from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
+from pidformer.data.folders import some
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.statistics import percentage
@@ -25,7 +26,10 @@ LOOKED_AT = 64
 
 
 class TrainData(Protocol):
-    """Batches as a pure function of (epoch, step): that is what makes resuming exact."""
+    """Batches as a pure function of (epoch, step): that is what makes resuming exact.
+
+    Data whose batches also depend on `is_resident` have `load_as`, see `TrainImages`.
+    """
 
     @property
     def steps_per_epoch(self) -> int: ...
@@ -70,6 +74,11 @@ class Classification:
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None
         self._scale: tuple[Tensor, Tensor] | None = None
+        if int(self.val_source.labels.min()) < 0:
+            raise InputError(
+                f"val of {self.location} has images of no class (label -1); training needs a class "
+                "for each"
+            )
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
@@ -100,8 +109,14 @@ class Classification:
 
     def train_data(self, place: Place) -> TrainImages:
         data = self.recipe.data
+        source = open_images(self.location, "train")
+        if tuple(source.classes) != tuple(self.val_source.classes):
+            raise InputError(
+                f"train and val of {self.location} have different classes, so labels would not "
+                f"match: {some(source.classes)}, and {some(self.val_source.classes)}"
+            )
         return TrainImages(
-            open_images(self.location, "train"),
+            source,
             image_size=data.image_size,
             batch_size=data.batch_size,
             augment=self.recipe.augment,

@@ -53,6 +53,17 @@ def test_what_was_measured_can_be_read_back(runs, published):
         assert found.header.details["loss"] == [[5, 2.0], [10, 2.0]]
 
 
+def test_what_a_killed_process_leaves_beside_a_file_is_no_run(published, tmp_path):
+    folder = tmp_path / "digits"
+    folder.mkdir()
+    for path in published:
+        shutil.copy(path, folder)
+    whole = read_studies([tmp_path])[0].runs
+    shutil.copy(published[0], folder / f".{published[0].stem}.4711.jsonl")
+    (folder / ".softmax-seed9.4712.jsonl").write_text('{"kind": "ru')
+    assert read_studies([tmp_path])[0].runs == whole
+
+
 def test_the_size_of_the_control_is_a_curve_from_before_the_first_step(runs, tmp_path):
     shutil.copytree(runs[-1], tmp_path / "pid-seed1")
     for step in range(31):

@@ -234,7 +234,7 @@ def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
     for path, text in made.items():
         if len(text) > FILE_BYTES:
             raise InputError(f"{path} would have {len(text):,} bytes, {FILE_BYTES:,} at most")
-    others = [path for path in to.parent.glob("*/*.jsonl") if path not in made]
+    others = [path for path in to.parent.glob("*/[!.]*.jsonl") if path not in made]
     total = sum(map(len, made.values())) + sum(path.stat().st_size for path in others)
     if total > ALL_BYTES:
         raise InputError(

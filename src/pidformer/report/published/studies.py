@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -152,10 +152,15 @@ def find_studies(folders: Sequence[str | Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for folder in map(Path, folders):
         if folder.is_dir():
-            for path in sorted(folder.rglob("*.jsonl")):
+            for path in _files(folder.rglob("*.jsonl")):
                 if path.name != FILE_NAME:
                     found.setdefault(path.parent.resolve(), path.parent)
     return list(found.values())
+
+
+def _files(paths: Iterable[Path]) -> list[Path]:
+    """In order, without hidden ones: those are being written, or were when a process died."""
+    return sorted(path for path in paths if not path.name.startswith("."))
 
 
 def read_studies(folders: Sequence[str | Path]) -> list[Study]:
@@ -171,7 +176,7 @@ def read_studies(folders: Sequence[str | Path]) -> list[Study]:
 
 
 def _study(folder: Path) -> Study:
-    runs = tuple(read_run(path) for path in sorted(folder.glob("*.jsonl")))
+    runs = tuple(read_run(path) for path in _files(folder.glob("*.jsonl")))
     tasks = sorted({run.task for run in runs})
     if len(tasks) > 1:
         raise InputError(f"{folder} mixes tasks ({', '.join(tasks)}); a study has one")
