@@ -88,12 +88,13 @@ def test_a_schedule_in_steps_ends_and_evaluates_there(texts, tmp_path):
     assert rates == pytest.approx(expected)
 
 
-def test_the_best_weights_are_kept(texts, tmp_path, monkeypatch):
+@pytest.mark.parametrize("first", [5.0, math.nan])
+def test_the_best_weights_are_kept(texts, tmp_path, monkeypatch, first):
     held = []
 
     def evaluate(self):
         held.append({k: v.clone() for k, v in self.model.state_dict().items()})
-        return {"ppl": [5.0, 3.0, 4.0][len(held) - 1]}
+        return {"ppl": [first, 3.0, 4.0][len(held) - 1]}
 
     monkeypatch.setattr(Trainer, "evaluate", evaluate)
     run = tmp_path / "run"

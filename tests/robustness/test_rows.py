@@ -215,3 +215,19 @@ def test_a_gpu_gets_as_many_images_as_fit_where_128_large_ones_do(
     subject = Subject(name="m", label="m", model=Colours(), image_size=pixels)
     place = Bench(subject=subject, location=tmp_path, device=torch.device(device), batch_size=asked)
     assert place.at_once == images
+
+
+def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
+    write_tree(tmp_path / "val", imagenet_classes()[:2], size=(40, 36))
+    subject = Subject(name="m", label="m", model=Colours())
+    damaged = sorted((tmp_path / "val").rglob("*.png"))
+    sizes = []
+    for path in damaged:
+        path.write_bytes(b"not a picture")
+        place = Bench(subject=subject, location=tmp_path, device=torch.device("cpu"))
+        if path is damaged[-1]:
+            with pytest.raises(InputError, match=r"none of the 2 images .*a\.png"):
+                _ = place.image_size
+        else:
+            sizes.append(place.image_size)
+    assert sizes == [36]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from pidformer.data.cifar import cifar_folders, open_cifar
 from pidformer.data.digits import open_digits
 from pidformer.data.folders import has_folders, open_folders
 from pidformer.data.parquet import has_parquet, open_parquet
+from pidformer.data.pictures import UnreadableImage
 from pidformer.errors import InputError
 
 
@@ -64,3 +66,11 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
         f"no image set in {folder}; it must hold train/ and val/ with a folder for each class, "
         "train.parquet and val.parquet, cifar-10-batches-py or cifar-100-python"
     )
+
+
+def shorter_side(source: ImageSource) -> int:
+    """Pixels of the shorter side of the first picture that can be read."""
+    for index in range(len(source)):
+        with suppress(UnreadableImage):
+            return min(source.decode(index).size)
+    raise InputError(f"none of the {len(source)} images can be read; the first is {source.name(0)}")

@@ -20,6 +20,7 @@ from torch import Tensor
 from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data import ImageSource, open_images, sample_images
 from pidformer.data.segmentation import SegmentSource, open_segmentation
+from pidformer.data.sources import shorter_side
 from pidformer.data.views import first
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
@@ -71,7 +72,7 @@ class ImageSpecimen:
 
     @cached_property
     def image_size(self) -> int:
-        return self.subject.image_size or min(self.source.decode(0).size)
+        return self.subject.image_size or shorter_side(self.source)
 
     def inputs(self) -> list[Tensor]:
         prepared = partial(

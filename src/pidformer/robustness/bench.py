@@ -15,6 +15,7 @@ from torch import nn
 from pidformer.data import EvalImages, ImageSource, open_images
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.published import find_set
+from pidformer.data.sources import shorter_side
 from pidformer.data.views import first, relabel
 from pidformer.errors import InputError
 from pidformer.subjects import Subject
@@ -72,7 +73,7 @@ class Bench:
     def image_size(self) -> int:
         if self.subject.image_size is not None:
             return self.subject.image_size
-        return min(self.source.decode(0).size)
+        return shorter_side(self.source)
 
     @property
     def at_once(self) -> int:

@@ -121,7 +121,8 @@ class Trainer:
             for r in results.read(self.run)
             if r.kind == "evaluate" and r.step is not None and r.step < self.step
         ]
-        better = self.engine.is_main and sign * scores[name] > max(before, default=-math.inf)
+        best = max((x for x in before if not math.isnan(x)), default=-math.inf)
+        better = self.engine.is_main and sign * scores[name] > best
         return self.engine.agree(better)
 
     def evaluate(self) -> dict[str, float]:
