@@ -18,6 +18,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
+from pidformer.cli.options import help_of
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
@@ -53,7 +54,7 @@ commands = (
     lab,
 )
 for command in commands:
-    app.command()(command)
+    app.command(help=help_of(command))(command)
 app.add_typer(data, name="data")
 
 

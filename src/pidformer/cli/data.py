@@ -33,7 +33,7 @@ def check(
 ) -> None:
     """Recognise the layout, count splits and classes, decode a sample, and name what is damaged.
 
-    Exit code 1 when something is damaged.
+    Exit code 1 when something is damaged, 2 when there is no known layout.
 
     Example: pidformer data check /data/imagenet --out contact.png
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from pidformer.cli.options import Data, Device, Json, Seed, tables
+from pidformer.errors import unknown
 
 
 def evaluate(
@@ -103,6 +104,13 @@ def evaluate(
     from pidformer.robustness.run import evaluate_models
     from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
+    for what, given, known in (
+        ("views", views, ("single", "multi")),
+        ("protocol", protocol, ("sliding", "strided", "segments", "documents")),
+        *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
+    ):
+        if given not in known:  # also where the models' task does not ask for it
+            raise unknown(what, given, known)
     command = shlex.join(["pidformer", *sys.argv[1:]])
     if (task := shared_task(models)) != "classification":
         scores = evaluate_other(

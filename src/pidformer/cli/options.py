@@ -1,7 +1,9 @@
-"""What several commands share: options, and where tables go."""
+"""What several commands share: options, their help, and where tables go."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,3 +22,12 @@ def tables() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=200)
+
+
+def help_of(command: Callable[..., Any]) -> str:
+    """A docstring as help: each paragraph one line, to be wrapped by the terminal's width, and
+    brackets as they are (typer would read `pidformer[lab]` as markup and print `pidformer`)."""
+    from rich.markup import escape
+
+    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
+    return escape("\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))

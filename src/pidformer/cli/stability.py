@@ -27,7 +27,8 @@ from pidformer.errors import InputError
 
 def stability(
     preset: Annotated[
-        str | None, typer.Option(help="The paper's gains: deit, segmenter or lm.")
+        str | None,
+        typer.Option(help="The paper's gains: deit (if none are given), segmenter or lm."),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
     design: Annotated[

@@ -21,7 +21,9 @@ def tune(
     run: Annotated[Path, typer.Argument(help="Folder of a run, trained or converted.")],
     metric: Annotated[str, typer.Option(help="What to seek: clean, pgd, noise or ppl.")] = "clean",
     data: Data = None,
-    search: Annotated[str, typer.Option(help="grid, or optuna (pidformer[search]).")] = "grid",
+    search: Annotated[
+        str, typer.Option(help=r"grid, or optuna (pip install 'pidformer\[search]').")
+    ] = "grid",
     trials: Annotated[
         int | None, typer.Option(help="Gains to try; the whole grid, or 32 by optuna.")
     ] = None,
@@ -42,7 +44,7 @@ def tune(
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
-    """Try stable gains on a frozen model: nothing is trained, nothing in the run changes.
+    """Try stable gains on a frozen model: nothing is trained, no weight changes.
 
     Every trial is recorded in the run's results.jsonl; a stopped search goes on where it was.
 

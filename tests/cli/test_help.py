@@ -1,0 +1,33 @@
+from itertools import pairwise
+
+import pytest
+
+from pidformer.cli import commands
+
+
+def show(*arguments, columns=80):
+    from typer.testing import CliRunner
+
+    from pidformer.cli import app
+
+    done = CliRunner().invoke(app, [*arguments, "--help"], env={"COLUMNS": str(columns)})
+    assert done.exit_code == 0
+    return done.output
+
+
+@pytest.mark.parametrize("name", ["data check", *(command.__name__ for command in commands)])
+def test_every_help_has_an_example_and_is_wrapped_by_the_terminal_alone(name):
+    wide, narrow = show(*name.split(), columns=1000), show(*name.split())
+    assert f"pidformer {name}" in wide
+    assert max(map(len, narrow.splitlines())) <= 80
+    prose = [line.rstrip() for line in narrow.split("╭")[0].splitlines()]
+    whole = [line.rstrip() for line in wide.split("╭")[0].splitlines()]
+    for line, below in pairwise(whole):
+        assert not (line and below), f"broken before the edge: {line!r}"
+    assert " ".join(" ".join(prose).split()[5:]) == " ".join(" ".join(whole).split()[5:])
+
+
+def test_help_names_the_extras_in_brackets():
+    assert "pip install 'pidformer[lab]'" in show("lab", columns=1000)
+    assert "pip install 'pidformer[search]'" in show("tune", columns=1000)
+    assert "P,I,D[,BETA]" in show("convert", columns=1000)
