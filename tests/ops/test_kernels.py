@@ -463,3 +463,34 @@ def test_the_compiler_takes_every_kernel():
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 24
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_may_be_asked_for_in_a_batch(masked):
+    (q, k, v), second = placed(layers(2, heads=2, dim=16, tokens=5), torch.float32, True)
+    mask = torch.ones(5, 5, dtype=torch.bool, device=DEVICE) if masked else None
+    with kernels("triton"):
+        _, state = pid_attention(q, k, v, None, GAINS, attn_mask=mask)
+        out, _ = pid_attention(*second, state, GAINS, attn_mask=mask)
+    pulls = torch.randn(3, *out.shape, device=DEVICE)
+
+    def pulled(pull, **options):
+        return torch.autograd.grad(out, (v, *second), pull, retain_graph=True, **options)
+
+    wanted = [torch.stack(each) for each in zip(*map(pulled, pulls), strict=True)]
+    for found in (pulled(pulls, is_grads_batched=True), torch.vmap(pulled)(pulls)):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("around", ["torch", "triton"])
+def test_a_checkpointed_block_is_recomputed_on_its_kernels(around):
+    """The backward may run outside the block of code that chose them."""
+    blocks, x = network(), torch.randn(2, 9, 32, device=DEVICE, requires_grad=True)
+    found = []
+    for checkpointing in (False, True):
+        with kernels(around), torch.autocast(DEVICE, torch.float16, enabled=DEVICE == "cuda"):
+            out, _ = scan_blocks(blocks, x, checkpointing=checkpointing)
+        with kernels("triton" if around == "torch" else "torch"):
+            found.append(torch.autograd.grad(out.float().square().sum(), x)[0])
+    assert torch.equal(*found)
