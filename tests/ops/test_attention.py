@@ -358,7 +358,7 @@ def test_values_may_be_given_where_the_cache_is_of_fixed_size():
 )
 def test_given_values_that_are_not_those_of_the_queries_are_refused(shape):
     q, k, v = shaped((2, 2, 1, 8), (2, 2, 9, 8), (2, 2, 9, 8))
-    with pytest.raises(InputError, match="value must be .* got q .*, value ") as caught:
+    with pytest.raises(InputError, match=r"value must be .* got q .*, value ") as caught:
         pid_attention(q, k, v, None, GAINS, value=torch.zeros(shape))
     assert str(shape) in str(caught.value)
 

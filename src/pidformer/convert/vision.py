@@ -44,7 +44,7 @@ class Controlled:
         kind: Any = type(self)
         if "original" not in kind.__dict__:  # a subclass, with a name of its own
             return super().__reduce_ex__(protocol)
-        return _empty, kind.__bases__, self.__getstate__()  # type: ignore[attr-defined]
+        return _empty, kind.__bases__, self.__getstate__()
 
 
 class ControlledAttention(Controlled):

@@ -31,11 +31,10 @@ def scan_blocks(
     `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
     ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
     """
+    checkpointed: Callable[..., Any] = checkpoint
     if checkpointing and not torch.compiler.is_compiling():
         # Recomputed on the same kernels, even where the backward runs after a block of `kernels`.
         checkpointed = partial(checkpoint, context_fn=partial(_same_kernels, selected()))
-    else:
-        checkpointed = checkpoint
     for depth, block in enumerate(blocks):
         if checkpointing:
             x, state = checkpointed(block, x, state, use_reentrant=False, **block_options)
