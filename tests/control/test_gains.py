@@ -82,3 +82,8 @@ def test_an_unknown_field_in_json_is_named():
     for text in ("not json", "[1, 2]"):
         with pytest.raises(InputError):
             PIDGains.from_json(text)
+
+
+def test_a_number_too_large_for_a_float_is_refused():
+    with pytest.raises(InputError, match="gain p must be a number"):
+        PIDGains(p=10**400)

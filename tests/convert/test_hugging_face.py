@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 
@@ -353,3 +354,37 @@ def test_a_layer_by_itself_is_refused():
     rotation = (torch.ones(1, 7, 8), torch.zeros(1, 7, 8))
     with pytest.raises(InputError, match="LlamaAttention was called outside"):
         model.model.layers[1].self_attn(torch.randn(1, 7, 32), rotation)
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [(["0.4,0,0", "0.4,0,0", "0,0,0.5"], "learned gains need p > 0"), ("diet", "'deit'")],
+)
+@torch.no_grad()
+def test_a_refused_conversion_leaves_the_model_as_it_was(gains, words, is_again):
+    model, x = build("llama"), batch("llama")
+    if is_again:
+        model = pf.convert(model, GAINS, learn_gains=True)
+    keys, out = list(model.state_dict()), model(**x).logits
+    with pytest.raises(InputError, match=words):
+        pf.convert(model, gains, learn_gains=True, inplace=True)
+    assert list(model.state_dict()) == keys and torch.equal(model(**x).logits, out)
+    assert any(hasattr(module, "gains") for module in model.modules()) == is_again
+
+
+def test_a_pickled_model_runs_in_a_process_that_converted_none(tmp_path):
+    model, x = pf.convert(build("llama"), GAINS), batch("llama")
+    with torch.no_grad():
+        out = model(**x).logits
+    (tmp_path / "model.pickle").write_bytes(pickle.dumps((model, x, out)))
+    code = (
+        "import pickle, sys, torch\n"
+        "model, x, out = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "with torch.no_grad():\n"
+        "    assert torch.equal(model(**x).logits, out)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.pickle")], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,4 +1,5 @@
 import copy
+import pickle
 import subprocess
 import sys
 
@@ -272,3 +273,34 @@ def test_bad_arguments_get_one_line_and_change_nothing():
         assert type(model) is timm.models.VisionTransformer
     with pytest.raises(InputError, match="nothing to revert"):
         pf.revert(model)
+
+
+@pytest.mark.parametrize("is_again", [False, True])
+@pytest.mark.parametrize(
+    ("gains", "learn_gains", "words"),
+    [
+        ("0,0.5,0", True, "learned gains need p > 0"),
+        (["0.4,0,0", "0.4,0,0", "0,0,0.5", "0.4,0,0"], True, "learned gains need p > 0"),
+        ("diet", False, "did you mean 'deit'"),
+    ],
+)
+@torch.no_grad()
+def test_a_refused_conversion_leaves_the_model_as_it_was(gains, learn_gains, words, is_again):
+    """Whatever refuses it, the first time or with a controller that would be replaced."""
+    model, x = timm_model("vit"), images()
+    if is_again:
+        model = pf.convert(model, GAINS, learn_gains=True)
+    kinds, keys, out = [type(m) for m in model.modules()], list(model.state_dict()), model(x)
+    with pytest.raises(InputError, match=words):
+        pf.convert(model, gains, learn_gains=learn_gains, inplace=True)
+    assert [type(m) for m in model.modules()] == kinds and list(model.state_dict()) == keys
+    assert torch.equal(model(x), out)
+
+
+@torch.no_grad()
+def test_a_converted_model_can_be_pickled(model):
+    converted, x = pf.convert(model, GAINS), images()
+    again = pickle.loads(pickle.dumps(converted))
+    assert [type(m) for m in again.modules()] == [type(m) for m in converted.modules()]
+    assert torch.equal(again(x), converted(x)) and again.gains == GAINS
+    assert torch.equal(pf.revert(again)(x), model(x))

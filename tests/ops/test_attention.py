@@ -351,3 +351,21 @@ def test_values_may_be_given_where_the_cache_is_of_fixed_size():
     mask = (torch.arange(18) < 9)[None]
     found, _ = pid_attention(one, keys, padded, state, gains, attn_mask=mask, value=values)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 2, 1, 8), (2, 2, 3, 8), (2, 3, 1, 8), (2, 2, 1, 1), (2, 0, 1, 8), (2, 1, 8)]
+)
+def test_given_values_that_are_not_those_of_the_queries_are_refused(shape):
+    q, k, v = shaped((2, 2, 1, 8), (2, 2, 9, 8), (2, 2, 9, 8))
+    with pytest.raises(InputError, match=r"value must be .* got q .*, value ") as caught:
+        pid_attention(q, k, v, None, GAINS, value=torch.zeros(shape))
+    assert str(shape) in str(caught.value)
+
+
+@pytest.mark.parametrize("keys", [0, 1, 3])
+def test_no_queries_have_no_control_and_an_empty_state(keys):
+    q, k, v = shaped((2, 2, 0, 8), (2, 2, keys, 8), (2, 2, keys, 8))
+    _, state = pid_attention(q, k, v, None, GAINS)
+    out, state = pid_attention(q, k, v, state, GAINS)
+    assert out.shape == q.shape and all(part.shape == q.shape for part in state)

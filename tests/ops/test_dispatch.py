@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 from pidformer.control import PIDGains
 from pidformer.nn import PIDBlock
@@ -83,3 +84,20 @@ def test_auto_takes_short_attention_on_the_generation_it_was_timed_on(
             q, q, q, is_plain=is_plain, has_mask=False, dropout_p=0.0, scale=None, state=None
         )
     assert found == way
+
+
+def test_threads_may_leave_their_blocks_in_any_order():
+    before = dispatch.selected()
+    first, second = kernels("torch"), kernels("triton")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert dispatch.selected() == "triton"
+    second.__exit__(None, None, None)
+    assert dispatch.selected() == before
+
+
+def test_a_tensor_in_parts_goes_to_pytorch():
+    """As a DTensor does, for which our operators have no rule."""
+    whole = TwoTensor(torch.zeros(1, 2, 4, 16), torch.zeros(1, 2, 4, 16))
+    assert "plain tensors, got TwoTensor" in dispatch._obstacle(whole, whole, None)

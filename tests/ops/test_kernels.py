@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pidformer import LearnedGains, PIDAttention, PIDGains, PIDState, pid_attention, scan_blocks
 from pidformer.control.gains import GainTensors
+from pidformer.errors import InputError
 from pidformer.nn import PIDBlock
 from pidformer.ops import dispatch, epilogue, kernels, short
 from tests.ops.test_attention import direct, layers
@@ -266,6 +267,36 @@ def test_masks_and_dropout_take_the_epilogue():
     torch.testing.assert_close(out, expected)
 
 
+@pytest.mark.parametrize("keys", [5, 9])
+def test_a_state_of_another_shape_is_never_read_as_if_it_fitted(keys):
+    """Not by a kernel, which would read beyond it; also while decoding, with more keys."""
+    q, k, v = (torch.randn(2, 2, n, 16, device=DEVICE) for n in (5, keys, keys))
+    other = torch.randn(1, 2, 5, 16, device=DEVICE)
+    with kernels("triton"), pytest.raises(InputError, match=r"\(1, 2, 5, 16\).*\(2, 2, 5, 16\)"):
+        pid_attention(q, k, v, PIDState(other, other, other), GAINS)
+    broadcast = PIDState(torch.randn_like(q), other, other)
+    found = []
+    for name in ("torch", "triton"):
+        with kernels(name):
+            found.append(pid_attention(q, k, v, broadcast, GAINS)[0])
+    assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_layer_that_nothing_used_has_no_gradient(masked):
+    """A sum that is carried on and not read leaves the layer below without any."""
+    qkvs = placed(layers(3, heads=2, dim=16, tokens=5), torch.float32, True)
+    mask = torch.ones(5, 5, dtype=torch.bool, device=DEVICE) if masked else None
+    state, gains = None, PIDGains(p=0.5)
+    with kernels("triton"):
+        for q, k, v in qkvs:
+            if state is not None:
+                state = PIDState(state.initial.detach(), state.integral, state.previous.detach())
+            out, state = pid_attention(q, k, v, state, gains, attn_mask=mask)
+    found = torch.autograd.grad(out.sum(), [x for y in qkvs for x in y], allow_unused=True)
+    assert all(x is None for x in found[:6]) and all(x is not None for x in found[6:])
+
+
 def test_a_narrow_integral_is_kept_narrow():
     (_, _, v), second = placed(layers(2, heads=2, dim=16), torch.float16)
     state = PIDState(v, torch.randn_like(v), v)
@@ -432,3 +463,34 @@ def test_the_compiler_takes_every_kernel():
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 24
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_gradients_may_be_asked_for_in_a_batch(masked):
+    (q, k, v), second = placed(layers(2, heads=2, dim=16, tokens=5), torch.float32, True)
+    mask = torch.ones(5, 5, dtype=torch.bool, device=DEVICE) if masked else None
+    with kernels("triton"):
+        _, state = pid_attention(q, k, v, None, GAINS, attn_mask=mask)
+        out, _ = pid_attention(*second, state, GAINS, attn_mask=mask)
+    pulls = torch.randn(3, *out.shape, device=DEVICE)
+
+    def pulled(pull, **options):
+        return torch.autograd.grad(out, (v, *second), pull, retain_graph=True, **options)
+
+    wanted = [torch.stack(each) for each in zip(*map(pulled, pulls), strict=True)]
+    for found in (pulled(pulls, is_grads_batched=True), torch.vmap(pulled)(pulls)):
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("around", ["torch", "triton"])
+def test_a_checkpointed_block_is_recomputed_on_its_kernels(around):
+    """The backward may run outside the block of code that chose them."""
+    blocks, x = network(), torch.randn(2, 9, 32, device=DEVICE, requires_grad=True)
+    found = []
+    for checkpointing in (False, True):
+        with kernels(around), torch.autocast(DEVICE, torch.float16, enabled=DEVICE == "cuda"):
+            out, _ = scan_blocks(blocks, x, checkpointing=checkpointing)
+        with kernels("triton" if around == "torch" else "torch"):
+            found.append(torch.autograd.grad(out.float().square().sum(), x)[0])
+    assert torch.equal(*found)

@@ -6,6 +6,7 @@ from torch import nn
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import pid_step
+from pidformer.ops import token
 from pidformer.ops.attention import add_control
 from pidformer.ops.token import ROWS, TokenControl
 
@@ -119,3 +120,14 @@ def test_tf32_does_not_touch_the_control():
     with tf32():
         exact = compare(gains, dtype=torch.float32, device="cuda")
     assert exact < 1e-5
+
+
+def test_steps_survive_that_another_thread_clears_them():
+    class Cleared(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            self.clear()  # as another thread does, whose gains are one too many
+
+    step = token._Step("free", torch.float64, torch.device("cpu"), -1, [0.0] * ROWS, None, None)
+    step._next = Cleared()
+    assert step.then(PIDGains(p=0.5)).row == 0

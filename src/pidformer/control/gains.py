@@ -56,7 +56,7 @@ class PIDGains:
         for name, value in asdict(self).items():
             try:
                 number = float(value)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise InputError(f"gain {name} must be a number, got {value!r}") from None
             if not math.isfinite(number):
                 raise InputError(f"gain {name} must be finite, got {number}")

@@ -9,7 +9,6 @@ backbone gets a fresh `Tape` among the keyword arguments, which every layer hand
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,15 +100,22 @@ def own_values(
     return value.gather(2, index)
 
 
+# Our attention, and the mask that goes with it: without one, causality would be lost. At import,
+# not at conversion: a converted model may come out of a pickle, into a process that has none.
+AttentionInterface.register(NAME, pid_attention_forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)
+
+
 def convert_transformers(model: Any, build_plan: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
-    if is_converted(model):
-        revert_transformers(model)
-    attention = _attention(model)
+    is_again = is_converted(model)
+    attention = _controlled(model) if is_again else _attention(model)
     plan: Plan = build_plan(len(attention))
     backbone = _backbone(model, attention)
-    _register()
-    plan.put(attention, _value_heads(model.config))
+    controllers = plan.controllers(attention, _value_heads(model.config))
+    if is_again:
+        revert_transformers(model)
+    plan.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
     handle = backbone.register_forward_pre_hook(_begin, with_kwargs=True)
@@ -126,7 +132,7 @@ def revert_transformers(model: Any) -> None:
         raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
     backbone, hook = model._pid_hook
     del backbone._forward_pre_hooks[hook], backbone._forward_pre_hooks_with_kwargs[hook]
-    attention = [m for m in model.modules() if hasattr(m, "pid_layer")]
+    attention = _controlled(model)
     remove(attention)
     for module in attention:
         del module.pid_layer
@@ -198,11 +204,8 @@ def _check_checkpointing(backbone: nn.Module) -> None:
             return
 
 
-@cache
-def _register() -> None:
-    """Our attention, and the mask that goes with it: without one, causality would be lost."""
-    AttentionInterface.register(NAME, pid_attention_forward)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
+def _controlled(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if hasattr(m, "pid_layer")]
 
 
 def _attention(model: Any) -> list[Any]:

@@ -50,12 +50,18 @@ class Plan:
         learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
 
-    def put(self, attention: Sequence[Any], heads: int) -> None:
-        """Hand the attention modules of a model their controllers."""
+    def controllers(self, attention: Sequence[Any], heads: int) -> list[PIDGains | LearnedGains]:
+        """The gains that attention modules will hold, or why they cannot; nothing is touched."""
         learned = learned_layers(self.gains, self.learn_gains, self.first_layer)
-        for module, gains, is_learned in zip(attention, self.gains, learned, strict=True):
-            place = device_of(module)
-            module.gains = LearnedGains(gains, heads, device=place) if is_learned else gains
+        return [
+            LearnedGains(gains, heads, device=device_of(module)) if is_learned else gains
+            for module, gains, is_learned in zip(attention, self.gains, learned, strict=True)
+        ]
+
+    def put(self, attention: Sequence[Any], controllers: Sequence[Any]) -> None:
+        """Hand the attention modules of a model their controllers."""
+        for module, gains in zip(attention, controllers, strict=True):
+            module.gains = gains
             module.first_layer = self.first_layer
             module.register_buffer("gain_share", None, persistent=False)
 

@@ -39,6 +39,13 @@ class Controlled:
 
     original: type[nn.Module]
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """For pickle, which finds a class by name: this one is made again by `_made`."""
+        kind: Any = type(self)
+        if "original" not in kind.__dict__:  # a subclass, with a name of its own
+            return super().__reduce_ex__(protocol)
+        return _empty, kind.__bases__, self.__getstate__()
+
 
 class ControlledAttention(Controlled):
     """timm's attention, plus the control: `x, state = attention(x, state)`."""
@@ -173,16 +180,19 @@ def is_vision(model: nn.Module) -> bool:
 
 def convert_vision(model: Any, build_plan: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
-    if isinstance(model, ControlledModel):
-        revert_vision(model)
-    _check(model)
+    is_again = isinstance(model, ControlledModel)
+    if not is_again:
+        _check(model)
     attention = [block.attn for block in model.blocks]
     plan: Plan = build_plan(len(attention))
+    first = attention[0]
+    controllers = plan.controllers(attention, getattr(first, "num_kv_heads", first.num_heads))
+    if is_again:
+        revert_vision(model)
     for block in model.blocks:
         block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
         block.__class__ = _subclass(ControlledBlock, type(block))
-    first = attention[0]
-    plan.put(attention, getattr(first, "num_kv_heads", first.num_heads))
+    plan.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
     model.__class__ = _subclass(mixin, type(model))
     model._plan = plan
@@ -205,6 +215,12 @@ def _subclass(mixin: Any, original: Any) -> Any:
 def _made(mixin: Any, original: Any) -> Any:
     name = f"Controlled{original.__name__}"
     return type(name, (mixin, original), {"original": original, "__doc__": mixin.__doc__})
+
+
+def _empty(mixin: Any, original: Any) -> Any:
+    """An instance of a made class, to be filled by pickle."""
+    kind = _made(mixin, original)
+    return kind.__new__(kind)
 
 
 def _check(model: Any) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pidformer.control.pid import PIDState
+from pidformer.ops.dispatch import Kernels, kernels, selected
 
 Observer = Callable[[int, Tensor, PIDState | None], None]
 
@@ -27,11 +31,20 @@ def scan_blocks(
     `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
     ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
     """
+    checkpointed: Callable[..., Any] = checkpoint
+    if checkpointing and not torch.compiler.is_compiling():
+        # Recomputed on the same kernels, even where the backward runs after a block of `kernels`.
+        checkpointed = partial(checkpoint, context_fn=partial(_same_kernels, selected()))
     for depth, block in enumerate(blocks):
         if checkpointing:
-            x, state = checkpoint(block, x, state, use_reentrant=False, **block_options)
+            x, state = checkpointed(block, x, state, use_reentrant=False, **block_options)
         else:
             x, state = block(x, state, **block_options)
         if observe is not None:
             observe(depth, x, state)
     return x, state
+
+
+def _same_kernels(name: Kernels) -> tuple[AbstractContextManager[None], ...]:
+    """What `checkpoint` enters around a block, and around its recomputation."""
+    return nullcontext(), kernels(name)

@@ -12,7 +12,6 @@ from pidformer.control.pid import (
     FirstLayer,
     PIDState,
     check_first_layer,
-    check_state,
     pid_step,
 )
 from pidformer.errors import InputError
@@ -44,12 +43,13 @@ def pid_attention(
 
     With more keys than queries (M > N, decoding with a cache) the queries are the last N of the M
     tokens; where they are not (a cache of fixed size), `value` (B, Hkv, N, D) gives their values.
+    Its heads may be fewer than those of v, where v repeats each for its group of queries.
     The control of a token reads that token alone, so the cache holds nothing new.
 
     The control is computed in float32 or wider and rounded once, into the output's type.
     `ops.dispatch` says which kernels compute it.
     """
-    _check_shapes(q, k, v)
+    _check_shapes(q, k, v, value)
     check_first_layer(first_layer)
     way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
     if way == "short":
@@ -114,7 +114,7 @@ def _attention_then_control(
     if gains is None:
         return out, state
     if value is None:
-        value = v if v.shape[-2] == q.shape[-2] else v[..., -q.shape[-2] :, :]
+        value = v if v.shape[-2] == q.shape[-2] else v[..., v.shape[-2] - q.shape[-2] :, :]
     is_free = state is None and first_layer == "free"
     if way == "epilogue" and state is not None and out.dtype == value.dtype:
         return control_epilogue(out, value, state, gains)
@@ -138,9 +138,10 @@ def _way(
         return "torch"
     values = value if value is not None else v
     if state is not None and gains is not None:
-        if values.shape[-2] == q.shape[-2]:
-            check_state(state, values)
+        shape = (*values.shape[:-2], q.shape[-2], values.shape[-1])
         is_same = state.initial.dtype == state.previous.dtype == values.dtype
+        # The kernels read what the shape of the values promises; `pid_step` broadcasts, or refuses.
+        is_same = is_same and all(part.shape == shape for part in state)
         if not is_same or not takes_gains(gains, values.shape[-3]):
             return "torch"
     return dispatch.route(
@@ -191,7 +192,7 @@ def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor 
     return attn_mask.masked_fill(~lower, -torch.inf)
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, value: Tensor | None = None) -> None:
     if min(q.ndim, k.ndim, v.ndim) < 3:
         problem = "q, k, v must be (..., heads, tokens, head_dim)"
     elif k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
@@ -200,6 +201,18 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor) -> None:
         problem = "query heads must be a multiple of key/value heads"
     elif q.shape[-2] > k.shape[-2]:
         problem = "more queries than keys"
+    elif value is not None and not _is_of_queries(value, q, v):
+        problem = "value must be (..., value heads, tokens of q, head_dim of v)"
     else:
         return
-    raise InputError(f"{problem}; got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}")
+    given = {"q": q, "k": k, "v": v} | ({} if value is None else {"value": value})
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+    raise InputError(f"{problem}; got {shapes}")
+
+
+def _is_of_queries(value: Tensor, q: Tensor, v: Tensor) -> bool:
+    """Whether these are values of the tokens that ask, with heads that serve groups of queries."""
+    if value.ndim != q.ndim or value.shape[-3] == 0:
+        return False
+    expected = (*q.shape[:-3], value.shape[-3], q.shape[-2], v.shape[-1])
+    return value.shape == expected and q.shape[-3] % value.shape[-3] == 0

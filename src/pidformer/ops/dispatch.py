@@ -13,6 +13,7 @@ H200 alone); `short_attention` on Hopper alone, for the sizes at which it was fa
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +24,13 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
+from torch.utils._python_dispatch import (
+    is_in_torch_dispatch_mode,
+    is_traceable_wrapper_subclass,
+)
 
 from pidformer.errors import unknown
 
@@ -122,6 +127,9 @@ def power_of_two(number: int) -> int:
 _NAMES: tuple[Kernels, ...] = get_args(Kernels)
 # Judged where it is used: an import that fails leaves the command line no way to say why.
 _selected: Kernels = os.environ.get("PIDFORMER_KERNELS") or "auto"  # type: ignore[assignment]
+# Blocks that are open, each a list of its name: threads leave theirs in any order.
+_open: list[list[Kernels]] = [[_selected]]
+_opening = threading.Lock()
 
 
 def selected() -> Kernels:
@@ -167,10 +175,13 @@ def kernel_op(name: str) -> Callable[[Callable[..., Any]], KernelOp]:
 
 
 def _is_observed(inputs: tuple[Any, ...]) -> bool:
-    """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd."""
+    """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd, vmap."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
     tensors = [x for x in inputs if isinstance(x, Tensor)]
+    # Gradients that are asked for in a batch: one tensor stands for many.
+    if torch._C._are_functorch_transforms_active() or any(map(is_legacy_batchedtensor, tensors)):
+        return True
     return any(type(x) not in _PLAIN for x in tensors) or needs_grad(*tensors)
 
 
@@ -186,15 +197,23 @@ def launched(kernel: Any) -> Any:
 
 @contextmanager
 def kernels(name: Kernels) -> Iterator[None]:
-    """Within this block the operator runs on these kernels: "torch", "auto" or "triton"."""
+    """Within this block the operator runs on these kernels: "torch", "auto" or "triton".
+
+    For all threads (a backward pass has its own): of blocks that are open, the latest counts.
+    """
     global _selected
     if name not in _NAMES:
         raise unknown("kernels", name, _NAMES)
-    before, _selected = _selected, name
+    block = [name]
+    with _opening:
+        _open.append(block)
+        _selected = name
     try:
         yield
     finally:
-        _selected = before
+        with _opening:
+            _open[:] = [other for other in _open if other is not block]
+            _selected = _open[-1][0]
 
 
 def route(
@@ -250,6 +269,8 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
     """Why our kernels cannot take these inputs, in one line; None if they can."""
     if q.ndim != 4:
         return f"the kernels take (batch, heads, tokens, head dim), got {tuple(q.shape)}"
+    if not torch.compiler.is_compiling() and is_traceable_wrapper_subclass(q):
+        return f"the kernels take plain tensors, got {type(q).__name__}"
     if q.dtype not in (torch.bfloat16, torch.float16, torch.float32):
         return f"the kernels take bfloat16, float16 and float32, got {q.dtype}"
     if not HEAD_DIMS[0] <= q.shape[-1] <= HEAD_DIMS[1] or v.shape[-1] != q.shape[-1]:

@@ -117,6 +117,8 @@ class _Control(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if grad is None:  # only the state is part of the loss
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
+        if grad is None:
+            return (None,) * 10
         gains = d_gains = None
         if ctx.saved_tensors:
             gains, value, initial, previous, total = ctx.saved_tensors
@@ -321,10 +323,13 @@ def empty_rows(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None =
     return like.new_empty((batch, tokens, heads, dim), dtype=dtype).transpose(1, 2)
 
 
-def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor:
-    """The gradient of an output that nothing used, while something used the state."""
-    used = next(x for x in others if x is not None)
-    return used.new_zeros(ctx.shape, dtype=ctx.dtype)
+def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor | None:
+    """The gradient of an output that nothing used, while something used the state.
+
+    None if nothing did: the layers above had a sum without an integral, whose gradient is none.
+    """
+    used = next((x for x in others if x is not None), None)
+    return None if used is None else used.new_zeros(ctx.shape, dtype=ctx.dtype)
 
 
 def on_device(x: Tensor) -> AbstractContextManager[Any]:

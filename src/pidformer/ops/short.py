@@ -176,6 +176,8 @@ class _Short(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         if grad is None:  # only the state is part of the loss
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
+        if grad is None:
+            return (None,) * 15
         first, k, v, lse, gains, initial, previous, total = ctx.saved_tensors
         q, key, value = _unpacked((first, k, v), ctx.kv_heads)
         *numbers, scale, is_causal = ctx.options

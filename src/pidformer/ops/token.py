@@ -119,13 +119,13 @@ class _Step:
         latest, found = self._latest
         if latest is gains:  # much cheaper than to look it up
             return found
-        if gains not in self._next:
+        following = self._next.get(gains)
+        if following is None:  # another thread may clear what this one has just put there
             if len(self._next) >= MAX_NEXT:
                 self._next.clear()
-            self._next[gains] = self._following(gains)
-        found = self._next[gains]
-        self._latest = (gains, found)
-        return found
+            following = self._next[gains] = self._following(gains)
+        self._latest = (gains, following)
+        return following
 
     def sum_weights(self) -> Tensor:
         return self._tensor(self._sums)
