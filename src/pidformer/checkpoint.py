@@ -175,13 +175,20 @@ def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
     return checkpoint.tensors[name]
 
 
+def check_initial(where: str | Path) -> None:
+    """Refuse a place that holds no weights to start training from."""
+    if not Path(where).exists():
+        raise InputError(
+            f"no run folder and no .safetensors file at {where}; say which with model.init=RUN"
+        )
+
+
 def initial_weights(where: str | Path) -> dict[str, Tensor]:
     """Weights to start training from: of a run folder (its best, if it keeps them) or a file."""
+    check_initial(where)
     path = Path(where)
     if path.is_file():
         return load_weights(path)
-    if not path.is_dir():
-        raise InputError(f"no run folder and no .safetensors file at {path}")
     best = path / "best.safetensors"
     return load_weights(best) if best.exists() else run_weights(path)
 

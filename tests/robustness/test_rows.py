@@ -14,8 +14,8 @@ from pidformer.robustness import FGSM, Normalized
 from pidformer.robustness.bench import Bench
 from pidformer.robustness.compare import hits
 from pidformer.robustness.rows import CorruptedSet, OutOfDistribution, ShiftedSet, UnderThreat
-from pidformer.robustness.run import run_suite
-from pidformer.robustness.suite import Suite
+from pidformer.robustness.run import evaluate_models, run_suite
+from pidformer.robustness.suite import Suite, load_suite
 from pidformer.subjects import Subject
 from tests.data.sets import write_parquet
 
@@ -231,3 +231,8 @@ def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
         else:
             sizes.append(place.image_size)
     assert sizes == [36]
+
+
+def test_a_missing_folder_is_told_before_a_model_is_opened(tmp_path):
+    with pytest.raises(InputError, match=r"no image set at .*none"):
+        evaluate_models(["timm:not_opened"], load_suite("clean"), data=tmp_path / "none")

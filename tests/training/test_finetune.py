@@ -7,6 +7,8 @@ import pidformer as pf
 from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
 from pidformer.subjects import recipe_hash
+from pidformer.training import load_recipe
+from pidformer.training.recipe import SHIPPED
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
@@ -113,3 +115,13 @@ def test_a_head_for_other_classes_starts_anew():
     with pytest.warns(UserWarning, match="knows 3 classes, the data have 5"):
         start_from(b, a.state_dict(), "run")
     assert torch.equal(a["x"].weight, b["x"].weight)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((SHIPPED / "finetune").glob("*.yaml")), ids=lambda p: p.stem
+)
+def test_a_recipe_that_goes_on_from_a_run_asks_which(path, tmp_path):
+    """Before data are opened: there are none."""
+    recipe = load_recipe(f"finetune/{path.name}")
+    with pytest.raises(InputError, match=r"at RUN; say which with model\.init=RUN"):
+        train(recipe, tmp_path / "run", data=tmp_path / "none", device="cpu", is_shown=False)

@@ -49,13 +49,9 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
     - Parquet: DIR/train.parquet or DIR/train-00000-of-00002.parquet (Hugging Face)
     - CIFAR: DIR/cifar-10-batches-py or DIR/cifar-100-python (torchvision)
     """
-    if location is None or str(location) == "digits":
+    folder = image_folder(location)
+    if folder is None:
         return open_digits(split)
-    folder = Path(location)
-    if not folder.exists():
-        raise InputError(f"no image set at {folder}; give an existing folder, or 'digits'")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is a file; give the folder that holds the image set")
     if cifar_folders(folder):
         return open_cifar(folder, split)
     if has_parquet(folder):
@@ -66,6 +62,18 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
         f"no image set in {folder}; it must hold train/ and val/ with a folder for each class, "
         "train.parquet and val.parquet, cifar-10-batches-py or cifar-100-python"
     )
+
+
+def image_folder(location: str | Path | None) -> Path | None:
+    """The folder of an image set, which must be there; None for the embedded digits."""
+    if location is None or str(location) == "digits":
+        return None
+    folder = Path(location)
+    if not folder.exists():
+        raise InputError(f"no image set at {folder}; give an existing folder, or 'digits'")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; give the folder that holds the image set")
+    return folder
 
 
 def shorter_side(source: ImageSource) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pidformer.data.sources import image_folder
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.results import Record
@@ -61,6 +62,7 @@ def evaluate_models(
 
     Records of a run go to its folder, those of other models to a folder of their own in `out`.
     """
+    image_folder(data)  # before weights are fetched
     found = []
     for name in names:
         if data is None and ":" in name:

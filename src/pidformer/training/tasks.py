@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import initial_weights
+from pidformer.checkpoint import check_initial, initial_weights
 from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.data.folders import some
@@ -189,7 +189,9 @@ def _embedded(name: str) -> str:
 
 
 def build_task(recipe: Recipe, data: str | Path | None) -> Task:
-    """The task that a recipe names."""
+    """The task that a recipe names; the weights it starts from must be there, if it has some."""
+    if recipe.model.init is not None:
+        check_initial(recipe.model.init)
     if recipe.task == "segmentation":
         return Segmentation(recipe, data)
     if recipe.task == "language":
