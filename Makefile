@@ -11,9 +11,9 @@ $(BIN)/python:
 	$(BIN)/pip install --quiet --disable-pip-version-check -e .
 	touch $@
 
-.venv/installed-test: .venv/installed
+.venv/installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
-	touch $@
+	touch .venv/installed $@
 
 demo: .venv/installed
 	$(BIN)/pidformer demo --out demo
