@@ -42,8 +42,7 @@ def attention_matrices(
 def eigenvalues(matrices: Tensor) -> Tensor:
     """Eigenvalues (..., N), complex128, of (..., N, N); of triangular ones, the diagonal.
 
-    On the CPU: a GPU solves such small problems one by one too, and its launches wait for whatever
-    else runs there.
+    On the CPU, wherever the matrices are: many small problems without symmetry.
     """
     matrices = matrices.double().cpu()
     if not bool(torch.isfinite(matrices).all()):

@@ -100,13 +100,14 @@ def evaluate(
     from pidformer.report.curve import curve_figure
     from pidformer.report.other_tasks import evaluate_other, other_data, scores_table, shared_task
     from pidformer.report.table1 import as_data, rich_table, table1
+    from pidformer.report.tables import PROTOCOLS
     from pidformer.robustness.compare import group_runs
     from pidformer.robustness.run import evaluate_models
     from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
     for what, given, known in (
         ("views", views, ("single", "multi")),
-        ("protocol", protocol, ("sliding", "strided", "segments", "documents")),
+        ("protocol", protocol, PROTOCOLS),
         *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
     ):
         if given not in known:  # also where the models' task does not ask for it

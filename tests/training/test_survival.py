@@ -1,0 +1,91 @@
+"""What a run survives: weights that were not written, full disks, memory that changes."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pidformer import results
+from pidformer.checkpoint import load_checkpoint, save_checkpoint
+from pidformer.data import storage
+from pidformer.errors import InputError
+from pidformer.training import loop
+from pidformer.training.run import train
+from tests.training.test_run import same_weights, stop_after
+from tests.training.tiny import tiny_recipe
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """An undisturbed run, and its scores."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    return folder, train(tiny_recipe(), folder, device="cpu", is_shown=False)
+
+
+def test_a_run_that_ended_before_its_weights_were_written_gets_them(whole, tmp_path, monkeypatch):
+    """Killed, or its disk full, after the last checkpoint and before model.safetensors."""
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "save_weights", lambda path, tensors: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    assert load_checkpoint(run).step == 33 and not (run / "model.safetensors").exists()
+    assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
+    assert same_weights(run, whole[0])
+
+
+def test_weights_that_a_full_disk_does_not_take_are_an_error_of_the_system(tmp_path):
+    """The command line shows those in one line; safetensors has an exception of its own."""
+    code = (
+        "import resource, sys, torch\nfrom pathlib import Path\n"
+        "from pidformer.checkpoint import save_weights\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
+        "try:\n    save_weights(Path(sys.argv[1]), {'a': torch.zeros(10_000)})\n"
+        "except OSError as error:\n    print(error)\n"
+    )
+    path = tmp_path / "model.safetensors"
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"cannot write {path} (") and not list(tmp_path.iterdir())
+
+
+def test_finished_weights_without_a_checkpoint_are_not_trained_over(whole, tmp_path):
+    """Checkpoints were deleted to make room: neither weights nor measurements may be lost."""
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    shutil.rmtree(run / "checkpoints")
+    results.append(run, results.Record(kind="robustness", metrics={"top1": 1.0}))
+    before = (run / "results.jsonl").read_bytes()
+    with pytest.raises(InputError, match="finished weights but no checkpoint"):
+        train(tiny_recipe(), run, device="cpu", is_shown=False)
+    assert (run / "results.jsonl").read_bytes() == before and same_weights(run, whole[0])
+
+
+def test_what_a_kill_leaves_of_a_checkpoint_is_removed(tmp_path):
+    half = tmp_path / "run" / "checkpoints" / ".writing-1"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    save_checkpoint(tmp_path / "run", 1, {"model": {"a": torch.zeros(1)}}, {})
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("is_scarce", [True, False])
+def test_memory_that_gets_scarce_or_free_changes_nothing(tmp_path, monkeypatch, is_scarce):
+    """Images kept on the device and streamed ones are cropped by different random numbers."""
+    free = {True: 1_000, False: 2**40}
+
+    def memory(is_scarce):
+        monkeypatch.setattr(storage, "_free_memory", lambda device: free[is_scarce])
+
+    runs = tmp_path / "whole", tmp_path / "run"
+    memory(not is_scarce)
+    train(tiny_recipe(), runs[0], device="cpu", is_shown=False)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 13)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(tiny_recipe(), runs[1], device="cpu", is_shown=False)
+    memory(is_scarce)
+    train(tiny_recipe(), runs[1], device="cpu", is_shown=False)
+    assert same_weights(*runs)
