@@ -217,6 +217,36 @@ def test_a_gpu_gets_as_many_images_as_fit_where_128_large_ones_do(
     assert place.at_once == images
 
 
+class Narrow(Colours):
+    """Memory for so many images."""
+
+    def __init__(self, room):
+        super().__init__()
+        self.room = room
+
+    def forward(self, images):
+        if len(images) > self.room:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super().forward(images)
+
+
+def test_fewer_images_at_a_time_where_memory_runs_out(tmp_path):
+    write_tree(tmp_path / "val", imagenet_classes()[:9])
+    rows = UnderThreat("clean", None), UnderThreat("fgsm", FGSM(eps=0.1))
+    wide = measured(bench(tmp_path, most=8), *rows).records
+    found = measured(bench(tmp_path, Narrow(3), most=8), *rows).records
+    assert [found[name].settings["batch_size"] for name in found] == [2, 2]
+    for name, record in found.items():
+        assert (hits(record) == hits(wide[name])).all() and record.metrics["images"] == 9
+
+
+@pytest.mark.parametrize(("room", "more"), [(3, {"batch_size": 8}), (0, {})])
+def test_one_line_where_no_fewer_images_are_to_be_had(tmp_path, room, more):
+    write_tree(tmp_path / "val", imagenet_classes()[:9])
+    with pytest.raises(InputError, match="row clean does not fit into memory with"):
+        measured(bench(tmp_path, Narrow(room), **more), UnderThreat("clean", None))
+
+
 def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:2], size=(40, 36))
     subject = Subject(name="m", label="m", model=Colours())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -35,6 +35,8 @@ class Bench:
     limit: int | None = None
     batch_size: int | None = None
     """Images at a time; None for what the device takes (`at_once`)."""
+    most: int = 1024
+    """Images at a time where `batch_size` is None, at most."""
     workers: int = 0
     allow_missing: bool = False
 
@@ -81,7 +83,13 @@ class Bench:
         if self.batch_size is not None:
             return self.batch_size
         many = 128 * 224**2 // self.image_size**2 if self.device.type == "cuda" else 128
-        return min(max(many, 1), 1024)
+        return min(max(many, 1), self.most)
+
+    def smaller(self) -> Bench | None:
+        """With half the images at a time; None where their number was given, or is one."""
+        if self.batch_size is not None or self.at_once == 1:
+            return None
+        return replace(self, most=self.at_once // 2)
 
     @property
     def scale(self) -> tuple[Sequence[float], Sequence[float]]:

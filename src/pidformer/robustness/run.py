@@ -98,20 +98,29 @@ def run_suite(
     records: dict[str, Record] = {}
     with Progress(subject.label, len(rows), is_shown=is_shown) as progress:
         for row in rows:
-            watch = progress.begin(row.name, len(bench.source))
-            about = row.about(bench)
-            is_old = ledger.finished(row.name, about) is not None
-            try:
-                record = ledger.measure(row.name, about, partial(row.measure, bench, watch))
-            except torch.OutOfMemoryError:
-                raise InputError(
-                    f"row {row.name} does not fit into memory with {bench.at_once} images at a "
-                    f"time; use --batch-size {max(1, bench.at_once // 4)} (finished rows are "
-                    "kept, and the numbers do not depend on it)"
-                ) from None
-            records[row.name] = record
-            progress.done(row.name, record, is_old)
+            is_old = ledger.finished(row.name, row.about(bench)) is not None
+            while row.name not in records:
+                watch = progress.begin(row.name, len(bench.source))
+                about = row.about(bench) | {"batch_size": bench.at_once}
+                try:
+                    work = partial(row.measure, bench, watch)
+                    records[row.name] = ledger.measure(row.name, about, work)
+                except torch.OutOfMemoryError:
+                    bench = _smaller(bench, row.name)
+            progress.done(row.name, records[row.name], is_old)
     return Evaluated(records, missing)
+
+
+def _smaller(bench: Bench, row: str) -> Bench:
+    """With fewer images at a time, after memory ran out; refused where that is not ours to say."""
+    smaller = bench.smaller()
+    if smaller is None:
+        raise InputError(
+            f"row {row} does not fit into memory with {bench.at_once} images at a time; use "
+            f"--batch-size {max(1, bench.at_once // 4)} (finished rows are kept, and the numbers "
+            "do not depend on it)"
+        ) from None
+    return smaller
 
 
 def remaining(bench: Bench, suite: Suite, *, folder: str | Path | None = None) -> list[str]:
@@ -137,7 +146,6 @@ def _ledger(bench: Bench, suite: Suite, folder: str | Path | None, command: str 
             "suite": suite.name,
             "seed": bench.seed,
             "limit": bench.limit,
-            "batch_size": bench.at_once,
             "command": command,
         },
     )

@@ -173,6 +173,8 @@ class Engine:
         self._accelerator.end_training()
         if self._is_compiled:
             torch.compiler.reset()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # for those who share the GPU
 
 
 def is_main_process() -> bool:
