@@ -166,6 +166,17 @@ def test_eigenvalues_of_a_general_kernel():
     np.testing.assert_allclose(np.sort_complex(found.numpy()), np.sort_complex(expected), atol=1e-9)
 
 
+@pytest.mark.parametrize("size", [2, 23, 64, 65, 197])
+def test_eigenvalues_of_uniform_attention(size):
+    kernels = torch.stack([torch.full((size, size), 1 / size).double(), softmax_kernel(size)])
+    found = eigenvalues(kernels)
+    assert found.dtype == torch.complex128
+    moduli = found[0].abs().sort(descending=True).values
+    assert moduli[0] == pytest.approx(1, abs=1e-6) and moduli[1:].max() < 1e-6
+    expected = np.linalg.eigvals(kernels[1].numpy())
+    np.testing.assert_allclose(np.sort(found[1].real.numpy()), np.sort(expected.real), atol=1e-9)
+
+
 class Windows(nn.Module):
     def forward(self, x):
         return F.scaled_dot_product_attention(*torch.zeros(3, 4 * len(x), 1, 3, 2))

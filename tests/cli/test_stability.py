@@ -53,6 +53,12 @@ def test_a_kernel_is_judged_by_its_own_spectrum(run, tmp_path):
     assert found["worst_radius"] == pytest.approx(radius)
 
 
+def test_the_kernel_that_collapse_ends_in(run, tmp_path):
+    np.save(tmp_path / "kernel.npy", np.full((65, 65), 1 / 65))  # MKL's eigenvalues give up on it
+    code, out, _ = run("stability", "--kernel", tmp_path / "kernel.npy", "--json")
+    assert code == 0 and json.loads(out)["spectrum"] == "65 eigenvalues"
+
+
 def test_the_figure_is_written_whole(run, tmp_path):
     path = tmp_path / "figure.png"
     code, out, _ = run("stability", "--preset", "lm", "--plot", path)

@@ -3,9 +3,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from pidformer import results
-from pidformer.reproduce import run_plan
+from pidformer.reproduce import run_plan, work
 from pidformer.reproduce.run import look
 from pidformer.reproduce.work import Setting, is_done
 from tests.reproduce.tiny import records_of, tiny_plan
@@ -80,6 +81,23 @@ def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path):
     assert states["train.pid"] == states["evaluate.pid"] == "failed"
     assert states["evaluate.softmax"] == states["report"] == "done"
     assert "optim.lr" in found.failed["train.pid"]
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left"), torch.linalg.LinAlgError("no\nconvergence")]
+)
+def test_what_breaks_in_a_job_breaks_no_other(tmp_path, monkeypatch, error):
+    def analyze(*args, **options):
+        raise error
+
+    monkeypatch.setattr(work, "analyze", analyze)
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    found = run_plan(plan, CPU, is_shown=False)
+    assert set(found.failed) == {"analyze.softmax", "analyze.pid"}
+    told = found.failed["analyze.pid"]
+    assert told.startswith(type(error).__name__) and "\n" not in told and found.report.exists()
+    story = (plan.out / "jobs" / "analyze.pid.txt").read_text()
+    assert story.startswith("Traceback") and str(error) in story
 
 
 SCRIPT = """

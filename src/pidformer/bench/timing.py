@@ -225,11 +225,19 @@ def recorded(run: Callable[[], object]) -> Callable[[], object]:
     torch.cuda.current_stream().wait_stream(side)
     with torch.cuda.graph(graph, stream=side):
         run()
+    return _Replay(graph, run)
 
-    def replay() -> None:
-        graph.replay()
 
-    return replay
+@dataclass(frozen=True)
+class _Replay:
+    """The kernels of a recorded call, with what they read and write."""
+
+    graph: torch.cuda.CUDAGraph
+    run: Callable[[], object]
+    """Kept for its tensors: a graph holds their addresses alone."""
+
+    def __call__(self) -> None:
+        self.graph.replay()
 
 
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:

@@ -55,8 +55,11 @@ def stability(
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
     matrix = _load_kernel(kernel) if kernel else None
-    kappas = torch.linalg.eigvals(matrix) if matrix is not None else None
-    if kappas is not None:
+    kappas = None
+    if matrix is not None:
+        from pidformer.analysis import eigenvalues  # models: seconds that gains need not wait for
+
+        kappas = eigenvalues(matrix)
         kappa_min = min(1.0, max(-1.0, float(kappas.real.min())))
     if design is not None:
         chosen = design_gains(design, kappa_min)

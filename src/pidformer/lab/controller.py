@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.analysis import mean_cosine, rank_measures
+from pidformer.analysis import eigenvalues, mean_cosine, rank_measures
 from pidformer.control import (
     StabilityReport,
     design_gains,
@@ -119,7 +119,7 @@ def look(knobs: Knobs) -> Look:
         knobs=knobs,
         report=stability_report(gains, knobs.kappa_min),
         kernel=kernel.tolist(),
-        eigenvalues=sorted(torch.linalg.eigvals(kernel).real.tolist()),
+        eigenvalues=sorted(eigenvalues(kernel).real.tolist()),
         pole_kappas=pole_kappas.tolist(),
         poles=poles(pole_kappas, gains).tolist(),
         radius_kappas=radius_kappas.tolist(),

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from pidformer.analysis import eigenvalues
 from pidformer.control import (
     PIDGains,
     design_gains,
@@ -46,7 +47,7 @@ def stability_figure(
     kappas = (
         torch.linspace(kappa_min, 1, 201, dtype=torch.float64)
         if kernel is None
-        else torch.linalg.eigvals(kernel)
+        else eigenvalues(kernel)
     )
     _draw_poles(circle, gains, kappas)
     _draw_radius(radius, gains, kappa_min)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +116,10 @@ def run_plan(
     poll: float = POLL,
     minutes: float | None = None,
 ) -> Outcome:
-    """Work on the plan until every job is done, here or elsewhere, or cannot be (in time)."""
+    """Work on the plan until every job is done, here or elsewhere, or cannot be (in time).
+
+    A job that fails takes those that need it along, and no others.
+    """
     begun = time.monotonic()
     setting = setting or Setting()
     try:
@@ -197,8 +201,9 @@ def _attempt(
             do(job, setting)
             done.add(job.id)
         except InputError as error:
-            failed[job.id] = str(error)
-            failed.update(_that_need(plan, job.id))
+            failed |= {job.id: str(error)} | _that_need(plan, job.id)
+        except (OSError, RuntimeError) as error:  # disk, memory, LAPACK: of this job alone
+            failed |= {job.id: _told(plan, job, error)} | _that_need(plan, job.id)
         except (KeyboardInterrupt, Interrupted):
             if not claim.is_lost:
                 raise
@@ -207,6 +212,17 @@ def _attempt(
             times.write(job, spent())
         display.end(job, time.perf_counter() - begun, failed.get(job.id))
     return True
+
+
+def _told(plan: Plan, job: Job, error: Exception) -> str:
+    """One line, and the whole story in OUT/jobs."""
+    path = plan.out / "jobs" / f"{job.id}.txt"
+    line = f"{type(error).__name__}: {error}".splitlines()[0]
+    try:
+        path.write_text("".join(traceback.format_exception(error)))
+    except OSError:
+        return line
+    return f"{line} ({path})"
 
 
 def _that_need(plan: Plan, failed: str) -> dict[str, str]:
