@@ -25,7 +25,7 @@ from pidformer.report.published.rerun import measure_command, train_command
 from pidformer.report.published.shrink import newest, shrink
 from pidformer.results import Record
 
-FILE_BYTES, ALL_BYTES = 1_000_000, 3_000_000
+FILE_BYTES, ALL_BYTES = 1_000_000, 5_000_000
 """The most that a file, and a folder of studies, may take."""
 SHARED = ("weights", "gains", "machine")
 """Settings that a measurement takes from the first line unless it says otherwise."""
