@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidformer.control import PAPER_GAINS, PIDGains
+from pidformer.control import PAPER_GAINS, PIDGains, stability_report
 from pidformer.errors import InputError
+from pidformer.models.gains import as_gains
 
 unit = st.floats(0, 10, allow_nan=False)
 
@@ -50,6 +51,14 @@ def test_paper_gains_are_those_of_the_paper():
     with pytest.raises(InputError, match="did you mean 'deit'"):
         PIDGains.paper("diet")
     assert set(PAPER_GAINS) == {"deit", "segmenter", "lm"}
+
+
+def test_presets_are_the_papers_and_a_stable_default():
+    assert {name: PIDGains.preset(name) for name in PAPER_GAINS} == PAPER_GAINS
+    assert as_gains("default") == PIDGains.preset("default") == PIDGains(p=0.6, beta=1.0)
+    assert stability_report(PIDGains.preset("default"), kappa_min=-0.3).stable
+    with pytest.raises(InputError, match=r"unknown preset 'defalt'; did you mean 'default'\?"):
+        PIDGains.preset("defalt")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ def convert(
         str,
         typer.Argument(help="timm:NAME, timm:NAME@FILE, a run folder, or a Hugging Face folder."),
     ],
-    gains: Annotated[str, typer.Option(help="P,I,D[,BETA], or a preset: deit, segmenter, lm.")],
+    gains: Annotated[
+        str, typer.Option(help="P,I,D[,BETA], or a preset: default, deit, segmenter, lm.")
+    ],
     out: Annotated[Path, typer.Option(help="New folder for the converted model.")],
     layers: Annotated[
         str | None, typer.Option(help="Layers to control, as 4-11 or 1,3,5; all by default.")

@@ -28,7 +28,7 @@ from pidformer.errors import InputError
 def stability(
     preset: Annotated[
         str | None,
-        typer.Option(help="The paper's gains: deit (if none are given), segmenter or lm."),
+        typer.Option(help="The paper's deit (if none are given), segmenter or lm; or default."),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
     design: Annotated[
@@ -64,7 +64,7 @@ def stability(
     if design is not None:
         chosen = design_gains(design, kappa_min)
     else:
-        chosen = PIDGains.parse(gains) if gains is not None else PIDGains.paper(preset or "deit")
+        chosen = PIDGains.parse(gains) if gains is not None else PIDGains.preset(preset or "deit")
     report = stability_report(chosen, kappa_min, kappas=kappas)
     rows = _pole_rows(chosen, kappa_min, kappas)
     if plot is not None:

@@ -12,7 +12,7 @@ from pidformer.control.energy import (
     laplacian,
     minimise_energy,
 )
-from pidformer.control.gains import PAPER_GAINS, Gains, GainTensors, PIDGains
+from pidformer.control.gains import PAPER_GAINS, PRESETS, Gains, GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
 from pidformer.control.stability import (
     StabilityReport,
@@ -40,6 +40,7 @@ from pidformer.control.systems import (
 
 __all__ = [
     "PAPER_GAINS",
+    "PRESETS",
     "FirstLayer",
     "GainTensors",
     "Gains",

@@ -86,6 +86,13 @@ class PIDGains:
         return PAPER_GAINS[task]
 
     @classmethod
+    def preset(cls, name: str) -> PIDGains:
+        """Gains by name: "default", or the paper's "deit", "segmenter" and "lm"."""
+        if name not in PRESETS:
+            raise unknown("preset", name, PRESETS)
+        return PRESETS[name]
+
+    @classmethod
     def parse(cls, text: str) -> PIDGains:
         """Read "P,I,D" or "P,I,D,BETA", as in "0.8,0.5,0.05,0.1"."""
         parts = [part.strip() for part in text.split(",")]
@@ -128,3 +135,5 @@ PAPER_GAINS: Mapping[str, PIDGains] = {
     "segmenter": PIDGains(p=0.5, i=0.3, d=0.05, beta=1.0),
     "lm": PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3),
 }
+PRESETS: Mapping[str, PIDGains] = {"default": PIDGains(p=0.6), **PAPER_GAINS}
+"""`default` is what the study of docs/study.md supports; docs/control.md has the reason."""

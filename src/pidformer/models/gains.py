@@ -8,7 +8,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError
 
 GainsLike = PIDGains | str | Mapping[str, float]
-"""Gains, their text "P,I,D[,BETA]", a preset ("deit", "segmenter", "lm") or their fields."""
+"""Gains, their text "P,I,D[,BETA]", a preset ("default", "deit", "segmenter", "lm") or fields."""
 ModelGains = PIDGains | tuple[PIDGains, ...] | None
 """The same gains in every layer, one for each layer, or none: softmax attention."""
 
@@ -22,7 +22,7 @@ def as_gains(given: GainsLike) -> PIDGains:
     if isinstance(given, PIDGains):
         return given
     if isinstance(given, str):
-        return PIDGains.parse(given) if "," in given else PIDGains.paper(given)
+        return PIDGains.parse(given) if "," in given else PIDGains.preset(given)
     if isinstance(given, Mapping):
         return PIDGains.from_dict(given)
     raise InputError(
