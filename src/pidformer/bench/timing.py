@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-import torch
-
+from pidformer.bench.call import free_memory, is_out_of_memory, peak_bytes, recorded, seconds
 from pidformer.bench.setting import Setting
 from pidformer.results import Record
 
@@ -159,36 +156,6 @@ def rows_of(
     ]
 
 
-def seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
-    """Of one call, by the clock, from an idle device to an idle device."""
-    wait(device)
-    begun = time.perf_counter()
-    for _ in range(calls):
-        run()
-    wait(device)
-    return (time.perf_counter() - begun) / calls
-
-
-def wait(device: torch.device) -> None:
-    """Until the device has done its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-
-
-def free_memory(device: torch.device) -> None:
-    """Of a GPU, what nothing holds any more."""
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on the GPU or (in words only) on the CPU."""
-    words = ("not enough memory", "can't allocate memory", "out of memory")
-    is_ours = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return is_ours or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
-
-
 def _prepare(case: Case, setting: Setting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
@@ -214,48 +181,6 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
         return _Ready(run, calls, peak)
     free_memory(setting.device)  # outside of the handler, whose traceback holds tensors
     return reason
-
-
-def recorded(run: Callable[[], object]) -> Callable[[], object]:
-    """What replays the kernels of a call."""
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, stream=side):
-        run()
-    return _Replay(graph, run)
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """The kernels of a recorded call, with what they read and write."""
-
-    graph: torch.cuda.CUDAGraph
-    run: Callable[[], object]
-    """Kept for its tensors: a graph holds their addresses alone."""
-
-    def __call__(self) -> None:
-        self.graph.replay()
-
-
-def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
-    """What a call allocates at its peak, beyond what was there before; None without a GPU.
-
-    The most of a few calls: what the call before has not given back yet hides as much.
-    """
-    return max(_peak(run, device) for _ in range(3)) if device.type == "cuda" else None
-
-
-def _peak(run: Callable[[], object], device: torch.device) -> int:
-    gc.collect()
-    wait(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    wait(device)
-    return torch.cuda.max_memory_allocated(device) - before
 
 
 def _row(
