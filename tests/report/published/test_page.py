@@ -35,8 +35,10 @@ from pidformer.report.published.course import control_curve, control_section
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
 from pidformer.report.published.page import PAGE, results_page
 from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
+from pidformer.report.published.rerun import train_command
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.views import machine_text
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from pidformer.studies import load_study
@@ -116,9 +118,31 @@ def test_the_page_says_what_was_done_and_by_which_command(text):
     assert "## Digits\n\nDoes it help?" in text and "6 runs, seeds 0, 1, 2" in text
     assert "`FGSM(eps=0.05)`" in text and "40 images" in text
     for name in GAINS:
-        assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 6
+        assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 3
     assert "pidformer train digits/" in text and "pidformer evaluate RUN --data DATA" in text
     assert "![Differences to the softmax twin" in text
+
+
+def test_every_run_is_listed_with_its_seed_seconds_weights_and_machine(images, text):
+    (study,) = read_studies([images[0] / "results"])
+    (machine,) = {machine_text(run.header) for run in study.runs}
+    listed = text.partition("### Runs")[2].partition("Measured by")[0]
+    assert f"All on {machine}." in listed
+    for name in GAINS:
+        _, command, *columns = cells(listed, name)
+        runs = [run for run in study.runs if run.variant == name]
+        rows = list(zip(*(column.split("<br>") for column in columns), strict=True))
+        for run, (seed, trained, measured, weights) in zip(runs, rows, strict=True):
+            assert (int(seed), weights.strip("`")) == (run.seed, run.header.settings["weights"])
+            assert trained == f"{run.header.metrics['train_seconds']:.0f}" and int(measured) >= 0
+            wanted = f"`{train_command(run.recipe)}`"
+            assert command.replace("seed=SEED", f"seed={seed}") == wanted
+    other = replace(study.runs[0].header, settings=study.runs[0].header.settings | {"machine": {}})
+    moved = study.only([replace(study.runs[0], header=other), *study.runs[1:]])
+    listed = results_page([moved])[0].partition("### Runs")[2]
+    assert cells(listed, "pid")[-1].split("<br>")[1:] == [machine] * 2 and "All on" not in listed
+    single = results_page([study.only(study.runs[:1])])[0].partition("### Runs")[2]
+    assert f"`{study.runs[0].header.settings['command']}`" in single
 
 
 def test_the_same_records_make_the_same_text(images, text):

@@ -16,6 +16,7 @@ from pidformer.report.panels import Panel, save_panels
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.draw import differences_panel
 from pidformer.report.published.numbers import NONE
+from pidformer.report.published.rerun import train_command
 from pidformer.report.published.section import Section
 from pidformer.report.published.segments import segmentation_sections
 from pidformer.report.published.studies import PublishedRun, Study, find_studies, read_studies
@@ -30,6 +31,7 @@ SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
     "segmentation": segmentation_sections,
     "language": language_sections,
 }
+_SEED = "SEED"
 _PICTURED = 6
 """Metrics in one picture, at most."""
 _OPENING = """\
@@ -142,7 +144,7 @@ def _study(study: Study, pictures: dict[str, list[Panel]]) -> list[str]:
             pictures[name] = panels
             parts.append(f"![{words}]({IMAGES.as_posix()}/{name}.png)")
     parts += _notes(study)
-    parts += ["### Runs", _runs(study), _commands(study)]
+    parts += ["### Runs", *_runs(study), _commands(study)]
     return parts
 
 
@@ -235,23 +237,43 @@ def _notes(study: Study) -> list[str]:
     return ["\n".join(found)] if found else []
 
 
-def _runs(study: Study) -> str:
-    rows = []
+def _runs(study: Study) -> list[str]:
+    """Every run, those of one command in one line."""
+    machines = dict.fromkeys(_machine(run) for run in study.runs)
+    by_command: dict[tuple[str, str], list[PublishedRun]] = {}
     for run in study.runs:
-        spent = sum(record.metrics.get("seconds", 0.0) for record in run.records)
-        trained = run.header.metrics.get("train_seconds")
-        rows.append(
-            [
-                run.name,
-                f"`{run.header.settings['command']}`",
-                NONE if trained is None else f"{trained:.0f}",
-                f"{spent:.0f}",
-                f"`{run.header.settings['weights']}`",
-                _machine(run),
-            ]
-        )
-    heads = ["run", "trained by", "training, s", "measuring, s", "weights", "machine"]
-    return table(heads, rows)
+        command = train_command({**run.recipe, "seed": _SEED})
+        by_command.setdefault((run.variant, command), []).append(run)
+    rows = []
+    for (variant, command), own in by_command.items():
+        runs = sorted(own, key=lambda run: run.seed)
+        if len(runs) == 1:
+            command = train_command(runs[0].recipe)
+        about = [[str(run.seed), _trained(run), _measured(run), _weights(run)] for run in runs]
+        if len(machines) > 1:
+            about = [[*cells, _machine(run)] for cells, run in zip(about, runs, strict=True)]
+        cells = ["<br>".join(column) for column in zip(*about, strict=True)]
+        rows.append([variant, f"`{command}`", *cells])
+    heads = ["", "trained by", "seed", "training, s", "measuring, s", "weights"]
+    heads += ["machine"] if len(machines) > 1 else []
+    where = "" if len(machines) > 1 else f" All on {next(iter(machines))}."
+    words = f"Every run. {_SEED} in a command stands for one of the seeds beside it.{where}"
+    return [words, table(heads, rows, left=2)]
+
+
+def _trained(run: PublishedRun) -> str:
+    """Seconds of training."""
+    spent = run.header.metrics.get("train_seconds")
+    return NONE if spent is None else f"{spent:.0f}"
+
+
+def _measured(run: PublishedRun) -> str:
+    """Seconds of what was measured of a run."""
+    return f"{sum(record.metrics.get('seconds', 0.0) for record in run.records):.0f}"
+
+
+def _weights(run: PublishedRun) -> str:
+    return f"`{run.header.settings['weights']}`"
 
 
 def _commands(study: Study) -> str:

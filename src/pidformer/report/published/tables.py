@@ -9,8 +9,9 @@ from pidformer.report.published.studies import Study, Variant
 from pidformer.report.tables import short_gains
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    lines = [_row(heads), _row(["---"] * left + ["---:"] * (len(heads) - left))]
     return "\n".join([*lines, *map(_row, rows)])
 
 
