@@ -253,7 +253,19 @@ def test_words_follow_from_the_interval(gains, better, word):
 def test_one_pair_of_runs_says_nothing_of_the_method():
     study = study_of({"softmax": (5,), "pid": (9,)}, seeds=(0,))
     (one,) = compare_all(study, [metric()])
-    assert not one.is_resolved and "silent on other seeds" in findings([one])[0]
+    (said,) = findings([one])
+    assert not one.is_resolved and said.startswith("One pair of runs, silent on other seeds: ")
+
+
+def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
+    single = study_of({"softmax": (5,), "pid": (9,), "p": (8,)}, seeds=(0,))
+    (said,) = findings(compare_all(single, [metric()]))
+    assert said.startswith("One pair of runs each, silent on other seeds") and "+4" not in said
+    more = study_of({"softmax_b": (5, 6, 7), "pid_b": (6, 7.1, 7.9)}, seeds=(10, 11, 12), twin="u")
+    both = single.only([*single.runs, *more.runs])
+    first, last = findings(compare_all(both, [metric()]))
+    assert first.startswith("**pid_b** less softmax_b (3 seeds). Better: x +1.00 [")
+    assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
 
 
 def test_holm_counts_all_looks():

@@ -20,6 +20,7 @@ Pairs = Sequence[tuple[Record, Record]]
 """Records of the same row and seed: of the twin, and of the variant."""
 LEVEL = 0.05
 ONE_PAIR = "one pair of runs, silent on other seeds"
+_SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
 MOST_UNRESOLVED = 6
 """Differences without a finding that are named one by one; the table has them all."""
 NONE = "-"
@@ -166,10 +167,17 @@ def difference_text(found: Crossed, digits: int = 2) -> str:
 
 
 def findings(compared: Sequence[Compared]) -> list[str]:
-    """What the intervals say, a line for each variant, and what is left after Holm."""
-    lines = []
+    """What the intervals say, a line for each variant, and what is left after Holm.
+
+    Variants with one pair of runs share a line: the table has their differences, and there is
+    nothing to be said of them.
+    """
+    lines, single = [], []
     for name in dict.fromkeys(one.variant for one in compared):
         own = [one for one in compared if one.variant == name]
+        if all(one.found.seeds < 2 for one in own):
+            single.append(name)
+            continue
         parts: list[str] = []
         for word in ("better", "worse", "more", "less", "not resolved", ONE_PAIR):
             said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
@@ -179,10 +187,13 @@ def findings(compared: Sequence[Compared]) -> list[str]:
                 parts.append(f"{word}: {', '.join(said)}")
         seeds = {one.found.seeds for one in own}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
-        plural = "" if seeds == {1} else "s"
         said_all = "; ".join(parts)
         said_all = said_all[:1].upper() + said_all[1:]
-        lines.append(f"**{name}** less {own[0].twin} ({count} seed{plural}). {said_all}.")
+        lines.append(f"**{name}** less {own[0].twin} ({count} seeds). {said_all}.")
+    if single:
+        said = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
+        names = ", ".join(f"**{name}**" for name in single)
+        lines.append(f"{names}: {said}" if lines else said[:1].upper() + said[1:])
     judged = [one for one in compared if one.metric.better and one.found.seeds > 1]
     if len(judged) > 1:
         lines.append(_after_holm(judged))
