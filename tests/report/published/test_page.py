@@ -481,3 +481,25 @@ def test_the_margin_is_set_beside_the_accuracy(clean):
     assert len(found.panels) == 1  # nothing is known of the control's size
     few = study.only(runs[:6])
     assert prediction_section(few, compare_all(few, [clean])) == []
+
+
+def test_rows_of_each_twin_have_panels_of_their_own(clean, tmp_path):
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    runs = []
+    for twin, height in (("", 1), ("_bare", 20)):
+        own = {f"softmax{twin}": (5, 6, 7)}
+        runs += study_of(own, twin=f"t{twin}").runs
+        for name, gains in given.items():
+            own = {f"{name}{twin}": (5 + height, 6 + height, 7 + height)}
+            runs += study_of(own, twin=f"t{twin}", recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    (found,) = prediction_section(study, compare_all(study, [clean]))
+    heights = []
+    for panel, _ in found.panels:
+        figure = Figure()
+        panel.draw(figure)
+        (axes,) = figure.axes
+        points = next(line for line in axes.lines if len(line.get_xdata()) == 4)
+        heights.append((axes.get_title(), set(points.get_ydata())))
+    assert heights == [("less softmax", {1}), ("less softmax_bare", {20})]
+    assert "level" in found.findings[0]

@@ -99,7 +99,8 @@ def _draw_points(
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title=title, xlabel=x, ylabel=y)
-    axes.legend(fontsize=9)
+    if len(series) > 1 or is_line:
+        axes.legend(fontsize=9)
 
 
 def lines_panel(

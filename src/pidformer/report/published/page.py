@@ -34,6 +34,8 @@ SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
 _SEED = "SEED"
 _PICTURED = 6
 """Metrics in one picture, at most."""
+_WIDE = 9.4
+"""A picture, in inches: two panels beside each other, or three narrow ones."""
 _OPENING = """\
 Every number and figure here is made from the records in `results/` by
 
@@ -104,7 +106,7 @@ def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Wr
                 path.unlink()
     for name, panels in pictures.items():
         path = out / IMAGES / f"{name}.png"
-        save_panels(panels, path, columns=2)
+        save_panels(panels, path, columns=int(_WIDE // panels[0].width))
         figures.append(path)
     with atomic_path(out / PAGE) as temporary:
         temporary.write_text(text, encoding="utf-8")
