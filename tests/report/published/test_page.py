@@ -23,6 +23,7 @@ from pidformer.errors import InputError
 from pidformer.report.panels import save_panels
 from pidformer.report.published import (
     classification,
+    hypotheses,
     is_published,
     length,
     predict,
@@ -322,12 +323,12 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     publish(runs, tmp_path / "results" / "tiny-imagenet-100")
     unregistered, study = read_studies([tmp_path / "results"])
     assert len(classification_sections(unregistered)) == 1
-    first, confirmed, searched = classification_sections(study)
-    assert (first.title, searched.title) == ("Confirmed", "Searched")
+    first, asked, confirmed, searched = classification_sections(study)
+    assert (first.title, asked.title, searched.title) == ("Confirmed", "Hypotheses", "Searched")
     plan = load_study("tiny-imagenet-100")
     other = replace(plan, halves=plan.halves | {"main": 0})
     monkeypatch.setattr(classification, "load_study", lambda _: other)
-    even = classification_sections(study)[1]
+    even = classification_sections(study)[2]
     assert even.body[0].startswith("On the other half of the images")
     half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
     assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
@@ -400,7 +401,7 @@ def test_the_jackknife_agrees_with_the_bootstrap():
 def clean(monkeypatch):
     """The one metric of a page."""
     found = Metric(title="Clean", find=metric().find, read=metric().read)
-    for module in (classification, length, predict):
+    for module in (classification, hypotheses, length, predict):
         monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
     return found
 
@@ -410,7 +411,7 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
     values |= {"mine": (1, 2, 3)}
     study = replace(study_of(values, seeds=(10, 11, 12)), name="tiny-imagenet-100")
-    first, main, gains, integral, mine = classification_sections(study)
+    first, asked, main, gains, integral, mine = classification_sections(study)
     assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
         "`main`",
         "`gains`",
@@ -419,11 +420,21 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     assert mine.title == "Rows that are not registered"
     assert cells(integral.body[-1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
     assert cells(integral.body[0], "softmax") and "| p |" not in integral.body[0]  # with its twin
-    (said,) = first.findings
-    assert said.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
+    said = {
+        line.split(" |")[0]: cells(first.body[-1], line.split(" |")[0][2:])
+        for line in first.body[-1].splitlines()[2:]
+    }
     gain = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
     ps = sorted(stats.ttest_1samp(one, 0).pvalue for one in gain)
-    assert f"(p {3 * ps[0]:.2g})" in said and f"(p {ps[2]:.2g})" in said
+    assert said["| p less softmax"][1:4] == ["Clean", "better", "+1.00 [+0.75, +1.25]"]
+    assert {line[5] for line in said.values()} == {
+        f"{k * p:.2g}" for k, p in zip((3, 2, 1), ps, strict=True)
+    }
+    assert first.findings[0].endswith("wins: p, pid_learned; losses: none.")
+    assert (
+        cells(asked.body[1], "H1, primary")[3]
+        == "better: p on Clean, pid_learned on Clean; not resolved: 1"
+    )
     assert ("pi_leaky", "pi") in load_study().contrasts
 
 

@@ -24,11 +24,11 @@ from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
 from pidformer.report.published.tables import table
 from pidformer.report.tables import minus
+from pidformer.studies import CORRELATES
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
-PREDICTORS = ("largest radius", "control's size at first", "control's size, trained")
-RADIUS, FIRST, TRAINED = PREDICTORS
+RADIUS, FIRST, TRAINED = CORRELATES
 _WIDTH, _HEIGHT = 3.1, 2.9
 """Three panels beside each other."""
 _WORDS = (
@@ -81,7 +81,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
     found = correlations(study, compared)
     if not found:
         return []
-    heads = ["", "twin", *PREDICTORS, "Clean, less its twin"]
+    heads = ["", "twin", *CORRELATES, "Clean, less its twin"]
     lines = [
         [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), row.clean.text]
         for rows in by_twin.values()
@@ -105,7 +105,7 @@ def correlations(study: Study, compared: Sequence[Compared]) -> list[Correlation
     """Twin by twin, of each predictor that enough of its rows have."""
     found = []
     for twin, rows in _by_twin(study, compared).items():
-        for what in PREDICTORS:
+        for what in CORRELATES:
             own = [row for row in rows if what in row.known]
             if len(own) >= FEWEST:
                 found.append(Correlation(what=what, twin=twin, rows=own))
@@ -138,7 +138,7 @@ def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
 
 
 def _numbers(row: Predicted) -> list[float | None]:
-    return [row.known.get(what) for what in PREDICTORS]
+    return [row.known.get(what) for what in CORRELATES]
 
 
 def row_text(number: float | None) -> str:

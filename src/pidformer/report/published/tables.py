@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pidformer.report.published.numbers import NONE, Compared, Metric, mean_text
+from pidformer.report.published.numbers import NONE, Compared, Judged, Metric, mean_text
 from pidformer.report.published.studies import Study, Variant
 from pidformer.report.tables import short_gains
 
@@ -52,6 +52,16 @@ def differences_by_variant(compared: Sequence[Compared], metrics: Sequence[Metri
         cells = {one.metric.title: _bold(one) for one in own}
         rows.append([f"{name} less {twin}", *(cells.get(m.title, NONE) for m in metrics)])
     return table(heads, rows)
+
+
+def judged_table(judged: Sequence[Judged]) -> str:
+    """A line for each comparison of those that were corrected together."""
+    rows = []
+    for each in judged:
+        one = each.one
+        about = [f"{one.variant} less {one.twin}", one.metric.title, each.word]
+        rows.append([*about, one.text, str(one.found.seeds), f"{each.p:.2g}"])
+    return table(["", "metric", "verdict", "difference", "seeds", "Holm's p"], rows, left=3)
 
 
 def by_metric(study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]) -> str:
