@@ -39,6 +39,7 @@ from pidformer.report.published.predict import RADIUS, prediction_section, worst
 from pidformer.report.published.rerun import train_command
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.tables import differences_by_variant, gains_text
 from pidformer.report.views import machine_text
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
@@ -324,7 +325,7 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     unregistered, study = read_studies([tmp_path / "results"])
     assert len(classification_sections(unregistered)) == 1
     first, asked, confirmed, searched = classification_sections(study)
-    assert (first.title, asked.title, searched.title) == ("Confirmed", "Hypotheses", "Searched")
+    assert (first.title, asked.title, searched.title) == ("Reported", "Hypotheses", "Searched")
     plan = load_study("tiny-imagenet-100")
     other = replace(plan, halves=plan.halves | {"main": 0})
     monkeypatch.setattr(classification, "load_study", lambda _: other)
@@ -397,6 +398,33 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
 
 
+@pytest.mark.parametrize(
+    ("acting", "said"),
+    [
+        (
+            {2: "0.6,0,0,1", 3: "0.6,0,0,1"},
+            "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (2 to 3)",
+        ),
+        ({0: "0.6,0,0,1", 3: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (0, 3)"),
+        ({1: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 1 of 4 layers (1)"),
+        ({1: "0.4,0.1,0,1", 2: "0.4,0.05,0,1"}, "gains by layer"),
+    ],
+)
+def test_the_table_says_in_which_layers_gains_act(acting, said):
+    gains = [PIDGains.parse(acting.get(layer, "0,0,0,1")).to_dict() for layer in range(4)]
+    study = study_of({"p": (5, 6, 7)}, recipe={"model": {"gains": gains}}, gains="(PIDGains(...")
+    assert gains_text(study.variants[0]) == said
+
+
+def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    other = Metric(title="y", find=lambda run: None, read=len)
+    made = differences_by_variant(compare_all(study, [metric(), other]), [metric(), other])
+    assert made.splitlines()[0] == "|  | x |"
+    assert cells(made, "a less softmax")[1].startswith("**+1.00 [")
+    assert cells(made, "b less softmax")[1].startswith("+0.07 [")
+
+
 @pytest.fixture
 def clean(monkeypatch):
     """The one metric of a page."""
@@ -457,7 +485,7 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     (found,) = length.length_section(study, compared)
     assert "alone" not in found.body[1]
     assert cells(found.body[1], "p_40")[1:4] == ["40", "10, 11", "+2.50 [−3.85, +8.85]"]  # noqa: RUF001
-    assert cells(found.body[1], "p_other")[3].startswith("+1.10 [")  # in the picture: more seeds
+    assert cells(found.body[1], "p_other")[3].startswith("**+1.10 [")  # in the picture: more seeds
     panels = [panel for panel, _ in found.panels]
     save_panels(panels, tmp_path / "x.png", columns=2)
     figure = Figure()

@@ -31,7 +31,7 @@ CONFIRMING = 10
 """Seeds from here on were not used to find anything."""
 _PARTS = {
     1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set unless a "
-    "group says otherwise: neither was used to choose a row.",
+    "group says otherwise: no row was chosen by the seeds and images that report it.",
     0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
     None: "All images of the validation set.",
 }
@@ -82,9 +82,9 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     judged = judge(first) if len(first) > 1 else []
     body = [f"{_PARTS[1]} {_COLUMNS}", *_threats(study.runs)]
     if judged:
-        body += [f"The primary comparisons, with Holm's p over these {len(judged)}:"]
-        body.append(judged_table(judged))
-    found = [Section(title="Confirmed", body=body, findings=[wins_text(judged)] if judged else [])]
+        body += [f"Holm's p is over these {len(judged)}:", judged_table(judged)]
+    title = "Primary comparisons" if judged else "Reported"
+    found = [Section(title=title, body=body, findings=[wins_text(judged)] if judged else [])]
     found += hypotheses_section(study, plan, compared, judged)
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     return [*found, *length_section(study, compared), *prediction_section(study, compared)]

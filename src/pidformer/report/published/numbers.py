@@ -203,9 +203,10 @@ def findings(compared: Sequence[Compared]) -> list[str]:
         pair = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
         names = ", ".join(f"**{name}**" for name in single)
         lines.append(f"{names}: {pair}" if lines else pair[:1].upper() + pair[1:])
-    judged = [one for one in compared if one.metric.better and one.found.seeds > 1]
+    several = [one for one in compared if one.found.seeds > 1]
+    judged = [one for one in several if one.metric.better]
     if len(judged) > 1:
-        lines.append(_after_holm(judged))
+        lines.append(_after_holm(judged, is_all=len(judged) == len(several)))
     return lines
 
 
@@ -242,7 +243,7 @@ def wins_text(judged: Sequence[Judged]) -> str:
     return f"Of {len(words)} candidates, by the rule of study.md ({rule}): {'; '.join(parts)}."
 
 
-def _after_holm(judged: Sequence[Compared]) -> str:
+def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     adjusted = holm([one.found.p for one in judged])
     resolved = sum(one.is_resolved for one in judged)
     kept = [
@@ -253,7 +254,8 @@ def _after_holm(judged: Sequence[Compared]) -> str:
     verb = "remains" if len(kept) == 1 else "remain"
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
     have = "has an interval" if resolved == 1 else "have intervals"
+    which = "" if is_all else "that may be better or worse "
     return (
-        f"Of these {len(judged)} differences {resolved} {have} without zero; after Holm's "
+        f"Of these {len(judged)} differences {which}{resolved} {have} without zero; after Holm's "
         f"correction for looking at {len(judged)}, {left}."
     )

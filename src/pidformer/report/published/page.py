@@ -55,13 +55,16 @@ _READING = (
     "95 % interval is for new seeds *and* new images: the variance between seeds over the number "
     "of seeds, plus the variance over images or blocks; Student's t with Satterthwaite's degrees "
     "of freedom. Differences of numbers that are kept without their items (AUPR, similarity, "
-    "perplexity of known words) have intervals over seeds alone. **Bold**: the interval leaves out "
-    "zero.",
+    "perplexity of known words) have intervals over seeds alone. **Bold**, in pictures green "
+    "(better) or red (worse): the interval leaves out zero.",
+    "Of one pair of runs (one seed) an interval is for new images and these two trained networks, "
+    "whatever it leaves out: it is silent on other seeds, never bold, and grey in pictures.",
     '"Not resolved" means that the interval holds zero: neither an effect nor its absence is '
     "shown. The interval says how large an effect may still be.",
-    "A row can be rerun by its command (RUN: a folder of your choice, DATA: the folder of the "
-    "set). Another kind of GPU rounds differently and so makes another run of the same "
-    "distribution, also with the same seed: expect its number near the row's interval.",
+    "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
+    "set, SEED: one of the seeds beside it). Another kind of GPU rounds differently and so makes "
+    "another run of the same distribution, also with the same seed: expect its number near the "
+    "row's interval.",
 )
 
 
@@ -120,7 +123,8 @@ def results_page(
     """The text, and the panels of each picture it links, by name."""
     parts = ["# Results", _opening(command)]
     if len(studies) > 1:
-        parts.append("\n".join(f"- [{s.title}](#{_anchor(s.title)})" for s in studies))
+        links = "\n".join(f"- [{s.title}](#{_anchor(s.title)})" for s in studies)
+        parts += ["Studies:", links]
     pictures: dict[str, list[Panel]] = {}
     for study in studies:
         parts += _study(study, pictures)

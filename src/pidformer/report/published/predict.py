@@ -22,7 +22,7 @@ from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import NONE, Compared
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
-from pidformer.report.published.tables import table
+from pidformer.report.published.tables import bold, table
 from pidformer.report.tables import minus
 from pidformer.studies import CORRELATES
 
@@ -83,7 +83,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
         return []
     heads = ["", "twin", *CORRELATES, "Clean, less its twin"]
     lines = [
-        [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), row.clean.text]
+        [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), bold(row.clean)]
         for rows in by_twin.values()
         for row in rows
     ]
