@@ -26,6 +26,7 @@ from pidformer.report.published import (
     hypotheses,
     is_published,
     length,
+    page,
     predict,
     publish,
     read_studies,
@@ -37,6 +38,7 @@ from pidformer.report.published.numbers import Metric, check_same, compare_all, 
 from pidformer.report.published.page import PAGE, results_page
 from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
 from pidformer.report.published.rerun import train_command
+from pidformer.report.published.section import Section
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.report.published.tables import differences_by_variant, gains_text
@@ -51,12 +53,12 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_of_the_repository_is_made_of_its_records():
-    folder, page = ROOT / "results", ROOT / "docs" / PAGE
+    folder, made = ROOT / "results", ROOT / "docs" / PAGE
     if not is_published([folder]):
-        assert not page.exists()
+        assert not made.exists()
         pytest.skip("no records are published yet")
     text, pictures = results_page(read_studies([folder]))
-    assert page.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
+    assert made.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
     linked = set(re.findall(r"\]\(images/results/(.+?)\.png\)", text))
     assert linked == set(pictures)
     for name in linked:
@@ -396,6 +398,26 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     found = compare_miou([records])
     assert found.mean == pytest.approx(mean)
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
+
+
+def test_all_metrics_of_a_single_variant_are_drawn():
+    """Six of many would be a choice."""
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    many = [replace(metric(), title=f"m{place}") for place in range(8)]
+    both = compare_all(study, many)
+    single = [one for one in both if one.variant == "a"]
+    for compared, drawn in ((single, 8), (single[:6], 1), (both, 2)):
+        panels, words = page._pictures(Section(title="", body=[], compared=compared))
+        figure = Figure()
+        panels[0].draw(figure)
+        (axes,) = figure.axes
+        assert len(axes.get_yticks()) == drawn and len(panels) == (1 if drawn == 8 else 6)
+        assert ("m7" in words) == (drawn == 8)
+    panels, _ = page._pictures(Section(title="", body=[], compared=single))
+    figure = Figure()
+    panels[0].draw(figure)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [f"m{place}" for place in reversed(range(8))]
 
 
 @pytest.mark.parametrize(

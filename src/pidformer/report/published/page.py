@@ -33,7 +33,7 @@ SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
 }
 _SEED = "SEED"
 _PICTURED = 6
-"""Metrics in one picture, at most."""
+"""Metrics in one picture, at most; of one variant all, in one panel."""
 _WIDE = 9.4
 """A picture, in inches: two panels beside each other, or three narrow ones."""
 _OPENING = """\
@@ -159,12 +159,15 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
     words = [text for _, text in section.panels]
     if not panels:
         judged = [one for one in section.compared if one.metric.better]
-        titles = list(dict.fromkeys(one.metric.title for one in judged))[:_PICTURED]
-        for title in titles:
-            own = [one for one in judged if one.metric.title == title]
-            panels.append(differences_panel(own, title))
-            words.append(title)
         what = "Differences to the softmax twin with 95 % intervals: "
+        titles = list(dict.fromkeys(one.metric.title for one in judged))
+        if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
+            title = f"{judged[0].variant} less {judged[0].twin}"
+            return [differences_panel(judged, title, titles)], what + ", ".join(titles)
+        for title in titles[:_PICTURED]:
+            own = [one for one in judged if one.metric.title == title]
+            panels.append(differences_panel(own, title, [one.variant for one in own]))
+            words.append(title)
     else:
         what = ""
     return panels, what + ", ".join(words)
