@@ -20,6 +20,7 @@ from pidformer.training import load_recipe
 from tests.training.tiny import tiny_recipe
 
 ROOT = Path(__file__).parents[2]
+AB = [["a", "b"]]
 EPOCHS = {"main": 100, "short": 40, "terms": 40, "length": 10}
 
 
@@ -65,6 +66,74 @@ def test_the_page_says_how_many_runs_there_are(shipped):
     page = (ROOT / "docs" / "study.md").read_text()
     runs = {(row.name, seed) for row in shipped.rows for seed in row.seeds}
     assert f"all registered rows {len(runs)};" in page
+
+
+def test_hypotheses_are_those_of_the_page(shipped):
+    """The same words, and the rows and metrics that the page says decide them."""
+    page = (ROOT / "docs" / "study.md").read_text()
+    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| H")]
+    table = {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
+    assert list(table) == [one.name for one in shipped.hypotheses]
+    for one in shipped.hypotheses:
+        text, rows, metrics = table[one.name]
+        assert one.text == text
+        assert all(metric in metrics for metric in one.expects), one.name
+        used = {row for pair in (*one.pairs, *one.against) for row in pair}
+        if one.name == "H2":
+            assert rows == "the same" and one.pairs == shipped.hypotheses[0].pairs
+        elif one.name == "H11":  # "`p`, `pid` less `softmax` at 10, 15, 40 and 100 epochs"
+            kinds = {(a.split("_")[0], b.split("_")[0]) for a, b in one.pairs}
+            assert kinds == {("p", "softmax"), ("pid", "softmax")} and len(one.pairs) == 10
+        else:
+            assert used == {*re.findall(r"`(\w+)`", rows)}, one.name
+    asked = {pair for one in shipped.hypotheses for pair in one.pairs}
+    assert {*shipped.contrasts} <= asked
+    claims = [one for one in shipped.hypotheses if one.name in ("H1", "H2", "H12")]
+    wanted = {(row, metric) for one in claims for row, _ in one.pairs for metric in one.expects}
+    assert wanted <= {*shipped.primary}  # "H1, H2 and H12 are primary"
+
+
+def test_pairs_of_hypotheses_are_of_one_half_of_the_images(shipped):
+    groups = {row.name: row.group for row in shipped.rows}
+    for one in shipped.hypotheses:
+        both = one.against or one.pairs
+        for pair, other in zip(one.pairs, both, strict=True):
+            assert len({shipped.halves[groups[row]] for row in (*pair, *other)}) == 1, pair
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"expects": {"Clean": "better"}}, "hypothesis H1 has no `text`"),
+        ({"text": "x", "expects": {"Clean": "good"}}, "expects 'good' of Clean; it may expect"),
+        ({"text": "x", "expects": {"Clean": "better"}}, "and `pairs` or a `correlation`"),
+        ({"text": "x", "expects": {}, "pairs": AB}, "needs metrics in `expects`"),
+        ({"text": "x", "expects": ["Clean"]}, "expects of hypothesis H1 must be `key: value`"),
+        ({"text": "x", "expects": {"Clean": None}, "pairs": ["a"]}, "list of .row, less row."),
+        ({"text": "x", "expects": {"Clean": None}, "pairs": [["a", "c"]]}, "row of the study 'c'"),
+        ({"text": "x", "expects": {"Clean": None}, "correlation": "r"}, "correlation of hypo"),
+        ({"text": "x", "expected": {}}, "key of hypothesis H1"),
+        (
+            {
+                "text": "x",
+                "expects": {"X": None},
+                "pairs": [["a", "b"]] * 2,
+                "against": [["a", "b"]],
+            },
+            "has 2 pairs and 1 against them",
+        ),
+    ],
+)
+def test_a_hypothesis_that_makes_no_sense_gets_one_clear_line(tmp_path, given, said):
+    groups = {"g": {"seeds": [10], "rows": {"a": {}, "b": {}}}}
+    fields = {"recipe": "x", "data": ["x"], "suites": {}, "groups": groups}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(fields | {"hypotheses": {"H1": given}}))
+    with pytest.raises(InputError, match=said):
+        load_study(path)
+    fine = {"text": "x", "expects": {"Clean": None}, "pairs": AB}
+    path.write_text(yaml.safe_dump(fields | {"hypotheses": {"H1": fine}}))
+    assert load_study(path).hypotheses[0].pairs == (("a", "b"),)
 
 
 def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):

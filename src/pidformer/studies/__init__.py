@@ -6,6 +6,14 @@ data: [tiny-imagenet-100]                  # names that the set's folder may hav
 suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all)
 primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
+hypotheses:
+  H7:
+    text: control helps more in late layers
+    pairs: [[p_late, p_early]]             # row less row
+    expects: {Clean: better, PGD: null}    # what decides, and how; null: no direction
+    against: [[p_24, softmax_24]]          # less these differences, one for each pair
+    note: a remark for readers
+  H9: {text: ..., correlation: largest radius, expects: {Clean: null}}    # over rows
 groups:
   place:
     about: where control acts              # for readers
@@ -36,9 +44,14 @@ from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parent
-_STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "groups")
+_STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "hypotheses", "groups")
 _ROW = ("gains", "learn", "act", "average", "set")
 _GROUP = ("about", "images", "seeds", "set", "suites", "depth", "rows")
+_HYPOTHESIS = ("text", "pairs", "against", "correlation", "expects", "note")
+EXPECTED = ("better", "worse", "more", "less", "level", None)
+"""What a hypothesis may expect of a difference; None: it has no direction."""
+CORRELATES = ("largest radius", "control's size at first", "control's size, trained")
+"""What a hypothesis may set beside the differences of all rows."""
 DEPTH = 12
 
 
@@ -54,6 +67,26 @@ class Row:
     """What a run is measured by, on so many images (None: all)."""
 
 
+Pair = tuple[str, str]
+"""A row, and the row it is less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """What was asked, and the differences that answer it."""
+
+    name: str
+    text: str
+    expects: Mapping[str, str | None]
+    """The metrics that decide it, and what it expects of each."""
+    pairs: tuple[Pair, ...] = ()
+    against: tuple[Pair, ...] = ()
+    """For each pair another, whose difference is taken off: does the first change?"""
+    correlation: str | None = None
+    """Instead of pairs: what may go with the differences of all rows."""
+    note: str = ""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
     """All rows of a study."""
@@ -64,8 +97,9 @@ class StudyPlan:
     rows: tuple[Row, ...]
     primary: tuple[tuple[str, str], ...] = ()
     """(row, metric) of the comparisons with softmax that are corrected together."""
-    contrasts: tuple[tuple[str, str], ...] = ()
+    contrasts: tuple[Pair, ...] = ()
     """(row, other row): differences that are asked for beside those to softmax."""
+    hypotheses: tuple[Hypothesis, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     """What a group is for, in a few words."""
     halves: Mapping[str | None, int] = field(default_factory=dict)
@@ -110,9 +144,12 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
                 )
             )
     first = fields.get("primary", {"rows": (), "metrics": ()})
-    pairs = [(str(a), str(b)) for a, b in fields.get("contrasts", ())]
+    pairs = _pairs("contrasts", fields.get("contrasts", []))
+    asked = _mapping("hypotheses", fields.get("hypotheses", {}))
+    hypotheses = tuple(_hypothesis(str(name), about) for name, about in asked.items())
     known = {row.name for row in rows}
-    for name in (*first["rows"], *(name for pair in pairs for name in pair)):
+    used = [*pairs, *(pair for one in hypotheses for pair in (*one.pairs, *one.against))]
+    for name in (*first["rows"], *(name for pair in used for name in pair)):
         if name not in known:
             raise unknown("row of the study", name, known)
     return StudyPlan(
@@ -121,7 +158,8 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
         data=tuple(fields["data"]),
         rows=tuple(rows),
         primary=tuple((row, metric) for row in first["rows"] for metric in first["metrics"]),
-        contrasts=tuple(pairs),
+        contrasts=pairs,
+        hypotheses=hypotheses,
         about={group: str(own.get("about", "")) for group, own in fields["groups"].items()},
         halves={group: _half(group, own) for group, own in fields["groups"].items()},
     )
@@ -140,6 +178,41 @@ def _check(what: str, given: Any, known: tuple[str, ...], needs: tuple[str, ...]
     for key in needs:
         if key not in given:
             raise InputError(f"{what} has no `{key}`; it needs {', '.join(needs)}")
+
+
+def _pairs(what: str, given: Any) -> tuple[Pair, ...]:
+    is_list = isinstance(given, list)
+    if not is_list or not all(isinstance(pair, list) and len(pair) == 2 for pair in given):
+        raise InputError(f"{what} must be a list of [row, less row], got {given!r}")
+    return tuple((str(a), str(b)) for a, b in given)
+
+
+def _hypothesis(name: str, about: Any) -> Hypothesis:
+    what = f"hypothesis {name}"
+    _check(what, about, _HYPOTHESIS, needs=("text", "expects"))
+    expects = _mapping(f"expects of {what}", about["expects"])
+    for metric, word in expects.items():
+        if word not in EXPECTED:
+            allowed = ", ".join(str(one or "null") for one in EXPECTED)
+            raise InputError(f"{what} expects {word!r} of {metric}; it may expect {allowed}")
+    correlation = about.get("correlation")
+    if correlation is not None and correlation not in CORRELATES:
+        raise unknown(f"correlation of {what}", str(correlation), CORRELATES)
+    pairs = _pairs(f"pairs of {what}", about.get("pairs", []))
+    against = _pairs(f"against of {what}", about.get("against", []))
+    if bool(pairs) == bool(correlation) or not expects:
+        raise InputError(f"{what} needs metrics in `expects`, and `pairs` or a `correlation`")
+    if against and len(against) != len(pairs):
+        raise InputError(f"{what} has {len(pairs)} pairs and {len(against)} against them")
+    return Hypothesis(
+        name=name,
+        text=str(about["text"]),
+        expects=expects,
+        pairs=pairs,
+        against=against,
+        correlation=correlation,
+        note=str(about.get("note", "")),
+    )
 
 
 def _half(group: str, about: Mapping[str, Any]) -> int:

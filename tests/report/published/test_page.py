@@ -23,8 +23,10 @@ from pidformer.errors import InputError
 from pidformer.report.panels import save_panels
 from pidformer.report.published import (
     classification,
+    hypotheses,
     is_published,
     length,
+    page,
     predict,
     publish,
     read_studies,
@@ -35,8 +37,12 @@ from pidformer.report.published.course import control_curve, control_section
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
 from pidformer.report.published.page import PAGE, results_page
 from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
+from pidformer.report.published.rerun import train_command
+from pidformer.report.published.section import Section
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.tables import differences_by_variant, gains_text
+from pidformer.report.views import machine_text
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from pidformer.studies import load_study
@@ -47,12 +53,12 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_the_page_of_the_repository_is_made_of_its_records():
-    folder, page = ROOT / "results", ROOT / "docs" / PAGE
+    folder, made = ROOT / "results", ROOT / "docs" / PAGE
     if not is_published([folder]):
-        assert not page.exists()
+        assert not made.exists()
         pytest.skip("no records are published yet")
     text, pictures = results_page(read_studies([folder]))
-    assert page.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
+    assert made.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
     linked = set(re.findall(r"\]\(images/results/(.+?)\.png\)", text))
     assert linked == set(pictures)
     for name in linked:
@@ -116,9 +122,31 @@ def test_the_page_says_what_was_done_and_by_which_command(text):
     assert "## Digits\n\nDoes it help?" in text and "6 runs, seeds 0, 1, 2" in text
     assert "`FGSM(eps=0.05)`" in text and "40 images" in text
     for name in GAINS:
-        assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 6
+        assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 3
     assert "pidformer train digits/" in text and "pidformer evaluate RUN --data DATA" in text
     assert "![Differences to the softmax twin" in text
+
+
+def test_every_run_is_listed_with_its_seed_seconds_weights_and_machine(images, text):
+    (study,) = read_studies([images[0] / "results"])
+    (machine,) = {machine_text(run.header) for run in study.runs}
+    listed = text.partition("### Runs")[2].partition("Measured by")[0]
+    assert f"All on {machine}." in listed
+    for name in GAINS:
+        _, command, *columns = cells(listed, name)
+        runs = [run for run in study.runs if run.variant == name]
+        rows = list(zip(*(column.split("<br>") for column in columns), strict=True))
+        for run, (seed, trained, measured, weights) in zip(runs, rows, strict=True):
+            assert (int(seed), weights.strip("`")) == (run.seed, run.header.settings["weights"])
+            assert trained == f"{run.header.metrics['train_seconds']:.0f}" and int(measured) >= 0
+            wanted = f"`{train_command(run.recipe)}`"
+            assert command.replace("seed=SEED", f"seed={seed}") == wanted
+    other = replace(study.runs[0].header, settings=study.runs[0].header.settings | {"machine": {}})
+    moved = study.only([replace(study.runs[0], header=other), *study.runs[1:]])
+    listed = results_page([moved])[0].partition("### Runs")[2]
+    assert cells(listed, "pid")[-1].split("<br>")[1:] == [machine] * 2 and "All on" not in listed
+    single = results_page([study.only(study.runs[:1])])[0].partition("### Runs")[2]
+    assert f"`{study.runs[0].header.settings['command']}`" in single
 
 
 def test_the_same_records_make_the_same_text(images, text):
@@ -229,7 +257,19 @@ def test_words_follow_from_the_interval(gains, better, word):
 def test_one_pair_of_runs_says_nothing_of_the_method():
     study = study_of({"softmax": (5,), "pid": (9,)}, seeds=(0,))
     (one,) = compare_all(study, [metric()])
-    assert not one.is_resolved and "silent on other seeds" in findings([one])[0]
+    (said,) = findings([one])
+    assert not one.is_resolved and said.startswith("One pair of runs, silent on other seeds: ")
+
+
+def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
+    single = study_of({"softmax": (5,), "pid": (9,), "p": (8,)}, seeds=(0,))
+    (said,) = findings(compare_all(single, [metric()]))
+    assert said.startswith("One pair of runs each, silent on other seeds") and "+4" not in said
+    more = study_of({"softmax_b": (5, 6, 7), "pid_b": (6, 7.1, 7.9)}, seeds=(10, 11, 12), twin="u")
+    both = single.only([*single.runs, *more.runs])
+    first, last = findings(compare_all(both, [metric()]))
+    assert first.startswith("**pid_b** less softmax_b (3 seeds). Better: x +1.00 [")
+    assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
 
 
 def test_holm_counts_all_looks():
@@ -286,12 +326,12 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     publish(runs, tmp_path / "results" / "tiny-imagenet-100")
     unregistered, study = read_studies([tmp_path / "results"])
     assert len(classification_sections(unregistered)) == 1
-    first, confirmed, searched = classification_sections(study)
-    assert (first.title, searched.title) == ("Confirmed", "Searched")
+    first, asked, confirmed, searched = classification_sections(study)
+    assert (first.title, asked.title, searched.title) == ("Reported", "Hypotheses", "Searched")
     plan = load_study("tiny-imagenet-100")
     other = replace(plan, halves=plan.halves | {"main": 0})
     monkeypatch.setattr(classification, "load_study", lambda _: other)
-    even = classification_sections(study)[1]
+    even = classification_sections(study)[2]
     assert even.body[0].startswith("On the other half of the images")
     half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
     assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
@@ -360,11 +400,58 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
 
 
+def test_all_metrics_of_a_single_variant_are_drawn():
+    """Six of many would be a choice."""
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    many = [replace(metric(), title=f"m{place}") for place in range(8)]
+    both = compare_all(study, many)
+    single = [one for one in both if one.variant == "a"]
+    for compared, drawn in ((single, 8), (single[:6], 1), (both, 2)):
+        panels, words = page._pictures(Section(title="", body=[], compared=compared))
+        figure = Figure()
+        panels[0].draw(figure)
+        (axes,) = figure.axes
+        assert len(axes.get_yticks()) == drawn and len(panels) == (1 if drawn == 8 else 6)
+        assert ("m7" in words) == (drawn == 8)
+    panels, _ = page._pictures(Section(title="", body=[], compared=single))
+    figure = Figure()
+    panels[0].draw(figure)
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    assert labels == [f"m{place}" for place in reversed(range(8))]
+
+
+@pytest.mark.parametrize(
+    ("acting", "said"),
+    [
+        (
+            {2: "0.6,0,0,1", 3: "0.6,0,0,1"},
+            "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (2 to 3)",
+        ),
+        ({0: "0.6,0,0,1", 3: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (0, 3)"),
+        ({1: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 1 of 4 layers (1)"),
+        ({1: "0.4,0.1,0,1", 2: "0.4,0.05,0,1"}, "gains by layer"),
+    ],
+)
+def test_the_table_says_in_which_layers_gains_act(acting, said):
+    gains = [PIDGains.parse(acting.get(layer, "0,0,0,1")).to_dict() for layer in range(4)]
+    study = study_of({"p": (5, 6, 7)}, recipe={"model": {"gains": gains}}, gains="(PIDGains(...")
+    assert gains_text(study.variants[0]) == said
+
+
+def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    other = Metric(title="y", find=lambda run: None, read=len)
+    made = differences_by_variant(compare_all(study, [metric(), other]), [metric(), other])
+    assert made.splitlines()[0] == "|  | x |"
+    assert cells(made, "a less softmax")[1].startswith("**+1.00 [")
+    assert cells(made, "b less softmax")[1].startswith("+0.07 [")
+
+
 @pytest.fixture
 def clean(monkeypatch):
     """The one metric of a page."""
     found = Metric(title="Clean", find=metric().find, read=metric().read)
-    for module in (classification, length, predict):
+    for module in (classification, hypotheses, length, predict):
         monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
     return found
 
@@ -374,7 +461,7 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
     values |= {"mine": (1, 2, 3)}
     study = replace(study_of(values, seeds=(10, 11, 12)), name="tiny-imagenet-100")
-    first, main, gains, integral, mine = classification_sections(study)
+    first, asked, main, gains, integral, mine = classification_sections(study)
     assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
         "`main`",
         "`gains`",
@@ -383,11 +470,21 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     assert mine.title == "Rows that are not registered"
     assert cells(integral.body[-1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
     assert cells(integral.body[0], "softmax") and "| p |" not in integral.body[0]  # with its twin
-    (said,) = first.findings
-    assert said.startswith("Primary, p by Holm over these 3: p less softmax on Clean +1.00")
+    said = {
+        line.split(" |")[0]: cells(first.body[-1], line.split(" |")[0][2:])
+        for line in first.body[-1].splitlines()[2:]
+    }
     gain = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
     ps = sorted(stats.ttest_1samp(one, 0).pvalue for one in gain)
-    assert f"(p {3 * ps[0]:.2g})" in said and f"(p {ps[2]:.2g})" in said
+    assert said["| p less softmax"][1:4] == ["Clean", "better", "+1.00 [+0.75, +1.25]"]
+    assert {line[5] for line in said.values()} == {
+        f"{k * p:.2g}" for k, p in zip((3, 2, 1), ps, strict=True)
+    }
+    assert first.findings[0].endswith("wins: p, pid_learned; losses: none.")
+    assert (
+        cells(asked.body[1], "H1, primary")[3]
+        == "better: p on Clean, pid_learned on Clean; not resolved: 1"
+    )
     assert ("pi_leaky", "pi") in load_study().contrasts
 
 
@@ -410,7 +507,7 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     (found,) = length.length_section(study, compared)
     assert "alone" not in found.body[1]
     assert cells(found.body[1], "p_40")[1:4] == ["40", "10, 11", "+2.50 [−3.85, +8.85]"]  # noqa: RUF001
-    assert cells(found.body[1], "p_other")[3].startswith("+1.10 [")  # in the picture: more seeds
+    assert cells(found.body[1], "p_other")[3].startswith("**+1.10 [")  # in the picture: more seeds
     panels = [panel for panel, _ in found.panels]
     save_panels(panels, tmp_path / "x.png", columns=2)
     figure = Figure()
@@ -445,3 +542,25 @@ def test_the_margin_is_set_beside_the_accuracy(clean):
     assert len(found.panels) == 1  # nothing is known of the control's size
     few = study.only(runs[:6])
     assert prediction_section(few, compare_all(few, [clean])) == []
+
+
+def test_rows_of_each_twin_have_panels_of_their_own(clean, tmp_path):
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    runs = []
+    for twin, height in (("", 1), ("_bare", 20)):
+        own = {f"softmax{twin}": (5, 6, 7)}
+        runs += study_of(own, twin=f"t{twin}").runs
+        for name, gains in given.items():
+            own = {f"{name}{twin}": (5 + height, 6 + height, 7 + height)}
+            runs += study_of(own, twin=f"t{twin}", recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    (found,) = prediction_section(study, compare_all(study, [clean]))
+    heights = []
+    for panel, _ in found.panels:
+        figure = Figure()
+        panel.draw(figure)
+        (axes,) = figure.axes
+        points = next(line for line in axes.lines if len(line.get_xdata()) == 4)
+        heights.append((axes.get_title(), set(points.get_ydata())))
+    assert heights == [("less softmax", {1}), ("less softmax_bare", {20})]
+    assert "level" in found.findings[0]

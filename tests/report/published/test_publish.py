@@ -1,12 +1,15 @@
 import json
 import math
+import shlex
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
+from pidformer.models.gains import as_gains
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.publishing import run_name, twin_key
 from pidformer.report.published.rerun import train_command
@@ -15,8 +18,11 @@ from pidformer.report.published.studies import read_run
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from pidformer.training import load_recipe, shipped_recipes
+from pidformer.training.run import MAY_DIFFER
 from tests.report.published.fresh import classifiers, fresh_run
 from tests.training.tiny import tiny_recipe
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +129,29 @@ def test_the_command_of_a_run_makes_its_recipe_again(name):
     assert words[:2] == ["pidformer", "train"] and words[-4:] == ["--data", "DATA", "--out", "RUN"]
     again = load_recipe(words[2], [word.strip("'") for word in words[3:-4]]).to_dict()
     assert again == recipe
+
+
+def resolved(recipe):
+    """The recipe, its gains as numbers and without what moves rounding at most."""
+    fields = {key: dict(own) if isinstance(own, dict) else own for key, own in recipe.items()}
+    gains = fields["model"]["gains"]
+    if isinstance(gains, list):
+        fields["model"]["gains"] = [as_gains(layer) for layer in gains]
+    for name in MAY_DIFFER:
+        section, key = name.split(".")
+        (fields.get(section) or {}).pop(key, None)
+    return fields
+
+
+@pytest.mark.parametrize("study", sorted(p.name for p in (ROOT / "results").glob("*/")))
+def test_the_command_of_every_published_run_makes_its_recipe_again(study):
+    for path in sorted((ROOT / "results" / study).glob("*.jsonl")):
+        recipe = dict(read_run(path).recipe)
+        command = train_command(recipe)
+        words = shlex.split(command)
+        again = load_recipe(words[2], words[3:-4]).to_dict()
+        assert resolved(again) == resolved(recipe), path.name
+        assert len(command) < 600, path.name
 
 
 def test_a_variant_is_trained_by_overrides_of_the_nearest_recipe():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pidformer.report.published.course import control_section
+from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.images import classification_metrics, threats_text
 from pidformer.report.published.length import length_section
 from pidformer.report.published.numbers import (
@@ -12,19 +13,25 @@ from pidformer.report.published.numbers import (
     compare_all,
     compare_pairs,
     findings,
-    primary_words,
+    judge,
+    wins_text,
 )
 from pidformer.report.published.predict import prediction_section
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import PublishedRun, Study
-from pidformer.report.published.tables import by_seed, by_variant, differences_by_variant
+from pidformer.report.published.tables import (
+    by_seed,
+    by_variant,
+    differences_by_variant,
+    judged_table,
+)
 from pidformer.studies import StudyPlan, load_study, shipped_studies
 
 CONFIRMING = 10
 """Seeds from here on were not used to find anything."""
 _PARTS = {
     1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set unless a "
-    "group says otherwise: neither was used to choose a row.",
+    "group says otherwise: no row was chosen by the seeds and images that report it.",
     0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
     None: "All images of the validation set.",
 }
@@ -72,13 +79,13 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     for group, names in named.items():
         compared += _compare(study, names, plan.halves.get(group, 1))
     first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
-    found = [
-        Section(
-            title="Confirmed",
-            body=[f"{_PARTS[1]} {_COLUMNS}", *_threats(study.runs)],
-            findings=[primary_words(first)] if len(first) > 1 else [],
-        )
-    ]
+    judged = judge(first) if len(first) > 1 else []
+    body = [f"{_PARTS[1]} {_COLUMNS}", *_threats(study.runs)]
+    if judged:
+        body += [f"Holm's p is over these {len(judged)}:", judged_table(judged)]
+    title = "Primary comparisons" if judged else "Reported"
+    found = [Section(title=title, body=body, findings=[wins_text(judged)] if judged else [])]
+    found += hypotheses_section(study, plan, compared, judged)
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     return [*found, *length_section(study, compared), *prediction_section(study, compared)]
 

@@ -18,13 +18,16 @@ from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
 _WIDTH = 4.6
 
 
-def differences_panel(compared: Sequence[Compared], title: str) -> Panel:
-    """Differences of one metric with their intervals, a line for each variant."""
+def differences_panel(compared: Sequence[Compared], title: str, labels: Sequence[str]) -> Panel:
+    """Differences with their intervals, a line for each: variants of a metric, or the reverse."""
     height = 1.3 + 0.32 * len(compared)
-    return Panel(partial(_draw_differences, compared=compared, title=title), _WIDTH, height)
+    draw = partial(_draw_differences, compared=compared, title=title, labels=labels)
+    return Panel(draw, _WIDTH, height)
 
 
-def _draw_differences(figure: Figure | SubFigure, compared: Sequence[Compared], title: str) -> None:
+def _draw_differences(
+    figure: Figure | SubFigure, compared: Sequence[Compared], title: str, labels: Sequence[str]
+) -> None:
     axes: Axes = figure.subplots()
     colors = {"better": GOOD, "worse": BAD}
     for place, one in enumerate(reversed(compared)):
@@ -32,7 +35,7 @@ def _draw_differences(figure: Figure | SubFigure, compared: Sequence[Compared], 
         axes.plot([one.found.low, one.found.high], [place, place], color=color, linewidth=2.4)
         axes.plot(one.found.mean, place, "o", color=color, markersize=6)
     axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_yticks(range(len(compared)), [one.variant for one in reversed(compared)])
+    axes.set_yticks(range(len(compared)), [*reversed(labels)])
     axes.set_ylim(-0.7, len(compared) - 0.3)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_title(title)
@@ -99,7 +102,8 @@ def _draw_points(
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title=title, xlabel=x, ylabel=y)
-    axes.legend(fontsize=9)
+    if len(series) > 1 or is_line:
+        axes.legend(fontsize=9)
 
 
 def lines_panel(

@@ -11,13 +11,14 @@ from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import NONE, Compared, Metric
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
-from pidformer.report.published.tables import table
+from pidformer.report.published.tables import bold, table
 
 _METRICS = ("Clean", "PGD")
 _WORDS = (
     "Rows that differ in the length of their training alone (epochs, and the warmup that goes with "
     "them), each against the softmax row of the same length. The pictures show, of rows of one "
-    "length, the one with the most seeds; accuracy in them is over all images."
+    "length, the one with the most seeds; accuracy in them is over all images. Intervals of one "
+    "seed are for other images alone, narrower than they would be for other seeds."
 )
 
 
@@ -38,7 +39,7 @@ def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
     for variant in (v for own in series for v in own if not v.is_plain):
         cells = [by_name.get((variant.name, title)) for title in _METRICS]
         seeds = ", ".join(map(str, variant.seeds))
-        texts = [one.text if one is not None else NONE for one in cells]
+        texts = [bold(one) if one is not None else NONE for one in cells]
         rows.append([variant.name, str(_epochs(variant)), seeds, *texts])
     heads = ["", "epochs", "seeds", *(f"{title}, less softmax" for title in _METRICS)]
     panels = []

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,10 +16,12 @@ from pidformer.report.tables import minus
 from pidformer.results import Record
 from pidformer.statistics import Crossed, Mean, crossed_items, crossed_mean, holm, mean_over_seeds
 
-Pairs = Sequence[tuple[Record, Record]]
-"""Records of the same row and seed: of the twin, and of the variant."""
+Pairs = Sequence[Sequence[Record]]
+"""Records of the same row and seed: of the twin, and of the variant; see `gain`."""
 LEVEL = 0.05
+UNRESOLVED = "not resolved"
 ONE_PAIR = "one pair of runs, silent on other seeds"
+_SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
 MOST_UNRESOLVED = 6
 """Differences without a finding that are named one by one; the table has them all."""
 NONE = "-"
@@ -46,26 +48,34 @@ class Metric:
         records = [r for run in variant.runs if (r := self.find(run)) is not None]
         return mean_over_seeds([self.read(r) for r in records]) if records else None
 
-    def difference(self, twin: Variant, variant: Variant) -> Crossed | None:
-        pairs = self._pairs(twin, variant)
+    def difference(self, twin: Variant, variant: Variant, *against: Variant) -> Crossed | None:
+        """Variant less twin, on the seeds of both; `against`, another twin and variant: less
+        their difference, on the seeds of all four."""
+        pairs = self._pairs(twin, variant, *against)
         if not pairs:
             return None
         if self.compare is not None:
             return self.compare(pairs)
         value = self.contrast or self.read
-        return crossed_mean([value(b) - value(a) for a, b in pairs], 0.0, 0)
+        return crossed_mean([gain([value(r) for r in pair]) for pair in pairs], 0.0, 0)
 
-    def _pairs(self, twin: Variant, variant: Variant) -> list[tuple[Record, Record]]:
-        by_seed = {run.seed: run for run in twin.runs}
+    def _pairs(self, *variants: Variant) -> list[list[Record]]:
+        by_seed = [{run.seed: run for run in variant.runs} for variant in variants]
         found = []
-        for run in variant.runs:
-            if run.seed not in by_seed:
-                continue
-            a, b = self.find(by_seed[run.seed]), self.find(run)
-            if a is not None and b is not None:
-                check_same(a, b)
-                found.append((a, b))
+        for seed in sorted(set.intersection(*map(set, by_seed))):
+            records = [self.find(runs[seed]) for runs in by_seed]
+            known = [record for record in records if record is not None]
+            if len(known) == len(variants):
+                for other in known[1:]:
+                    check_same(known[0], other)
+                found.append(known)
         return found
+
+
+def gain(values: Sequence[Any]) -> Any:
+    """b - a of (a, b), and of (a, b, c, d) the difference of differences: (b - a) - (d - c)."""
+    a, b, *others = values
+    return (b - a) - gain(others) if others else b - a
 
 
 def check_same(a: Record, b: Record) -> None:
@@ -99,7 +109,7 @@ class Compared(NamedTuple):
         if self.found.seeds < 2:
             return ONE_PAIR
         if not self.is_resolved:
-            return "not resolved"
+            return UNRESOLVED
         if self.metric.better == 0:
             return "more" if self.found.verdict > 0 else "less"
         return "better" if self.found.verdict == self.metric.better else "worse"
@@ -144,7 +154,7 @@ def over_items(
     """The comparison of plain means over items: `values` gives (N,) of a record."""
 
     def compare(pairs: Pairs) -> Crossed:
-        gains = [values(b).astype(float) - values(a).astype(float) for a, b in pairs]
+        gains = [gain([values(r).astype(float) for r in pair]) for pair in pairs]
         return crossed_items(scale * np.stack(gains))
 
     return compare
@@ -166,41 +176,74 @@ def difference_text(found: Crossed, digits: int = 2) -> str:
 
 
 def findings(compared: Sequence[Compared]) -> list[str]:
-    """What the intervals say, a line for each variant, and what is left after Holm."""
-    lines = []
+    """What the intervals say, a line for each variant, and what is left after Holm.
+
+    Variants with one pair of runs share a line: the table has their differences, and there is
+    nothing to be said of them.
+    """
+    lines, single = [], []
     for name in dict.fromkeys(one.variant for one in compared):
         own = [one for one in compared if one.variant == name]
+        if all(one.found.seeds < 2 for one in own):
+            single.append(name)
+            continue
         parts: list[str] = []
-        for word in ("better", "worse", "more", "less", "not resolved", ONE_PAIR):
+        for word in ("better", "worse", "more", "less", UNRESOLVED, ONE_PAIR):
             said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
-            if word == "not resolved" and len(said) > MOST_UNRESOLVED:
+            if word == UNRESOLVED and len(said) > MOST_UNRESOLVED:
                 said = [f"{'the other' if parts else 'all'} {len(said)}"]
             if said:
                 parts.append(f"{word}: {', '.join(said)}")
         seeds = {one.found.seeds for one in own}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
-        plural = "" if seeds == {1} else "s"
         said_all = "; ".join(parts)
         said_all = said_all[:1].upper() + said_all[1:]
-        lines.append(f"**{name}** less {own[0].twin} ({count} seed{plural}). {said_all}.")
-    judged = [one for one in compared if one.metric.better and one.found.seeds > 1]
+        lines.append(f"**{name}** less {own[0].twin} ({count} seeds). {said_all}.")
+    if single:
+        pair = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
+        names = ", ".join(f"**{name}**" for name in single)
+        lines.append(f"{names}: {pair}" if lines else pair[:1].upper() + pair[1:])
+    several = [one for one in compared if one.found.seeds > 1]
+    judged = [one for one in several if one.metric.better]
     if len(judged) > 1:
-        lines.append(_after_holm(judged))
+        lines.append(_after_holm(judged, is_all=len(judged) == len(several)))
     return lines
 
 
-def primary_words(compared: Sequence[Compared]) -> str:
-    """What the comparisons that were registered as primary say, corrected together."""
+class Judged(NamedTuple):
+    """A comparison that was corrected together with others."""
+
+    one: Compared
+    p: float
+    """Holm's."""
+
+    @property
+    def word(self) -> str:
+        """That of the comparison, if it stands after the correction."""
+        return self.one.word if self.p < LEVEL or self.one.found.seeds < 2 else UNRESOLVED
+
+
+def judge(compared: Sequence[Compared]) -> list[Judged]:
+    """By Holm over all of them."""
     adjusted = holm([one.found.p for one in compared])
-    said = [
-        f"{one.variant} less {one.twin} on {one.metric.title} {one.text}, "
-        f"{one.word if p < LEVEL else 'not resolved'} (p {p:.2g})"
-        for one, p in zip(compared, adjusted, strict=True)
-    ]
-    return f"Primary, p by Holm over these {len(said)}: {'; '.join(said)}."
+    return [Judged(one, p) for one, p in zip(compared, adjusted, strict=True)]
 
 
-def _after_holm(judged: Sequence[Compared]) -> str:
+def wins_text(judged: Sequence[Judged]) -> str:
+    """Rows that are better, or worse, in everything that was registered for them."""
+    metrics = list(dict.fromkeys(each.one.metric.title for each in judged))
+    words: dict[str, list[str]] = {}
+    for each in judged:
+        words.setdefault(each.one.variant, []).append(each.word)
+    parts = []
+    for name, word in (("wins", "better"), ("losses", "worse")):
+        own = [row for row, found in words.items() if found == [word] * len(metrics)]
+        parts.append(f"{name}: {', '.join(own) if own else 'none'}")
+    rule = f"{' and '.join(metrics)}, each after Holm's correction"
+    return f"Of {len(words)} candidates, by the rule of study.md ({rule}): {'; '.join(parts)}."
+
+
+def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     adjusted = holm([one.found.p for one in judged])
     resolved = sum(one.is_resolved for one in judged)
     kept = [
@@ -211,7 +254,8 @@ def _after_holm(judged: Sequence[Compared]) -> str:
     verb = "remains" if len(kept) == 1 else "remain"
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
     have = "has an interval" if resolved == 1 else "have intervals"
+    which = "" if is_all else "that may be better or worse "
     return (
-        f"Of these {len(judged)} differences {resolved} {have} without zero; after Holm's "
+        f"Of these {len(judged)} differences {which}{resolved} {have} without zero; after Holm's "
         f"correction for looking at {len(judged)}, {left}."
     )

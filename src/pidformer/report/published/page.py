@@ -16,6 +16,7 @@ from pidformer.report.panels import Panel, save_panels
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.draw import differences_panel
 from pidformer.report.published.numbers import NONE
+from pidformer.report.published.rerun import train_command
 from pidformer.report.published.section import Section
 from pidformer.report.published.segments import segmentation_sections
 from pidformer.report.published.studies import PublishedRun, Study, find_studies, read_studies
@@ -30,8 +31,11 @@ SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
     "segmentation": segmentation_sections,
     "language": language_sections,
 }
+_SEED = "SEED"
 _PICTURED = 6
-"""Metrics in one picture, at most."""
+"""Metrics in one picture, at most; of one variant all, in one panel."""
+_WIDE = 9.4
+"""A picture, in inches: two panels beside each other, or three narrow ones."""
 _OPENING = """\
 Every number and figure here is made from the records in `results/` by
 
@@ -51,13 +55,16 @@ _READING = (
     "95 % interval is for new seeds *and* new images: the variance between seeds over the number "
     "of seeds, plus the variance over images or blocks; Student's t with Satterthwaite's degrees "
     "of freedom. Differences of numbers that are kept without their items (AUPR, similarity, "
-    "perplexity of known words) have intervals over seeds alone. **Bold**: the interval leaves out "
-    "zero.",
+    "perplexity of known words) have intervals over seeds alone. **Bold**, in pictures green "
+    "(better) or red (worse): the interval leaves out zero.",
+    "Of one pair of runs (one seed) an interval is for new images and these two trained networks, "
+    "whatever it leaves out: it is silent on other seeds, never bold, and grey in pictures.",
     '"Not resolved" means that the interval holds zero: neither an effect nor its absence is '
     "shown. The interval says how large an effect may still be.",
-    "A row can be rerun by its command (RUN: a folder of your choice, DATA: the folder of the "
-    "set). Another kind of GPU rounds differently and so makes another run of the same "
-    "distribution, also with the same seed: expect its number near the row's interval.",
+    "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
+    "set, SEED: one of the seeds beside it). Another kind of GPU rounds differently and so makes "
+    "another run of the same distribution, also with the same seed: expect its number near the "
+    "row's interval.",
 )
 
 
@@ -102,7 +109,7 @@ def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Wr
                 path.unlink()
     for name, panels in pictures.items():
         path = out / IMAGES / f"{name}.png"
-        save_panels(panels, path, columns=2)
+        save_panels(panels, path, columns=int(_WIDE // panels[0].width))
         figures.append(path)
     with atomic_path(out / PAGE) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -116,7 +123,8 @@ def results_page(
     """The text, and the panels of each picture it links, by name."""
     parts = ["# Results", _opening(command)]
     if len(studies) > 1:
-        parts.append("\n".join(f"- [{s.title}](#{_anchor(s.title)})" for s in studies))
+        links = "\n".join(f"- [{s.title}](#{_anchor(s.title)})" for s in studies)
+        parts += ["Studies:", links]
     pictures: dict[str, list[Panel]] = {}
     for study in studies:
         parts += _study(study, pictures)
@@ -142,7 +150,7 @@ def _study(study: Study, pictures: dict[str, list[Panel]]) -> list[str]:
             pictures[name] = panels
             parts.append(f"![{words}]({IMAGES.as_posix()}/{name}.png)")
     parts += _notes(study)
-    parts += ["### Runs", _runs(study), _commands(study)]
+    parts += ["### Runs", *_runs(study), _commands(study)]
     return parts
 
 
@@ -151,12 +159,15 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
     words = [text for _, text in section.panels]
     if not panels:
         judged = [one for one in section.compared if one.metric.better]
-        titles = list(dict.fromkeys(one.metric.title for one in judged))[:_PICTURED]
-        for title in titles:
-            own = [one for one in judged if one.metric.title == title]
-            panels.append(differences_panel(own, title))
-            words.append(title)
         what = "Differences to the softmax twin with 95 % intervals: "
+        titles = list(dict.fromkeys(one.metric.title for one in judged))
+        if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
+            title = f"{judged[0].variant} less {judged[0].twin}"
+            return [differences_panel(judged, title, titles)], what + ", ".join(titles)
+        for title in titles[:_PICTURED]:
+            own = [one for one in judged if one.metric.title == title]
+            panels.append(differences_panel(own, title, [one.variant for one in own]))
+            words.append(title)
     else:
         what = ""
     return panels, what + ", ".join(words)
@@ -235,23 +246,43 @@ def _notes(study: Study) -> list[str]:
     return ["\n".join(found)] if found else []
 
 
-def _runs(study: Study) -> str:
-    rows = []
+def _runs(study: Study) -> list[str]:
+    """Every run, those of one command in one line."""
+    machines = dict.fromkeys(_machine(run) for run in study.runs)
+    by_command: dict[tuple[str, str], list[PublishedRun]] = {}
     for run in study.runs:
-        spent = sum(record.metrics.get("seconds", 0.0) for record in run.records)
-        trained = run.header.metrics.get("train_seconds")
-        rows.append(
-            [
-                run.name,
-                f"`{run.header.settings['command']}`",
-                NONE if trained is None else f"{trained:.0f}",
-                f"{spent:.0f}",
-                f"`{run.header.settings['weights']}`",
-                _machine(run),
-            ]
-        )
-    heads = ["run", "trained by", "training, s", "measuring, s", "weights", "machine"]
-    return table(heads, rows)
+        command = train_command({**run.recipe, "seed": _SEED})
+        by_command.setdefault((run.variant, command), []).append(run)
+    rows = []
+    for (variant, command), own in by_command.items():
+        runs = sorted(own, key=lambda run: run.seed)
+        if len(runs) == 1:
+            command = train_command(runs[0].recipe)
+        about = [[str(run.seed), _trained(run), _measured(run), _weights(run)] for run in runs]
+        if len(machines) > 1:
+            about = [[*cells, _machine(run)] for cells, run in zip(about, runs, strict=True)]
+        cells = ["<br>".join(column) for column in zip(*about, strict=True)]
+        rows.append([variant, f"`{command}`", *cells])
+    heads = ["", "trained by", "seed", "training, s", "measuring, s", "weights"]
+    heads += ["machine"] if len(machines) > 1 else []
+    where = "" if len(machines) > 1 else f" All on {next(iter(machines))}."
+    words = f"Every run. {_SEED} in a command stands for one of the seeds beside it.{where}"
+    return [words, table(heads, rows, left=2)]
+
+
+def _trained(run: PublishedRun) -> str:
+    """Seconds of training."""
+    spent = run.header.metrics.get("train_seconds")
+    return NONE if spent is None else f"{spent:.0f}"
+
+
+def _measured(run: PublishedRun) -> str:
+    """Seconds of what was measured of a run."""
+    return f"{sum(record.metrics.get('seconds', 0.0) for record in run.records):.0f}"
+
+
+def _weights(run: PublishedRun) -> str:
+    return f"`{run.header.settings['weights']}`"
 
 
 def _commands(study: Study) -> str:

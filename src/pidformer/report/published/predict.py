@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import scipy
 import torch
@@ -21,11 +22,15 @@ from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import NONE, Compared
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
-from pidformer.report.published.tables import table
+from pidformer.report.published.tables import bold, table
+from pidformer.report.tables import minus
+from pidformer.studies import CORRELATES
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
-RADIUS, FIRST, TRAINED = "largest radius", "control's size at first", "control's size, trained"
+RADIUS, FIRST, TRAINED = CORRELATES
+_WIDTH, _HEIGHT = 3.1, 2.9
+"""Three panels beside each other."""
 _WORDS = (
     "The difference in Clean beside what might predict it: the largest radius of the idealised "
     "recursion over eigenvalues of attention in [0, 1] (above 1 some mode grows; rows with one set "
@@ -43,37 +48,75 @@ class Predicted:
     known: dict[str, float]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Correlation:
+    """Of a predictor and the difference in Clean, among rows of one twin."""
+
+    what: str
+    twin: str
+    rows: Sequence[Predicted]
+
+    @cached_property
+    def rank(self) -> tuple[float, float]:
+        """Spearman's, and its p-value; NaN where rows are level."""
+        known = [row.known[self.what] for row in self.rows]
+        gains = [row.clean.found.mean for row in self.rows]
+        if len({*known}) == 1 or len({*gains}) == 1:
+            return math.nan, math.nan
+        found = scipy.stats.spearmanr(known, gains)
+        return float(found.statistic), float(found.pvalue)
+
+    @property
+    def text(self) -> str:
+        begin = f"{self.what} and the difference in Clean, {len(self.rows)} rows with {self.twin}: "
+        rank, p = self.rank
+        if math.isnan(rank):
+            return begin + "no rank correlation, the rows are level"
+        return begin + minus(f"rank correlation {rank:+.2f}") + f" (p {p:.2g})"
+
+
 def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
-    """A table of all rows, a picture for each predictor; nothing while rows are few."""
-    found = _rows(study, compared)
-    by_twin: dict[str, list[Predicted]] = {}
-    for row in found:
-        by_twin.setdefault(row.clean.twin, []).append(row)
-    if not any(len(rows) >= FEWEST for rows in by_twin.values()):
+    """A table of all rows, a picture for each twin and predictor; nothing while rows are few."""
+    by_twin = _by_twin(study, compared)
+    found = correlations(study, compared)
+    if not found:
         return []
-    heads = ["", "twin", RADIUS, FIRST, TRAINED, "Clean, less its twin"]
+    heads = ["", "twin", *CORRELATES, "Clean, less its twin"]
     lines = [
-        [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), row.clean.text]
+        [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), bold(row.clean)]
         for rows in by_twin.values()
         for row in rows
     ]
-    said, panels = [], []
-    for what in (RADIUS, FIRST, TRAINED):
-        points = {
-            twin: [row for row in rows if what in row.known] for twin, rows in by_twin.items()
-        }
-        points = {twin: rows for twin, rows in points.items() if len(rows) >= FEWEST}
-        said += [_correlation(what, twin, rows) for twin, rows in points.items()]
-        if points:
-            panels.append((_panel(what, points), f"difference in Clean over {what}"))
+    words = "The difference in Clean over what might predict it, a row of pictures for each twin: "
     return [
         Section(
             title="What predicts the difference",
-            body=[_WORDS, table(heads, lines)],
-            findings=said,
-            panels=panels,
+            body=[_WORDS, table(heads, lines, left=2)],
+            findings=[f"{one.text}." for one in found],
+            panels=[
+                (_panel(one), f"{'' if place else words}{one.what} ({one.twin})")
+                for place, one in enumerate(found)
+            ],
         )
     ]
+
+
+def correlations(study: Study, compared: Sequence[Compared]) -> list[Correlation]:
+    """Twin by twin, of each predictor that enough of its rows have."""
+    found = []
+    for twin, rows in _by_twin(study, compared).items():
+        for what in CORRELATES:
+            own = [row for row in rows if what in row.known]
+            if len(own) >= FEWEST:
+                found.append(Correlation(what=what, twin=twin, rows=own))
+    return found
+
+
+def _by_twin(study: Study, compared: Sequence[Compared]) -> dict[str, list[Predicted]]:
+    found: dict[str, list[Predicted]] = {}
+    for row in _rows(study, compared):
+        found.setdefault(row.clean.twin, []).append(row)
+    return found
 
 
 def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
@@ -95,32 +138,22 @@ def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
 
 
 def _numbers(row: Predicted) -> list[float | None]:
-    return [row.known.get(what) for what in (RADIUS, FIRST, TRAINED)]
+    return [row.known.get(what) for what in CORRELATES]
 
 
 def row_text(number: float | None) -> str:
     return NONE if number is None else f"{number:.3f}"
 
 
-def _correlation(what: str, twin: str, rows: Sequence[Predicted]) -> str:
-    rank = scipy.stats.spearmanr([r.known[what] for r in rows], [r.clean.found.mean for r in rows])
-    begin = f"{what} and the difference in Clean, {len(rows)} rows with {twin}: "
-    if math.isnan(rank.statistic):
-        return begin + "no rank correlation, the rows are level."
-    return begin + f"rank correlation {rank.statistic:+.2f} (p {rank.pvalue:.2g})."
-
-
-def _panel(what: str, points: dict[str, list[Predicted]]) -> Panel:
-    series = {
-        f"with {twin}": [
-            Point(r.known[what], r.clean.found.mean, r.clean.found.low, r.clean.found.high)
-            for r in rows
-        ]
-        for twin, rows in points.items()
-    }
-    return points_panel(
-        series, f"Clean over {what}", what, "points", is_plain=[False] * len(series)
+def _panel(one: Correlation) -> Panel:
+    points = [
+        Point(r.known[one.what], r.clean.found.mean, r.clean.found.low, r.clean.found.high)
+        for r in one.rows
+    ]
+    panel = points_panel(
+        {one.twin: points}, f"less {one.twin}", one.what, "Clean, points", is_plain=[False]
     )
+    return panel._replace(width=_WIDTH, height=_HEIGHT)
 
 
 def worst_radius(gains: PIDGains) -> float:

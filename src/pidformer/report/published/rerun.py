@@ -5,6 +5,7 @@ RUN stands for the run's folder, DATA for the folder of the set that the record 
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping
 from functools import cache
@@ -12,6 +13,8 @@ from typing import Any
 
 import yaml
 
+from pidformer.control import PIDGains
+from pidformer.models.gains import as_gains
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.training.recipe import load_recipe, shipped_recipes
@@ -49,10 +52,21 @@ def _overrides(base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = ""
             continue
         if isinstance(value, Mapping) and isinstance(before, Mapping) and key != "gains":
             found += _overrides(before, value, f"{name}.")
+        elif key == "gains" and isinstance(value, list):
+            found.append(f"{name}={json.dumps([recipe_text(as_gains(layer)) for layer in value])}")
         else:
             text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
             found.append(f"{name}={text.removesuffix(chr(10)).removesuffix('...').strip()}")
     return found
+
+
+def recipe_text(gains: PIDGains) -> str:
+    """Gains as recipes take them, to the last digit.
+
+    >>> recipe_text(PIDGains(p=0.4, i=0.1 / 3))
+    '0.4,0.03333333333333333,0,1'
+    """
+    return ",".join(repr(number).removesuffix(".0") for number in gains.to_dict().values())
 
 
 def measure_command(record: Record) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pidformer.report.published.numbers import NONE, Compared, Metric, mean_text
+from pidformer.control import PIDGains
+from pidformer.models.gains import as_gains
+from pidformer.report.published.numbers import NONE, Compared, Judged, Metric, mean_text
 from pidformer.report.published.studies import Study, Variant
 from pidformer.report.tables import short_gains
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [_row(heads), _row(["---", *["---:"] * (len(heads) - 1)])]
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    lines = [_row(heads), _row(["---"] * left + ["---:"] * (len(heads) - left))]
     return "\n".join([*lines, *map(_row, rows)])
 
 
@@ -22,7 +25,9 @@ def gains_text(variant: Variant) -> str:
     """What acts in a variant."""
     header = variant.header
     gains, model = header.settings["gains"], header.settings["recipe"].get("model", {})
-    words = [short_gains(str(gains))] if gains else []
+    by_layer = model.get("gains") if isinstance(model.get("gains"), list) else []
+    words = [_layers_text([as_gains(layer) for layer in by_layer])] if by_layer else []
+    words += [short_gains(str(gains))] if gains and not by_layer else []
     words += ["learned"] if model.get("learn_gains") else []
     mixed = model.get("options", {}).get("value_residual")
     words += [f"value residual {mixed}"] if mixed else []
@@ -30,6 +35,18 @@ def gains_text(variant: Variant) -> str:
         value = model.get("options", {}).get(name)
         words += [f"{name.replace('_', ' ')} {value}"] if value is not None else []
     return ", ".join(words) or "none"
+
+
+def _layers_text(gains: Sequence[PIDGains]) -> str:
+    """The gains that act, and where, if they are the same wherever they act."""
+    acting = {layer: own for layer, own in enumerate(gains) if own.kind != "softmax"}
+    if len({*acting.values()}) != 1:
+        return "gains by layer"
+    first, last = min(acting), max(acting)
+    is_row = last - first + 1 == len(acting) > 1
+    where = f"{first} to {last}" if is_row else ", ".join(map(str, acting))
+    said = short_gains(str(acting[first]))
+    return f"{said} in {len(acting)} of {len(gains)} layers ({where})"
 
 
 def by_variant(study: Study, metrics: Sequence[Metric]) -> str:
@@ -43,14 +60,25 @@ def by_variant(study: Study, metrics: Sequence[Metric]) -> str:
 
 
 def differences_by_variant(compared: Sequence[Compared], metrics: Sequence[Metric]) -> str:
-    """Variant less twin, a line for each variant."""
-    heads = ["", *(metric.title for metric in metrics)]
+    """Variant less twin, a line for each variant; metrics of no difference are left out."""
+    known = {one.metric.title for one in compared}
+    titles = [metric.title for metric in metrics if metric.title in known]
     rows = []
     for name, twin in dict.fromkeys((one.variant, one.twin) for one in compared):
         own = [one for one in compared if (one.variant, one.twin) == (name, twin)]
-        cells = {one.metric.title: _bold(one) for one in own}
-        rows.append([f"{name} less {twin}", *(cells.get(m.title, NONE) for m in metrics)])
-    return table(heads, rows)
+        cells = {one.metric.title: bold(one) for one in own}
+        rows.append([f"{name} less {twin}", *(cells.get(title, NONE) for title in titles)])
+    return table(["", *titles], rows)
+
+
+def judged_table(judged: Sequence[Judged]) -> str:
+    """A line for each comparison of those that were corrected together."""
+    rows = []
+    for each in judged:
+        one = each.one
+        about = [f"{one.variant} less {one.twin}", one.metric.title, each.word]
+        rows.append([*about, one.text, str(one.found.seeds), f"{each.p:.2g}"])
+    return table(["", "metric", "verdict", "difference", "seeds", "Holm's p"], rows, left=3)
 
 
 def by_metric(study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]) -> str:
@@ -62,7 +90,7 @@ def by_metric(study: Study, metrics: Sequence[Metric], compared: Sequence[Compar
         cells = [mean_text(metric.mean(v), metric.digits) for v in study.variants]
         for name, _ in others:
             own = [c for c in compared if c.variant == name and c.metric is metric]
-            cells.append(_bold(own[0]) if own else NONE)
+            cells.append(bold(own[0]) if own else NONE)
         rows.append([metric.title, *cells])
     return table(heads, rows)
 
@@ -84,5 +112,6 @@ def _seeds(variant: Variant) -> str:
     return ", ".join(map(str, variant.seeds))
 
 
-def _bold(one: Compared) -> str:
+def bold(one: Compared) -> str:
+    """A difference, marked where its interval leaves out zero."""
     return f"**{one.text}**" if one.is_resolved else one.text
