@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 
 from pidformer import LearnedGains, PIDAttention, PIDGains, PIDState, pid_attention, scan_blocks
 from pidformer.control.gains import GainTensors
@@ -305,6 +306,60 @@ def test_a_narrow_integral_is_kept_narrow():
     assert after.integral.dtype == torch.float16
     expected = state.integral.double() + GAINS.beta * v.double() - second[2].double()
     assert relative(after.integral, expected) < 1e-3
+
+
+def one_number(v):
+    return torch.tensor(0.7, device=v.device).expand(v.shape)
+
+
+MADE = {
+    "one number": lambda v, first: PIDState(v, one_number(v), v.flip(-1)),
+    "one number for v_0 twice": lambda v, first: PIDState(v, one_number(v), v),
+    "one number, put into a first state": lambda v, first: first._replace(integral=one_number(v)),
+    "put together again": lambda v, first: PIDState(*first),
+    "mapped": lambda v, first: tree_map(lambda x: x + 0.3, first),
+    "one number a head": lambda v, first: PIDState(v, v[:, :, :1, :1].expand(v.shape), v),
+}
+
+
+@pytest.mark.parametrize("way", ["short", "epilogue"])
+@pytest.mark.parametrize("made", MADE)
+def test_a_state_made_by_hand_is_read_as_it_is(made, way, monkeypatch):
+    """An integral that is one number everywhere takes no memory, as the zeros of a first layer."""
+    dtype = torch.float16 if DEVICE == "cuda" else torch.float32
+    (q, k, v), second = placed(layers(2, heads=2, dim=16, tokens=5), dtype)
+    state = MADE[made](v, pid_attention(q, k, v, None, GAINS)[1])
+    if way == "epilogue":
+        monkeypatch.setattr(dispatch, "LONGEST", 0)
+    with kernels("triton"):
+        out, after = pid_attention(*second, state, GAINS)
+    with kernels("torch"):
+        expected, then = pid_attention(*second, state, GAINS)
+    assert relative(out, expected) < LIMIT[dtype]
+    assert relative(after.integral, then.integral) < LIMIT[dtype]
+
+
+@pytest.mark.parametrize("way", ["short", "epilogue"])
+@pytest.mark.parametrize("cut", [False, True])
+def test_the_zeros_of_a_first_layer_are_not_read(cut, way, monkeypatch):
+    (q, k, v), second = placed(layers(2, heads=2, dim=16, tokens=5), torch.float16)
+    module, name = (short, "short_forward") if way == "short" else (epilogue, "control_forward")
+    real, given = getattr(module, name), []
+
+    def watched(*arguments):
+        given.append(arguments[5 if way == "short" else 4])
+        return real(*arguments)
+
+    monkeypatch.setattr(module, name, watched)
+    if way == "epilogue":
+        monkeypatch.setattr(dispatch, "LONGEST", 0)
+    with kernels("triton"):
+        _, state = pid_attention(q, k, v, None, GAINS)
+        if cut:
+            state, second = tree_map(lambda x: x[..., 2:, :], (state, second))
+        _, state = pid_attention(*second, state, GAINS)
+        pid_attention(*second, state, GAINS)
+    assert [x is None for x in given[-2:]] == [True, False]
 
 
 @pytest.mark.parametrize(
