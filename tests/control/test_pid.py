@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pidformer.control import PIDController, PIDGains
-from pidformer.control.pid import PIDState, pid_step
+from pidformer.control.pid import FirstState, PIDState, pid_step
 from pidformer.errors import InputError
 
 gain = st.floats(0, 2)
@@ -61,6 +61,29 @@ def test_first_layer_is_free_of_control_by_default():
     control, state = PIDController(PIDGains(p=1, i=1, d=1, beta=0.5))(value, None)
     assert torch.equal(control, torch.zeros_like(value))
     assert state.initial is value and state.previous is value
+
+
+def test_only_the_state_behind_a_free_first_layer_promises_a_sum_of_zero():
+    value = torch.randn(2, 3)
+    first = pid_step(value, None, PIDGains(p=0.4, beta=0.5))[1]
+    assert type(first) is FirstState and not first.integral.any()
+    assert type(first._replace(integral=value)) is PIDState
+    assert first._replace(previous=value)[1:] == (first.integral, value)
+    for state, reading in ((None, "controlled"), (first, "free")):
+        assert type(pid_step(value, state, PIDGains(beta=0.5), reading)[1]) is PIDState
+
+
+def test_a_compiler_keeps_the_promise_and_takes_it_back():
+    gains, value = PIDGains(), torch.randn(2, 3)
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def run(value):
+        first = pid_step(value, None, gains)[1]
+        return first, first._replace(integral=value)
+
+    first, other = run(value)
+    assert type(first) is FirstState and type(other) is PIDState
+    assert torch.equal(other.integral, value)
 
 
 def test_state_stays_three_tensors_at_any_depth():

@@ -1,5 +1,6 @@
 """Learned gains start where they are told and never leave the region of stability."""
 
+import math
 import warnings
 
 import pytest
@@ -10,6 +11,7 @@ from torch.func import functional_call
 
 from pidformer import InputError, LearnedGains, PIDAttention, PIDGains, pid_attention
 from pidformer.control import is_stable
+from pidformer.nn.gains import MIN_START, TERM_LOAD
 
 STABLE = PIDGains(p=0.4, i=0.1, d=0.05, beta=0.5)
 
@@ -115,6 +117,82 @@ def test_gradients_reach_every_raw_parameter():
     x.square().sum().backward()
     assert (attention.gains.raw_load.grad != 0).all()
     assert (attention.gains.raw_split.grad != 0).all()
+
+
+TINY = {
+    "p": PIDGains(p=1e-9),
+    "all": PIDGains(p=1e-7, i=1e-7, d=1e-7),
+    "p of pid": PIDGains(p=1e-12, i=0.1, d=0.05),
+    "i": PIDGains(p=0.4, i=1e-9),
+    "d": PIDGains(p=0.4, i=0.1, d=1e-12),
+}
+
+
+def learn(learned, target, steps=400):
+    """The gains after Adam has brought them towards the target."""
+    optimizer = torch.optim.Adam(learned.parameters(), lr=0.05)
+    for _ in range(steps):
+        gains = learned()
+        loss = sum((getattr(gains, term) - getattr(target, term)).square().sum() for term in "pid")
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return learned.values()
+
+
+@pytest.mark.parametrize("case", TINY)
+def test_gains_that_start_tiny_are_learned(case):
+    start = TINY[case]
+    target = PIDGains(**dict.fromkeys(start.kind.lower(), 0.1))
+    for head in learn(LearnedGains(start, 2), target):
+        assert head.to_dict() == pytest.approx(target.to_dict(), rel=0.02)
+
+
+@pytest.mark.parametrize("kappa_min", [-0.3, 0.0])
+@pytest.mark.parametrize("case", TINY)
+def test_a_tiny_start_is_kept_to_within_a_ten_thousandth_of_the_load(case, kappa_min):
+    start = TINY[case]
+    head = LearnedGains(start, 1, kappa_min, dtype=torch.float64).values()[0]
+    assert head.kind == start.kind
+    for term, unit in TERM_LOAD.items():
+        moved = unit * abs(getattr(head, term) - getattr(start, term))
+        assert moved <= 1.0001 * MIN_START * (1 + kappa_min)
+
+
+@pytest.mark.parametrize("past", [1, -1])
+@pytest.mark.parametrize(("name", "place"), [("raw_load", (0,)), ("raw_split", (0, 1))])
+def test_gains_that_were_driven_to_a_bound_are_led_back(name, place, past):
+    """Where parameters pass what is represented, their gradient does not end."""
+    learned = LearnedGains(STABLE, 1)
+    parameter = getattr(learned, name)
+    with torch.no_grad():
+        parameter[place] = past * 20.0
+    gains = learned()
+    sum((getattr(gains, x) - getattr(STABLE, x)).square().sum() for x in "pid").backward()
+    assert past * parameter.grad[place] > 0
+
+
+raw_of_checkpoints = st.floats(-60, 60, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(load=raw_of_checkpoints, split=st.tuples(*[raw_of_checkpoints] * 3))
+def test_parameters_mean_the_gains_that_they_meant(load, split):
+    """By the formula of the class, with the bounds that checkpoints were written under."""
+    learned = LearnedGains(STABLE, 1, 0.3, dtype=torch.float64)
+    learned.load_state_dict({"raw_load": torch.tensor([load]), "raw_split": torch.tensor([split])})
+    b = 1.3 / (1 + math.exp(-min(max(load, -12), 12)))
+    w = [math.exp(max(part - max(split), -16)) for part in split]
+    p, i, d = (b * part / sum(w) for part in w)
+    expected = PIDGains(p=p, i=2 * i, d=d / 2, beta=0.5).to_dict()
+    assert learned.values()[0].to_dict() == pytest.approx(expected, rel=1e-12)
+
+
+def test_terms_that_start_at_zero_have_no_parameter_and_stay_zero():
+    learned = LearnedGains(PIDGains(p=0.4), 2)
+    assert learned.raw_split.shape == (2, 1)
+    for head in learn(learned, PIDGains(p=0.2, i=0.1, d=0.1), steps=50):
+        assert head.p < 0.3 and head.i == head.d == 0
 
 
 def definition(load, split, values, q, k, kappa_min):

@@ -101,3 +101,8 @@ def test_a_tensor_in_parts_goes_to_pytorch():
     """As a DTensor does, for which our operators have no rule."""
     whole = TwoTensor(torch.zeros(1, 2, 4, 16), torch.zeros(1, 2, 4, 16))
     assert "plain tensors, got TwoTensor" in dispatch._obstacle(whole, whole, None)
+
+
+def test_an_unknown_name_is_refused():
+    with pytest.raises(ValueError, match="triton"), kernels("tritn"):
+        pass

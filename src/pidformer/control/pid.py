@@ -30,6 +30,25 @@ class PIDState(NamedTuple):
     """v_l, for the derivative at layer l + 1."""
 
 
+class FirstState(PIDState):
+    """What a layer hands on that summed no error: the integral is zero, and one number in memory.
+
+    Kernels tell by this type that they need not read it; its numbers they could not look at without
+    waiting for the device. Slices of it are one too; another integral makes it a `PIDState`.
+    """
+
+    __slots__ = ()
+
+    def _replace(self, **parts: Tensor) -> PIDState:  # type: ignore[override]
+        return PIDState(**(dict(zip(self._fields, self, strict=True)) | parts))
+
+
+def first_state(value: Tensor) -> FirstState:
+    """The state behind a layer that sets the reference and is not controlled."""
+    nothing = value.new_zeros((), dtype=_wide(value)).expand(value.shape)
+    return FirstState(value, nothing, value)
+
+
 @dataclass(frozen=True)
 class PIDController:
     """The control of one layer as a value: `control, state = controller(value, state)`.
@@ -64,11 +83,11 @@ def pid_step(
     or wider, so that a deep half-precision network loses nothing to the integral. A gain of zero
     reads nothing: where no layer uses the sum, a compiler leaves it out.
     """
-    wide = value.to(torch.promote_types(value.dtype, torch.float32))
+    if state is None and first_layer == "free":
+        state = first_state(value)
+        return state.integral, state
+    wide = value.to(_wide(value))
     if state is None:
-        if first_layer == "free":
-            nothing = wide.new_zeros(()).expand(wide.shape)
-            return nothing, PIDState(value, nothing, value)
         error = gains.beta * wide - wide
         return gains.p * error + gains.i * error, PIDState(value, error, value)
     check_state(state, value)
@@ -82,6 +101,10 @@ def pid_step(
     ]
     control = sum(acting[1:], start=acting[0]) if acting else torch.zeros_like(wide)
     return control, PIDState(state.initial, integral, value)
+
+
+def _wide(value: Tensor) -> torch.dtype:
+    return torch.promote_types(value.dtype, torch.float32)
 
 
 def check_state(state: PIDState, value: Tensor) -> None:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
+from pidformer.control.pid import FirstLayer, PIDState, check_first_layer, first_state
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.nn.variants import ValueMix, ValueResidual, check_integral, first_state, relaxed
+from pidformer.nn.variants import ValueMix, ValueResidual, check_integral, relaxed
 from pidformer.ops.attention import pid_attention, pid_attention_packed
 from pidformer.ops.short import split_heads
 

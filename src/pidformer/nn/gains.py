@@ -20,6 +20,8 @@ TERM_LOAD = {"p": 1.0, "i": 0.5, "d": 2.0}
 """What one unit of each gain adds to the load p + i/2 + 2 d."""
 SAFE_SHARE = 0.98
 """Share of the largest load at which gains from outside the region start."""
+MIN_START = 1e-4
+"""The least a load, as a share of the largest, and a term, as a share of the load, start from."""
 # sigmoid rounds to 0 or 1 and softmax to 0 long before parameters overflow. These bounds keep the
 # load below its limit, and p large enough that 1 + p > 1 in float64, however far an update goes.
 _MAX_LOGIT = 12.0
@@ -35,8 +37,14 @@ class LearnedGains(nn.Module):
         b = (1 + kappa_min) sigmoid(raw_load),    w = softmax(raw_split),
         p = b w_p,    i = 2 b w_i,    d = b w_d / 2
 
-    with shares w of the terms that act in `initial`: a P controller stays a P controller. beta is
-    fixed. Gains outside the region start at 98 % of the largest load, with a warning.
+    with shares w of the terms that act in `initial`: a P controller stays a P controller, because
+    a term of zero has no share to learn. beta is fixed. Gains outside the region start at 98 % of
+    the largest load, with a warning.
+
+    The gradient of a gain shrinks with the gain, so a term that is to be learned from nothing is
+    given any small number: a load below 1e-4 of the largest and a share below 1e-4 start there.
+    Other starts are kept as they are; no term's part in the load moves by more than
+    1e-4 (1 + kappa_min).
     """
 
     def __init__(
@@ -74,19 +82,20 @@ class LearnedGains(nn.Module):
         """Back to the initial gains, the same in every head."""
         load = _load(self.initial)
         shares = [TERM_LOAD[term] * getattr(self.initial, term) / load for term in self.terms]
+        load = max(load, MIN_START * self.max_load)
         with torch.no_grad():
             self.raw_load.fill_(math.log(load / (self.max_load - load)))
             for column, share in enumerate(shares):
-                self.raw_split[:, column] = math.log(share)
+                self.raw_split[:, column] = math.log(max(share, MIN_START))
 
     def forward(self) -> GainTensors:
         """The gains as tensors (H, 1, 1), in float32 or wider."""
         wide = torch.promote_types(self.raw_load.dtype, torch.float32)
-        logit = self.raw_load.to(wide).clamp(-_MAX_LOGIT, _MAX_LOGIT)
+        logit = _bounded(self.raw_load.to(wide), -_MAX_LOGIT, _MAX_LOGIT)
         load = self.max_load * logit.sigmoid()  # (H,)
         split = self.raw_split.to(wide)
         split = split - split.detach().amax(-1, keepdim=True)
-        shares = split.clamp(min=-_MAX_SPREAD).softmax(-1)  # (H, T)
+        shares = _bounded(split, -_MAX_SPREAD, 0.0).softmax(-1)  # (H, T)
         columns = (load[:, None] * shares)[..., None, None].unbind(1)  # T of (H, 1, 1)
         gains: dict[str, Tensor] = dict.fromkeys(TERM_LOAD, torch.zeros_like(columns[0]))
         for term, part in zip(self.terms, columns, strict=True):
@@ -141,6 +150,11 @@ def device_of(module: nn.Module) -> torch.device | None:
     """Where a module is; None if it holds no tensor to tell (packed, quantised weights)."""
     held = next(itertools.chain(module.parameters(), module.buffers()), None)
     return None if held is None else held.device
+
+
+def _bounded(x: Tensor, least: float, most: float) -> Tensor:
+    """x within bounds, with the gradient of x: a clamp has none outside, and x would stay there."""
+    return x.clamp(least, most).detach() + (x - x.detach())
 
 
 def _load(gains: PIDGains) -> float:

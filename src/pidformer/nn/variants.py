@@ -34,12 +34,6 @@ def relaxed(state: PIDState, leak: float, limit: float | None) -> PIDState:
     return state._replace(integral=integral)
 
 
-def first_state(value: Tensor) -> PIDState:
-    """A state that only remembers v_0: what plain attention hands on when values are mixed."""
-    nothing = value.new_zeros(()).expand(value.shape)
-    return PIDState(value, nothing, value)
-
-
 class ValueResidual(nn.Module):
     """Value residual (ResFormer): v = a v_0 + b v_l before attention mixes the tokens.
 

@@ -49,15 +49,8 @@ def pid_attention(
     The control is computed in float32 or wider and rounded once, into the output's type.
     `ops.dispatch` says which kernels compute it.
     """
-    _check_shapes(q, k, v, value)
-    check_first_layer(first_layer)
-    way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
-    if way == "short":
-        acting = state if gains is not None else None
-        out, v, after = short_attention(q, k, v, acting, gains, is_causal=is_causal, scale=scale)
-        return _after_short(out, v, state, after, gains, first_layer)
-    return _attention_then_control(
-        q, k, v, value, state, gains, way, attn_mask, is_causal, dropout_p, scale, first_layer
+    return _attention(
+        q, k, v, value, state, gains, attn_mask, is_causal, dropout_p, scale, first_layer
     )
 
 
@@ -74,43 +67,51 @@ def pid_attention_packed(
 ) -> tuple[Tensor, PIDState | None]:
     """`pid_attention` of qkv (B, N, H + 2 Hkv, D): queries, keys, values, as one projection."""
     q, k, v = split_heads(qkv, kv_heads)
-    _check_shapes(q, k, v)
-    check_first_layer(first_layer)
-    way = _way(q, k, v, None, state, gains, attn_mask is not None, dropout_p, None)
-    if way == "short":
-        acting = state if gains is not None else None
-        out, v, after = short_attention_packed(qkv, kv_heads, acting, gains, is_causal=is_causal)
-        return _after_short(out, v, state, after, gains, first_layer)
-    return _attention_then_control(
-        q, k, v, None, state, gains, way, attn_mask, is_causal, dropout_p, None, first_layer
+    return _attention(
+        q, k, v, None, state, gains, attn_mask, is_causal, dropout_p, None, first_layer, qkv
     )
 
 
-def _attention_then_control(
+def _attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     value: Tensor | None,
     state: PIDState | None,
     gains: Gains | None,
-    way: dispatch.Route,
     attn_mask: Tensor | None,
     is_causal: bool,
     dropout_p: float,
     scale: float | None,
     first_layer: FirstLayer,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, PIDState | None]:
-    """SDPA, and behind it the control, by our epilogue or PyTorch's kernels."""
-    out = F.scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=_last_rows_causal(q, k, attn_mask) if is_causal else attn_mask,
-        dropout_p=dropout_p,
-        is_causal=is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None,
-        scale=scale,
-        enable_gqa=q.shape[-3] != k.shape[-3],
-    )
+    """Attention, by our kernel for short sequences or SDPA; what is left of the control behind it.
+
+    `packed` is what q, k, v are views of, if anything: its gradient then comes in one piece.
+    """
+    _check_shapes(q, k, v, value)
+    check_first_layer(first_layer)
+    way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
+    if way == "short":
+        out, value, after = (
+            short_attention(q, k, v, state, gains, is_causal=is_causal, scale=scale)
+            if packed is None
+            else short_attention_packed(packed, k.shape[1], state, gains, is_causal=is_causal)
+        )
+        if after is not None:
+            return out, after
+    else:
+        out = F.scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            attn_mask=_last_rows_causal(q, k, attn_mask) if is_causal else attn_mask,
+            dropout_p=dropout_p,
+            is_causal=is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None,
+            scale=scale,
+            enable_gqa=q.shape[-3] != k.shape[-3],
+        )
     if gains is None:
         return out, state
     if value is None:
@@ -154,23 +155,6 @@ def _way(
         scale=scale,
         state=state,
     )
-
-
-def _after_short(
-    out: Tensor,
-    value: Tensor,
-    state: PIDState | None,
-    after: PIDState | None,
-    gains: Gains | None,
-    first_layer: FirstLayer,
-) -> tuple[Tensor, PIDState | None]:
-    """What is left to do behind `short_attention`: the first layer, or nothing."""
-    if gains is None:
-        return out, state
-    if after is not None:
-        return out, after
-    control, first = pid_step(value, None, gains, first_layer)
-    return (out if first_layer == "free" else add_control(out, control)), first
 
 
 def add_control(out: Tensor, control: Tensor) -> Tensor:

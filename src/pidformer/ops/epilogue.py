@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import PIDState
+from pidformer.control.pid import FirstState, PIDState
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
 
@@ -75,10 +75,11 @@ def given_values(state: PIDState, gains: Gains) -> tuple[Tensor, Tensor | None]:
 
 
 def given_integral(state: PIDState) -> Tensor | None:
-    """The integral; None for the zeros with which `pid_step` starts (one number, no memory)."""
+    """The integral; None for the zeros with which `pid_step` starts."""
     integral = state.integral
-    is_nothing = not any(integral.stride()) and not integral.requires_grad
-    return None if is_nothing else integral
+    if not isinstance(state, FirstState) or integral.requires_grad:
+        return integral
+    return integral if any(integral.stride()) else None  # what was computed from them has memory
 
 
 class _Control(torch.autograd.Function):

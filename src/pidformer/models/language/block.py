@@ -74,7 +74,8 @@ class CausalAttention(nn.Module):
         asking = x
         if last is not None:
             asking, mask = x[:, -last:], mask.of_last(last)
-            state = None if state is None else PIDState(*(part[..., -last:, :] for part in state))
+            if state is not None:
+                state = type(state)(*(part[..., -last:, :] for part in state))
         q, k, value = (
             project(given).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # (B, H | Hkv, N, D)
             for project, given in ((self.q_proj, asking), (self.k_proj, x), (self.v_proj, x))

@@ -1,0 +1,70 @@
+"""What the Triton kernels cannot take, PyTorch's compute, with a word or silently."""
+
+import warnings
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pidformer import pid_attention
+from pidformer.ops import dispatch, epilogue, kernels
+from tests.ops.chains import GAINS, needs_kernels, placed
+from tests.ops.test_attention import layers
+
+pytestmark = needs_kernels
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda x: x.double(), "float64"),
+        (lambda x: x[..., :8], "head dims"),
+        (lambda x: x[0], "batch, heads"),
+    ],
+)
+def test_what_the_kernels_cannot_take_is_said_once_and_computed(change, words, monkeypatch):
+    monkeypatch.setattr(dispatch, "_warned", set())
+    qkvs = [
+        [change(x) for x in layer] for layer in placed(layers(2, heads=2, dim=16), torch.float32)
+    ]
+    with kernels("triton"), pytest.warns(UserWarning, match=words):
+        _, state = pid_attention(*qkvs[0], None, GAINS)
+    with kernels("triton"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out, _ = pid_attention(*qkvs[1], state, GAINS)
+    with kernels("torch"):
+        _, state = pid_attention(*qkvs[0], None, GAINS)
+        expected, _ = pid_attention(*qkvs[1], state, GAINS)
+    assert torch.equal(out, expected)
+
+
+def test_a_broken_triton_warns_and_gives_the_same_numbers(monkeypatch):
+    def broken(*_):
+        raise OSError("no compiler")
+
+    monkeypatch.setattr(dispatch, "_warned", set())
+    monkeypatch.setattr(dispatch, "_checked", {})
+    monkeypatch.setattr(epilogue, "control_forward", broken)
+    q, k, v = placed(layers(1, heads=2, dim=16), torch.float32)[0]
+    with kernels("triton"), pytest.warns(UserWarning, match="no compiler"):
+        out, _ = pid_attention(q, k, v, None, GAINS)
+    with kernels("torch"):
+        assert torch.equal(out, pid_attention(q, k, v, None, GAINS)[0])
+
+
+def test_transforms_and_watchers_see_pytorch():
+
+    class Watch(TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            Watch.seen += func is torch.nn.functional.scaled_dot_product_attention
+            return func(*args, **(kwargs or {}))
+
+    q, k, v = placed(layers(1, heads=2, dim=16), torch.float32)[0]
+    with kernels("triton"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Watch():
+            pid_attention(q, k, v, None, GAINS)
+        torch.func.grad(lambda v: pid_attention(q, k, v, None, GAINS)[0].sum())(v)
+    assert Watch.seen == 1
