@@ -1,6 +1,8 @@
 """The study as a plan: its rows are what docs/study.md says, and it can be worked through."""
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pidformer.errors import InputError
 from pidformer.report.published import read_studies, write_results
 from pidformer.reproduce import make_plan, reproduce, run_plan, study
 from pidformer.reproduce.run import Line, _fits
-from pidformer.reproduce.times import Spent, estimates
+from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.work import Setting
 from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
@@ -128,9 +130,41 @@ def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path
     plan = make_plan(tmp_path / "out", scale="study", data=tmp_path)
     guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
     assert guess["pid_15-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
-    spent = {job.id: Spent() for job in plan.jobs} | {"train.pid-seed10": Spent(200.0, 1)}
-    found = estimates(plan, spent, {"train.pid-seed10"})
-    assert found["train.p-seed11"] == 200 and found["train.p_40-seed10"] == guess["p_40-seed10"]
+    spent = {job.id: Spent() for job in plan.jobs}
+    assert estimates(plan, spent, set()) == {job.id: job.seconds for job in plan.jobs}
+    slow = {"train.pid-seed10": Spent(3 * guess["pid-seed10"], 1)}
+    found = estimates(plan, spent | slow, {"train.pid-seed10"})
+    for name in ("p-seed11", "p_40-seed10", "pid_24-seed10"):  # lengths learn from each other
+        assert found[f"train.{name}"] == pytest.approx(3 * guess[name])
+    assert found["analyze.p-seed11"] == plan.by_id["analyze.p-seed11"].seconds  # of another kind
+    assert estimates(plan, spent | slow, set())["train.p-seed11"] == guess["p-seed11"]  # not done
+
+
+def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
+    """Many processes share a GPU at first, few at the end, when jobs take less time."""
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main", "short"])
+    trained = [job for job in plan.jobs if job.kind == "train"]
+    order = trained[:10][::-1]  # not the plan's order
+    paces = [9.0, 9.0, 9.0, 9.0, 9.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    spent = {job.id: Spent() for job in plan.jobs}
+    for at, (job, pace) in enumerate(zip(order, paces, strict=True)):
+        spent[job.id] = Spent(pace * job.seconds, 1, float(at))
+    found = estimates(plan, spent, {job.id for job in order})
+    assert found[trained[-1].id] == pytest.approx(3.0 * trained[-1].seconds)
+
+
+def test_times_are_kept_with_their_order(tmp_path):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
+    times, (first, second) = Times(tmp_path / "jobs"), plan.jobs[:2]
+    for place, job in enumerate((second, first)):
+        times.write(job, Spent(2.5, 3))
+        os.utime(tmp_path / "jobs" / f"{job.id}.json", (place, place))
+    assert times.read(first) == Spent(2.5, 3, 1.0) and times.read(second) == Spent(2.5, 3, 0.0)
+    for text in ("", "[]", "{}", '{"seconds": null, "starts": 1}'):  # of a disk that was full, say
+        (tmp_path / "jobs" / f"{first.id}.json").write_text(text)
+        assert times.read(first) == Spent()
 
 
 def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
@@ -192,6 +226,8 @@ def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
     train, evaluate = plan.jobs[:2]
     assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
     assert _fits(evaluate, lines, -1.0)  # what is trained is measured
+    lines[0] = replace(lines[0], spent=8.0)  # begun by a process that was killed
+    assert _fits(train, lines, 42.0) and not _fits(train, lines, 41.0)
 
 
 @pytest.fixture

@@ -43,11 +43,7 @@ class Outcome:
     @property
     def left(self) -> float:
         """Expected seconds of work that is left, for one process."""
-        return sum(
-            max(0.0, (line.estimate or 0.0) - line.spent)
-            for line in self.lines
-            if line.state != "done"
-        )
+        return _seconds_left(self.lines)
 
     @property
     def spent(self) -> float:
@@ -164,12 +160,17 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
 
 
 def _fits(job: Job, lines: Sequence[Line], left: float) -> bool:
-    """Whether a run that is not begun would end in `left` seconds; what is trained goes on."""
+    """Whether what a run still takes would end in `left` seconds; what is trained goes on."""
     if job.kind != "train":
         return True
     run = job.arguments["run"]
-    expected = [line.estimate or 0.0 for line in lines if line.job.arguments.get("run") == run]
-    return sum(expected) <= left
+    own = [line for line in lines if line.job.arguments.get("run") == run]
+    return _seconds_left(own) <= left
+
+
+def _seconds_left(lines: Sequence[Line]) -> float:
+    """Expected seconds of work on what is not done, for one process."""
+    return sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
 
 
 def _attempt(
