@@ -1,11 +1,13 @@
 import json
+import shutil
 import subprocess
 import sys
 
 import pytest
 import torch
 
-from pidformer import results
+from pidformer import results, subjects
+from pidformer.checkpoint import load_weights, save_weights
 from pidformer.reproduce import run_plan, work
 from pidformer.reproduce.run import look
 from pidformer.reproduce.work import Setting, is_done
@@ -60,6 +62,26 @@ def test_what_is_done_is_read_from_the_folders(whole):
     assert states["report"] == "waiting"  # it showed a record that is gone
     results.rewrite(run, kept)
     assert {line.state for line in look(plan).lines} == {"done"}
+
+
+def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
+    """Several processes look at a hundred finished runs, again and again."""
+    for cache in (work._outline, work._evaluated_at):
+        cache.cache_clear()
+    monkeypatch.setattr(subjects, "load", lambda *args, **options: 1 / 0)
+    assert {line.state for line in look(whole.plan).lines} == {"done"}
+
+
+def test_other_weights_make_what_was_measured_undone(whole, tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
+    run = plan.out / "runs" / "pid-seed0"
+    before = {job.id for job in plan.jobs if is_done(job)}
+    assert before >= {"evaluate.softmax", "analyze.pid"} and "evaluate.pid" in before
+    tensors = load_weights(run / "model.safetensors")
+    tensors["cls_token"] += 1e-3
+    save_weights(run / "model.safetensors", tensors)
+    assert before - {j.id for j in plan.jobs if is_done(j)} == {"evaluate.pid", "analyze.pid"}
 
 
 def test_half_an_analysis_is_none(whole):
