@@ -10,6 +10,7 @@ import json
 import threading
 from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
@@ -47,7 +48,9 @@ class Times:
             return Spent()
 
     def write(self, job: Job, spent: Spent) -> None:
-        with self._lock, atomic_path(self._folder / f"{job.id}.json") as temporary:
+        """On a full disk, not: no job fails for it."""
+        path = self._folder / f"{job.id}.json"
+        with suppress(OSError), self._lock, atomic_path(path) as temporary:
             temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -182,7 +183,7 @@ def _command(job: Job) -> str:
         words += ["--domain", about["domain"]]
     if about["data"] is not None:
         words += ["--data", str(about["data"])]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _analyze(job: Job, setting: Setting) -> None:
@@ -269,11 +270,11 @@ def _written(run: Path) -> int:
 
 
 class _Frozen:
-    """A job as the key of a cache: the same id and folder are the same job."""
+    """A job as the key of a cache: the same id and arguments are the same job."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._key = (job.id, str(job.arguments.get("run")))
+        self._key = (job.id, repr(sorted(job.arguments.items())))
 
     def __hash__(self) -> int:
         return hash(self._key)
