@@ -185,6 +185,10 @@ GROUP = {"seeds": [0], "rows": {"a": {}}}
 FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": GROUP}}
 
 
+def with_row(row, name="a"):
+    return FIELDS | {"groups": {"g": GROUP | {"rows": {name: row}}}}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -202,6 +206,32 @@ FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": 
             "unknown key of row a 'gain'; did you mean 'gains'",
         ),
         (FIELDS | {"suites": ["study"]}, "suites must be `key: value` pairs"),
+        (FIELDS | {"suites": {"study": 0}}, "suite study takes a number of images, or null"),
+        (FIELDS | {"suites": {"a/x.yaml": 1, "b/x.yaml": 1}}, "two suites are called x"),
+        (FIELDS | {"overrides": "seed=1"}, "overrides must be a list of texts, got 'seed=1'"),
+        (FIELDS | {"data": "tiny-imagenet-100"}, "data must be a list of texts"),
+        (FIELDS | {"recipe": 3}, "recipe must be text, got 3"),
+        (FIELDS | {"primary": {"rows": ["a"]}}, "primary has no `metrics`"),
+        (FIELDS | {"primary": ["a"]}, "primary must be `key: value` pairs"),
+        (FIELDS | {"contrasts": [["a"]]}, "contrasts must be a list of .row, other row., got"),
+        (FIELDS | {"contrasts": 3}, "contrasts must be a list of .row, other row., got 3"),
+        (FIELDS | {"contrasts": [["a", "b"]]}, "unknown row of the study 'b'"),
+        (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "set of group g must be a list"),
+        (FIELDS | {"groups": {"g": GROUP | {"depth": "x"}}}, "depth of group g must be a number"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": [-1]}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "of group g must be odd or even"),
+        (FIELDS | {"groups": {1: GROUP}}, "a group must be text, got 1"),
+        (with_row({}, name="a/b"), "a row is named by letters, digits, dots, _ and -, got 'a/b'"),
+        (with_row({}, name=1), "a row is named by letters, digits, dots, _ and -, got 1"),
+        (with_row({"gains": 0.4}), "gains of row a must be text, got 0.4"),
+        (with_row({"gains": "0.4,0,0", "act": 3}), "act of row a must be text, got 3"),
+        (with_row({"act": "late"}), "row a has `act` and no `gains`"),
+        (with_row({"learn": True}), "row a has `learn` and no `gains`"),
+        (with_row({"set": "seed=1"}), "set of row a must be a list of texts"),
+        (
+            FIELDS | {"groups": {"g": GROUP, "h": GROUP | {"set": ["optim.lr=1"]}}},
+            "row a differs between groups g and h; name it anew",
+        ),
         (FIELDS | {"suites": {"stuby": None}}, "unknown suite 'stuby'; did you mean 'study'"),
     ],
 )
@@ -215,8 +245,18 @@ def test_a_study_that_is_written_wrong_gets_one_clear_line(tmp_path, fields, mes
 def test_a_study_that_is_no_yaml_is_said_to_be_none(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text("groups: [")
-    with pytest.raises(InputError, match="is not YAML"):
+    with pytest.raises(InputError, match="is not YAML") as refused:
         load_study(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_row_may_be_in_several_groups(tmp_path):
+    """With seeds of each group's own; it is planned once for each seed."""
+    groups = {"g": GROUP, "h": GROUP | {"seeds": [0, 1]}}
+    path = tmp_path / "shared.yaml"
+    path.write_text(yaml.safe_dump(FIELDS | {"recipe": "digits/pid.yaml", "groups": groups}))
+    plan = study.study_plan(tmp_path / "out", data=None, study=load_study(path))
+    assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
 
 
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
