@@ -252,11 +252,17 @@ def _is_published(job: Job) -> bool:
 
 def _report(job: Job, setting: Setting) -> None:
     about = job.arguments
-    write_report(about["folders"], about["out"], mixed=about["mixed"])
+    write_report(_folders(job), about["out"], mixed=about["mixed"])
 
 
 def _is_reported(job: Job) -> bool:
-    return is_current(job.arguments["folders"], job.arguments["out"])
+    return is_current(_folders(job), job.arguments["out"])
+
+
+def _folders(job: Job) -> list[Path]:
+    """What is to be reported and there: a recipe whose runs all failed may have no folder."""
+    folders = [Path(folder) for folder in job.arguments["folders"]]
+    return [folder for folder in folders if folder.is_dir()] or folders
 
 
 def _stamp(run: Path) -> tuple[int, ...]:
