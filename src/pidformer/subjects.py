@@ -88,10 +88,11 @@ def outline(run: str | Path) -> Subject:
     """
     run = Path(run)
     recipe = _classification(run)
-    if recipe["model"]["name"].startswith("timm:"):  # its gains are known once it is converted
-        return open_subject(run)
     info, given = read_model_info(run), recipe["model"].get("gains")
-    gains = resolve_gains(given, depth=len(given) if isinstance(given, list) else 0)
+    if recipe["model"]["name"].startswith("timm:"):  # its gains are known once it is converted
+        gains = load(run).model.gains
+    else:
+        gains = resolve_gains(given, depth=len(given) if isinstance(given, list) else 0)
     model = PixelModel(nn.Identity(), info["mean"], info["std"]).eval()
     return _subject(run, recipe, model, run_fingerprint(run), gains)
 

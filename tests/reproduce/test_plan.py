@@ -99,6 +99,15 @@ def test_two_scales_in_one_folder_have_a_report_each(tmp_path):
         assert ("deit_tiny" in text) == (scale == "small")
 
 
+def test_the_table_shows_folders_as_they_are_called(tmp_path, run):
+    for name in ("sets [old]", "sets[/bold]"):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        out = ("--out", tmp_path / "out", "--data", folder)
+        code, text, _ = run("reproduce", "--scale", "small", "--dry-run", *out)
+        assert code == 0 and name.split("/")[0] in text
+
+
 def test_estimates_learn_from_what_was_done(tmp_path):
     plan = make_plan(tmp_path, seeds=2)
     trains = [job for job in plan.jobs if job.kind == "train"]
