@@ -1,14 +1,17 @@
 import sys
+from dataclasses import replace
 
 import pytest
 import timm
 import torch
 from safetensors.torch import save_file
 
+from pidformer.checkpoint import save_weights, write_model_info, write_recipe
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
-from pidformer.subjects import fingerprint, open_subject, recipe_hash
+from pidformer.subjects import fingerprint, open_subject, outline, recipe_hash
 from pidformer.training.run import train
+from pidformer.training.tasks import build_task
 from tests.training.tiny import tiny_recipe
 
 SMALL = "test_vit"
@@ -33,6 +36,33 @@ def test_a_run_folder(folder):
         other = open_subject(folder, gains="0.2,0,0")
     assert other.facts["weights"] == subject.facts["weights"]
     assert other.facts["gains"] != subject.facts["gains"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.gains=null",),
+        ("model.gains=deit",),
+        ("model.gains=0.4,0.1,0.05,1", "model.learn_gains=true"),
+        ("model.gains=[{p: 0.4}, {p: 0.2, i: 0.1}]",),
+        ("model.gains=0.4,0,0", "model.name=timm:vit_tiny_patch16_224"),
+    ],
+)
+def test_an_outline_says_what_the_model_would(tmp_path, overrides):
+    recipe, run = tiny_recipe(*overrides), tmp_path / "run"
+    task = build_task(recipe, None)
+    run.mkdir()
+    write_recipe(run, recipe.to_dict())
+    write_model_info(run, task.model_info())
+    save_weights(run / "model.safetensors", task.build().state_dict())
+    found, whole = outline(run), open_subject(run)
+    assert replace(found, model=whole.model) == whole and found.scale == whole.scale
+
+
+def test_an_outline_is_of_classifiers(tmp_path):
+    write_recipe(tmp_path, {"task": "language"})
+    with pytest.raises(InputError, match="is for language, not for classification"):
+        outline(tmp_path)
 
 
 def test_a_timm_model_with_local_weights(tmp_path):

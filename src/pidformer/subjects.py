@@ -17,9 +17,10 @@ import torch
 from timm.data import resolve_model_data_config
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load, load_weights, read_recipe
+from pidformer.checkpoint import load, load_weights, read_model_info, read_recipe, run_weights
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
+from pidformer.models.gains import ModelGains, resolve_gains
 
 _IMAGES = "classification"
 
@@ -79,12 +80,50 @@ def task_of(name: str | Path) -> str:
     return str(read_recipe(folder).get("task", _IMAGES)) if folder.is_dir() else _IMAGES
 
 
+def outline(run: str | Path) -> Subject:
+    """What `open_subject` says of a run folder, without its network: `model` only normalises.
+
+    For those who ask what was measured, of many runs: building a network takes far longer than
+    reading its weights.
+    """
+    run = Path(run)
+    recipe = _classification(run)
+    info, given = read_model_info(run), recipe["model"].get("gains")
+    if recipe["model"]["name"].startswith("timm:"):  # its gains are known once it is converted
+        gains = load(run).model.gains
+    else:
+        gains = resolve_gains(given, depth=len(given) if isinstance(given, list) else 0)
+    model = PixelModel(nn.Identity(), info["mean"], info["std"]).eval()
+    return _subject(run, recipe, model, run_fingerprint(run), gains)
+
+
+def run_fingerprint(run: Path) -> str:
+    """`fingerprint(load(run))` of a run on images, from its file alone."""
+    return fingerprint({f"model.{name}": tensor for name, tensor in run_weights(run).items()})
+
+
 def _run(run: Path, gains: Any, ema: bool) -> Subject:
+    recipe = _classification(run)
+    model = load(run, gains=gains, ema=ema)
+    return _subject(run, recipe, model, fingerprint(model), model.model.gains, ema)
+
+
+def _classification(run: Path) -> dict[str, Any]:
     recipe = read_recipe(run)
     if recipe.get("task", "classification") != "classification":
         raise InputError(f"run {run} is for {recipe['task']}, not for classification")
-    model = load(run, gains=gains, ema=ema)
-    info = json.loads((run / "model.json").read_text())
+    return recipe
+
+
+def _subject(
+    run: Path,
+    recipe: Mapping[str, Any],
+    model: nn.Module,
+    weights: str,
+    gains: ModelGains,
+    ema: bool = False,
+) -> Subject:
+    info = read_model_info(run)
     return Subject(
         name=str(run),
         label=run.resolve().name + (" (ema)" if ema else ""),
@@ -95,8 +134,8 @@ def _run(run: Path, gains: Any, ema: bool) -> Subject:
         data=recipe["data"]["name"],
         folder=run,
         facts={
-            "weights": fingerprint(model),
-            "gains": None if model.model.gains is None else str(model.model.gains),
+            "weights": weights,
+            "gains": None if gains is None else str(gains),
             "train_seed": recipe["seed"],
             "recipe": recipe_hash(recipe),
             "ema": ema,

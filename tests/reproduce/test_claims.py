@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -44,6 +45,30 @@ def test_only_one_holds_a_claim_and_lets_go(tmp_path):
             pass
     assert two.holder("job") is None and list(tmp_path.iterdir()) == []
     assert two.take("job") is not None
+
+
+@pytest.mark.parametrize("job", ["evaluate.a[1]", "evaluate.a*", "evaluate.a?b"])
+def test_a_job_may_have_any_name_that_a_file_may(tmp_path, job):
+    one, two = Claims(tmp_path), Claims(tmp_path)
+    with one.take(job):
+        assert two.holder(job)["pid"] == os.getpid() and one.is_latest(tmp_path / f"{job}.1.json")
+        assert two.take("evaluate.a1") is not None  # no pattern for others
+    assert one.holder(job) is None
+
+
+def test_letting_go_shows_no_claim_that_was_overtaken(tmp_path, monkeypatch):
+    """Its holder, asleep until now, would take it for its own again."""
+    for number in (1, 2, 3):
+        claim_file(tmp_path, "job", number)
+    claims, seen, unlink = Claims(tmp_path), [], Path.unlink
+
+    def watched(path, missing_ok=False):
+        unlink(path, missing_ok=missing_ok)
+        seen.append(claims._latest("job"))
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    claims.clear(tmp_path / "job.3.json")
+    assert seen == [3, 3, 0]
 
 
 def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):

@@ -3,10 +3,12 @@ import json
 import pytest
 
 import pidformer as pf
+from pidformer.checkpoint import write_recipe
 from pidformer.reproduce import make_plan, reproduce
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
 from pidformer.reproduce.times import Spent, estimates
-from pidformer.reproduce.work import TASKS
+from pidformer.reproduce.work import TASKS, Setting, do, is_done
+from pidformer.results import Record, append
 from pidformer.robustness.suite import load_suite
 from pidformer.training.recipe import load_recipe
 
@@ -77,12 +79,41 @@ def test_data_is_found_by_its_usual_names(tmp_path):
     assert plan.jobs[0].arguments["data"] == tmp_path / "Tiny_ImageNet_100"
 
 
+def test_two_scales_in_one_folder_have_a_report_each(tmp_path):
+    """Their runs are no twins. A part whose trainings all failed keeps no other from its report."""
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    (tmp_path / "novels").mkdir()
+    for scale in ("demo", "small"):
+        plan = make_plan(tmp_path / "out", scale=scale, data=tmp_path, seeds=1)
+        for job in plan.jobs:
+            if job.kind == "train" and job.arguments["task"] == "classification":
+                run = job.arguments["run"]
+                run.mkdir(parents=True)
+                write_recipe(run, load_recipe(job.arguments["recipe"]).to_dict())
+                append(run, Record(kind="train", step=1, metrics={"loss": 2.3, "epoch": 1.0}))
+        report = plan.by_id["report"]
+        assert not is_done(report)
+        do(report, Setting(device="cpu"))
+        assert is_done(report)
+        text = (plan.out / "report" / "report.md").read_text()
+        assert ("deit_tiny" in text) == (scale == "small")
+
+
+def test_the_table_shows_folders_as_they_are_called(tmp_path, run):
+    for name in ("sets [old]", "sets[/bold]"):
+        folder = tmp_path / name
+        folder.mkdir(parents=True)
+        out = ("--out", tmp_path / "out", "--data", folder)
+        code, text, _ = run("reproduce", "--scale", "small", "--dry-run", *out)
+        assert code == 0 and name.split("/")[0] in text
+
+
 def test_estimates_learn_from_what_was_done(tmp_path):
     plan = make_plan(tmp_path, seeds=2)
     trains = [job for job in plan.jobs if job.kind == "train"]
     spent = {job.id: Spent() for job in plan.jobs} | {trains[0].id: Spent(100.0, 1)}
     found = estimates(plan, spent, {trains[0].id})
-    assert found[trains[1].id] == 100.0
+    assert found[trains[1].id] == pytest.approx(100.0)
     assert found["report"] == plan.by_id["report"].seconds
 
 

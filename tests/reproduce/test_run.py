@@ -1,12 +1,20 @@
 import json
+import shlex
+import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
-from pidformer import results
+from pidformer import results, subjects
+from pidformer.checkpoint import load_weights, save_weights
+from pidformer.reproduce import run as run_module
 from pidformer.reproduce import run_plan, work
+from pidformer.reproduce import times as times_module
 from pidformer.reproduce.run import look
 from pidformer.reproduce.work import Setting, is_done
 from tests.reproduce.tiny import records_of, tiny_plan
@@ -62,6 +70,26 @@ def test_what_is_done_is_read_from_the_folders(whole):
     assert {line.state for line in look(plan).lines} == {"done"}
 
 
+def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
+    """Several processes look at a hundred finished runs, again and again."""
+    for cache in (work._outline, work._evaluated_at):
+        cache.cache_clear()
+    monkeypatch.setattr(subjects, "load", lambda *args, **options: 1 / 0)
+    assert {line.state for line in look(whole.plan).lines} == {"done"}
+
+
+def test_other_weights_make_what_was_measured_undone(whole, tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
+    run = plan.out / "runs" / "pid-seed0"
+    before = {job.id for job in plan.jobs if is_done(job)}
+    assert before >= {"evaluate.softmax", "analyze.pid"} and "evaluate.pid" in before
+    tensors = load_weights(run / "model.safetensors")
+    tensors["cls_token"] += 1e-3
+    save_weights(run / "model.safetensors", tensors)
+    assert before - {j.id for j in plan.jobs if is_done(j)} == {"evaluate.pid", "analyze.pid"}
+
+
 def test_half_an_analysis_is_none(whole):
     plan = whole.plan
     job = plan.by_id["analyze.pid"]
@@ -83,15 +111,88 @@ def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path):
     assert "optim.lr" in found.failed["train.pid"]
 
 
+def test_what_failed_here_and_was_done_elsewhere_has_not_failed(tmp_path, monkeypatch):
+    """Memory runs out in one of two processes that share a GPU; the other does the job."""
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
+    inner, tries = run_module.do, []
+
+    def do(job, setting):
+        tries.append(job.id)
+        inner(job, setting)
+        if job.id == "train.pid":  # the folder is as if another process had made it by now
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(run_module, "do", do)
+    found = run_plan(plan, CPU, is_shown=False)
+    assert not found.failed and {line.state for line in found.lines} == {"done"}
+    assert sorted(tries) == sorted(job.id for job in plan.jobs)
+
+
+def test_a_damaged_file_stops_its_run_and_nothing_else(whole, tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
+    shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
+    damaged = plan.out / "runs" / "pid-seed0" / "results.jsonl"
+    damaged.write_text("{\n")
+    (plan.out / "runs" / "softmax-seed0" / "results.jsonl").unlink()
+    seen = look(plan)
+    assert set(seen.failed) == {"evaluate.pid"} and str(damaged) in seen.failed["evaluate.pid"]
+    found = run_plan(plan, CPU, is_shown=False)
+    states = {line.job.id: line.state for line in found.lines}
+    assert states["evaluate.softmax"] == "done" and states["evaluate.pid"] == "failed"
+
+
+def test_to_look_writes_nothing(tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    plan.out.mkdir()
+    assert {line.state for line in look(plan).lines} == {"waiting"}
+    assert list(plan.out.iterdir()) == []
+
+
+def test_a_job_on_other_images_is_another(whole):
+    job = whole.plan.by_id["evaluate.pid"]
+    assert is_done(job)
+    assert not is_done(replace(job, arguments={**job.arguments, "limit": 5}))
+
+
+def test_times_that_cannot_be_written_stop_nothing(whole, tmp_path, monkeypatch):
+    @contextmanager
+    def full(path):
+        raise OSError(28, "No space left")
+        yield
+
+    monkeypatch.setattr(times_module, "atomic_path", full)
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
+    shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
+    found = run_plan(plan, CPU, is_shown=False)
+    assert not found.failed and {line.state for line in found.lines} == {"done"}
+
+
+def test_a_recorded_command_can_be_typed(whole, tmp_path):
+    job = whole.plan.by_id["evaluate.pid"]
+    run = tmp_path / "my runs" / "pid"
+    command = work._command(replace(job, arguments={**job.arguments, "run": run, "data": run}))
+    assert shlex.split(command)[:3] == ["pidformer", "evaluate", str(run)]
+
+
 @pytest.mark.parametrize(
-    "error", [OSError(28, "No space left"), torch.linalg.LinAlgError("no\nconvergence")]
+    "error",
+    [
+        OSError(28, "No space left"),
+        torch.linalg.LinAlgError("no\nconvergence"),
+        np.linalg.LinAlgError("no convergence"),
+        MemoryError("32 GB"),
+        ValueError("a file of another kind"),
+    ],
 )
-def test_what_breaks_in_a_job_breaks_no_other(tmp_path, monkeypatch, error):
+def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, error):
     def analyze(*args, **options):
         raise error
 
     monkeypatch.setattr(work, "analyze", analyze)
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
+    for run in (plan.out / "runs").iterdir():
+        results.rewrite(run, [r for r in results.read(run) if r.kind != "analysis"])
     found = run_plan(plan, CPU, is_shown=False)
     assert set(found.failed) == {"analyze.softmax", "analyze.pid"}
     told = found.failed["analyze.pid"]

@@ -1,6 +1,8 @@
 """The study as a plan: its rows are what docs/study.md says, and it can be worked through."""
 
+import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from pidformer.errors import InputError
 from pidformer.report.published import read_studies, write_results
 from pidformer.reproduce import make_plan, reproduce, run_plan, study
 from pidformer.reproduce.run import Line, _fits
-from pidformer.reproduce.times import Spent, estimates
+from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.work import Setting
 from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
@@ -109,7 +111,7 @@ def test_pairs_of_hypotheses_are_of_one_half_of_the_images(shipped):
         ({"text": "x", "expects": {"Clean": "better"}}, "and `pairs` or a `correlation`"),
         ({"text": "x", "expects": {}, "pairs": AB}, "needs metrics in `expects`"),
         ({"text": "x", "expects": ["Clean"]}, "expects of hypothesis H1 must be `key: value`"),
-        ({"text": "x", "expects": {"Clean": None}, "pairs": ["a"]}, "list of .row, less row."),
+        ({"text": "x", "expects": {"Clean": None}, "pairs": ["a"]}, "list of .row, other row."),
         ({"text": "x", "expects": {"Clean": None}, "pairs": [["a", "c"]]}, "row of the study 'c'"),
         ({"text": "x", "expects": {"Clean": None}, "correlation": "r"}, "correlation of hypo"),
         ({"text": "x", "expected": {}}, "key of hypothesis H1"),
@@ -197,9 +199,41 @@ def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path
     plan = make_plan(tmp_path / "out", scale="study", data=tmp_path)
     guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
     assert guess["pid_15-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
-    spent = {job.id: Spent() for job in plan.jobs} | {"train.pid-seed10": Spent(200.0, 1)}
-    found = estimates(plan, spent, {"train.pid-seed10"})
-    assert found["train.p-seed11"] == 200 and found["train.p_40-seed10"] == guess["p_40-seed10"]
+    spent = {job.id: Spent() for job in plan.jobs}
+    assert estimates(plan, spent, set()) == {job.id: job.seconds for job in plan.jobs}
+    slow = {"train.pid-seed10": Spent(3 * guess["pid-seed10"], 1)}
+    found = estimates(plan, spent | slow, {"train.pid-seed10"})
+    for name in ("p-seed11", "p_40-seed10", "pid_24-seed10"):  # lengths learn from each other
+        assert found[f"train.{name}"] == pytest.approx(3 * guess[name])
+    assert found["analyze.p-seed11"] == plan.by_id["analyze.p-seed11"].seconds  # of another kind
+    assert estimates(plan, spent | slow, set())["train.p-seed11"] == guess["p-seed11"]  # not done
+
+
+def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
+    """Many processes share a GPU at first, few at the end, when jobs take less time."""
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main", "short"])
+    trained = [job for job in plan.jobs if job.kind == "train"]
+    order = trained[:10][::-1]  # not the plan's order
+    paces = [9.0, 9.0, 9.0, 9.0, 9.0, 5.0, 4.0, 3.0, 2.0, 1.0]
+    spent = {job.id: Spent() for job in plan.jobs}
+    for at, (job, pace) in enumerate(zip(order, paces, strict=True)):
+        spent[job.id] = Spent(pace * job.seconds, 1, float(at))
+    found = estimates(plan, spent, {job.id for job in order})
+    assert found[trained[-1].id] == pytest.approx(3.0 * trained[-1].seconds)
+
+
+def test_times_are_kept_with_their_order(tmp_path):
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
+    times, (first, second) = Times(tmp_path / "jobs"), plan.jobs[:2]
+    for place, job in enumerate((second, first)):
+        times.write(job, Spent(2.5, 3))
+        os.utime(tmp_path / "jobs" / f"{job.id}.json", (place, place))
+    assert times.read(first) == Spent(2.5, 3, 1.0) and times.read(second) == Spent(2.5, 3, 0.0)
+    for text in ("", "[]", "{}", '{"seconds": null, "starts": 1}'):  # of a disk that was full, say
+        (tmp_path / "jobs" / f"{first.id}.json").write_text(text)
+        assert times.read(first) == Spent()
 
 
 def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
@@ -220,6 +254,10 @@ GROUP = {"seeds": [0], "rows": {"a": {}}}
 FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": GROUP}}
 
 
+def with_row(row, name="a"):
+    return FIELDS | {"groups": {"g": GROUP | {"rows": {name: row}}}}
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -237,6 +275,32 @@ FIELDS = {"recipe": "x", "data": [], "suites": {"study": None}, "groups": {"g": 
             "unknown key of row a 'gain'; did you mean 'gains'",
         ),
         (FIELDS | {"suites": ["study"]}, "suites must be `key: value` pairs"),
+        (FIELDS | {"suites": {"study": 0}}, "suite study takes a number of images, or null"),
+        (FIELDS | {"suites": {"a/x.yaml": 1, "b/x.yaml": 1}}, "two suites are called x"),
+        (FIELDS | {"overrides": "seed=1"}, "overrides must be a list of texts, got 'seed=1'"),
+        (FIELDS | {"data": "tiny-imagenet-100"}, "data must be a list of texts"),
+        (FIELDS | {"recipe": 3}, "recipe must be text, got 3"),
+        (FIELDS | {"primary": {"rows": ["a"]}}, "primary has no `metrics`"),
+        (FIELDS | {"primary": ["a"]}, "primary must be `key: value` pairs"),
+        (FIELDS | {"contrasts": [["a"]]}, "contrasts must be a list of .row, other row., got"),
+        (FIELDS | {"contrasts": 3}, "contrasts must be a list of .row, other row., got 3"),
+        (FIELDS | {"contrasts": [["a", "b"]]}, "unknown row of the study 'b'"),
+        (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "set of group g must be a list"),
+        (FIELDS | {"groups": {"g": GROUP | {"depth": "x"}}}, "depth of group g must be a number"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": [-1]}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "of group g must be odd or even"),
+        (FIELDS | {"groups": {1: GROUP}}, "a group must be text, got 1"),
+        (with_row({}, name="a/b"), "a row is named by letters, digits, dots, _ and -, got 'a/b'"),
+        (with_row({}, name=1), "a row is named by letters, digits, dots, _ and -, got 1"),
+        (with_row({"gains": 0.4}), "gains of row a must be text, got 0.4"),
+        (with_row({"gains": "0.4,0,0", "act": 3}), "act of row a must be text, got 3"),
+        (with_row({"act": "late"}), "row a has `act` and no `gains`"),
+        (with_row({"learn": True}), "row a has `learn` and no `gains`"),
+        (with_row({"set": "seed=1"}), "set of row a must be a list of texts"),
+        (
+            FIELDS | {"groups": {"g": GROUP, "h": GROUP | {"set": ["optim.lr=1"]}}},
+            "row a differs between groups g and h; name it anew",
+        ),
         (FIELDS | {"suites": {"stuby": None}}, "unknown suite 'stuby'; did you mean 'study'"),
     ],
 )
@@ -250,8 +314,18 @@ def test_a_study_that_is_written_wrong_gets_one_clear_line(tmp_path, fields, mes
 def test_a_study_that_is_no_yaml_is_said_to_be_none(tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text("groups: [")
-    with pytest.raises(InputError, match="is not YAML"):
+    with pytest.raises(InputError, match="is not YAML") as refused:
         load_study(path)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_row_may_be_in_several_groups(tmp_path):
+    """With seeds of each group's own; it is planned once for each seed."""
+    groups = {"g": GROUP, "h": GROUP | {"seeds": [0, 1]}}
+    path = tmp_path / "shared.yaml"
+    path.write_text(yaml.safe_dump(FIELDS | {"recipe": "digits/pid.yaml", "groups": groups}))
+    plan = study.study_plan(tmp_path / "out", data=None, study=load_study(path))
+    assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
 
 
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
@@ -261,6 +335,8 @@ def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
     train, evaluate = plan.jobs[:2]
     assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
     assert _fits(evaluate, lines, -1.0)  # what is trained is measured
+    lines[0] = replace(lines[0], spent=8.0)  # begun by a process that was killed
+    assert _fits(train, lines, 42.0) and not _fits(train, lines, 41.0)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from pidformer.checkpoint import load_checkpoint, save_checkpoint
 from pidformer.data import storage
 from pidformer.errors import InputError
 from pidformer.training import loop
+from pidformer.training.progress import Progress
 from pidformer.training.run import train
 from tests.training.test_run import same_weights, stop_after
 from tests.training.tiny import tiny_recipe
@@ -69,6 +70,46 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_removed(tmp_path):
     (half / "model.safetensors").write_bytes(b"half")
     save_checkpoint(tmp_path / "run", 1, {"model": {"a": torch.zeros(1)}}, {})
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+@pytest.mark.parametrize("steps", [3, 23])  # before the first checkpoint; beyond that at 20
+def test_tensorboard_shows_a_resumed_run_once(tmp_path, monkeypatch, steps):
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed (extra `track`)",
+    )
+    run, events = tmp_path / "run", tmp_path / "run" / "tensorboard"
+    recipe = tiny_recipe("train.log_steps=2")
+    with monkeypatch.context() as patch:
+        stop_after(patch, steps)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, run, device="cpu")
+    (killed,) = events.iterdir()  # files are read in the order of their names: seconds, host, ...
+    killed.rename(events / "events.out.tfevents.0000000001.host.1.0")
+    train(recipe, run, device="cpu")
+    train(recipe, run, device="cpu")  # finished: nothing is added
+    assert len(list(events.iterdir())) == 2
+    shown = reader.EventAccumulator(str(events), size_guidance={reader.SCALARS: 0}).Reload()
+    for kind, tag in (("train", "train/loss"), ("evaluate", "val/top1")):
+        name = tag.split("/")[1]
+        records = [(r.step, r.metrics[name]) for r in results.read(run) if r.kind == kind]
+        assert [step for step, _ in records] == sorted({step for step, _ in records})
+        scalars = [(scalar.step, scalar.value) for scalar in shown.Scalars(tag)]
+        assert scalars == [(step, pytest.approx(value)) for step, value in records]
+
+
+def test_what_tensorboard_was_given_survives_a_kill(tmp_path):
+    """Nothing closes the writer of a killed process, and a checkpoint may lie behind its events."""
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="tensorboard is not installed (extra `track`)",
+    )
+    progress = Progress("run", tensorboard=tmp_path)
+    progress.begin(0, 10)
+    progress.advance(5)
+    progress.measured({"loss": 0.5, "images_per_second": 1.0})
+    shown = reader.EventAccumulator(str(tmp_path)).Reload()
+    assert [(s.step, s.value) for s in shown.Scalars("train/loss")] == [(5, 0.5)]
 
 
 @pytest.mark.parametrize("is_scarce", [True, False])

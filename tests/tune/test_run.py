@@ -8,7 +8,9 @@ import torch
 
 import pidformer as pf
 from pidformer import results
+from pidformer.data import EvalImages, open_images
 from pidformer.errors import InputError
+from pidformer.robustness import evaluate
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
 from pidformer.tune.run import put_gains
@@ -59,6 +61,21 @@ def test_trials_are_what_evaluate_gives_and_are_not_run_again(softmax, run):
     assert sorted(told) == [False] * 2 + [True] * 5 and len(again.trials) == 7
     kept = [r for r in results.read(softmax) if r.kind == "tune"]
     assert len(kept) == 7
+
+
+def test_a_split_names_the_images_that_gains_are_tried_on(softmax, run):
+    grid = ("--p", "0.6", "--i", "0", "--d", "0", "--trials", 1, "--json", "--device", "cpu")
+    found = {}
+    for split in ("train", "val", "valid", None):  # images have val, texts valid: both are meant
+        code, text, _ = run("tune", softmax, *grid, *(["--split", split] if split else []))
+        assert code == 0
+        found[split] = json.loads(text)["trials"][0]["images"]
+    assert found == {"train": 1437, "val": 360, "valid": 360, None: 360}
+    trials = [r for r in results.read(softmax) if r.kind == "tune"]
+    assert [r.settings["split"] for r in trials] == ["train", "val"]  # the others are the same
+    images = EvalImages(open_images("digits", "train"), image_size=8, batch_size=128)
+    direct = evaluate(pf.load(softmax), images, {"clean": None})
+    assert trials[0].metrics["clean"] == direct["clean"].metrics["top1"]
 
 
 def test_the_front_is_what_no_other_trial_beats(softmax):
@@ -113,6 +130,7 @@ def test_bad_input_gets_one_line(softmax, run):
         (["--p", "3", "--i", "0", "--d", "0"], "none of the 1 gains is stable"),
         (["--kappa-min", "2"], "kappa range"),
         (["--trials", "0"], "trials must be at least 1"),
+        (["--split", "test"], "unknown split of digits 'test'; known: train, val"),
     ):
         code, _, error = run("tune", softmax, *options)
         assert code == 2 and words in error and error.count("\n") == 1

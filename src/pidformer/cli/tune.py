@@ -34,7 +34,9 @@ def tune(
     kappa_min: Annotated[
         float, typer.Option(help="Gains must be stable for kernel eigenvalues from here to 1.")
     ] = 0.0,
-    split: Annotated[str, typer.Option(help="Of a text: train, valid or test.")] = "valid",
+    split: Annotated[
+        str, typer.Option(help="Of the data: valid, train, test or another the set has.")
+    ] = "valid",
     limit: Annotated[int | None, typer.Option(help="Images, or tokens, to try them on.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 128,
     plot: Annotated[

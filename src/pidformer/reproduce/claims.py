@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from glob import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -58,7 +59,7 @@ class Claims:
     def clear(self, path: Path) -> None:
         """Remove a claim, and the stale ones below it."""
         job, number = path.name.removesuffix(".json").rsplit(".", 1)
-        for lower in range(int(number), 0, -1):
+        for lower in range(1, int(number) + 1):  # upwards: no stale one may count meanwhile
             self._path(job, lower).unlink(missing_ok=True)
 
     def tidy(self, job: str) -> None:
@@ -71,7 +72,7 @@ class Claims:
         return self.folder / f"{job}.{number}.json"
 
     def _latest(self, job: str) -> int:
-        ends = (p.name[len(job) + 1 : -5] for p in self.folder.glob(f"{job}.*.json"))
+        ends = (p.name[len(job) + 1 : -5] for p in self.folder.glob(f"{escape(job)}.*.json"))
         return max((int(end) for end in ends if end.isdigit()), default=0)
 
     def _is_alive(self, path: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 from pidformer.reproduce.jobs import Job, Plan
@@ -90,7 +91,9 @@ def plan_table(plan: Plan, lines: Sequence[Line]) -> Table:
     for line in lines:
         style = _STYLES.get(line.state.split(" ")[0])
         spent = duration(line.spent) if line.spent else ""
-        table.add_row(line.job.title, line.state, spent, duration(line.estimate), style=style)
+        cells = (escape(line.job.title), escape(line.state), spent, duration(line.estimate))
+        table.add_row(*cells, style=style)
     for part in plan.blocked:
-        table.add_row(part.part, f"{part.state}: {part.reason}", "", "", style="yellow")
+        reason = escape(f"{part.state}: {part.reason}")
+        table.add_row(escape(part.part), reason, "", "", style="yellow")
     return table

@@ -272,6 +272,8 @@ def _run_jobs(
 
 
 def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
+    """Of the recipes' folders: those of another scale in the same OUT are no twins of these."""
+    trained = [Path(job.arguments["run"]) for job in jobs if job.kind == "train"]
     tasks = {str(job.arguments["task"]) for job in jobs}
     recipes = {str(job.arguments["recipe"]).split("/")[0] for job in jobs if job.kind == "train"}
     return Job(
@@ -279,7 +281,7 @@ def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
         kind="report",
         title="report",
         arguments={
-            "folders": (out / "runs",),
+            "folders": tuple(dict.fromkeys(run.parent for run in trained)),
             "out": out / "report",
             "mixed": len(recipes) > len(tasks),
         },

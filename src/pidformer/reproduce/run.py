@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,7 @@ class Outcome:
     @property
     def left(self) -> float:
         """Expected seconds of work that is left, for one process."""
-        return sum(
-            max(0.0, (line.estimate or 0.0) - line.spent)
-            for line in self.lines
-            if line.state != "done"
-        )
+        return _seconds_left(self.lines)
 
     @property
     def spent(self) -> float:
@@ -130,10 +126,11 @@ def run_plan(
             f"cannot write to {plan.out} ({error.strerror}); choose another --out"
         ) from None
     done: set[str] = set()
-    failed: dict[str, str] = {}
+    broken: dict[str, str] = {}
     with Display(plan, is_shown=is_shown) as display:
         while True:
-            done |= {job.id for job in plan.jobs if job.id not in done and is_done(job)}
+            _see(plan, done, broken)
+            failed = _failed(plan, done, broken)
             lines = _lines(plan, done, failed, claims, times)
             display.show(lines)
             ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
@@ -143,7 +140,7 @@ def run_plan(
             if not ready:
                 break
             attempts = (
-                _attempt(plan, job, setting, claims, times, done, failed, display) for job in ready
+                _attempt(plan, job, setting, claims, times, done, broken, display) for job in ready
             )
             if not any(attempts):  # the first success ends the round
                 time.sleep(poll)
@@ -152,6 +149,29 @@ def run_plan(
         lines = _lines(plan, done, failed, claims, times)
         display.show(lines)
     return Outcome(plan=plan, lines=lines, failed=failed)
+
+
+def _see(plan: Plan, done: set[str], broken: dict[str, str]) -> None:
+    """Add what is done by now, here or elsewhere, and what cannot be read: a damaged file, say."""
+    for job in plan.jobs:
+        if job.id in done:
+            continue
+        try:
+            if is_done(job):
+                done.add(job.id)
+                broken.pop(job.id, None)
+        except InputError as error:
+            broken.setdefault(job.id, str(error))
+
+
+def _failed(plan: Plan, done: set[str], broken: Mapping[str, str]) -> dict[str, str]:
+    """What broke, and what cannot be done without it; a report is made all the same."""
+    found, causes = dict(broken), {job_id: job_id for job_id in broken}
+    for job in plan.jobs:  # in order: what is needed comes first
+        cause = next((causes[need] for need in job.needs if need in causes), None)
+        if cause is not None and job.kind != "report" and job.id not in {*done, *found}:
+            found[job.id], causes[job.id] = f"needs {cause}", cause
+    return found
 
 
 def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
@@ -164,12 +184,17 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
 
 
 def _fits(job: Job, lines: Sequence[Line], left: float) -> bool:
-    """Whether a run that is not begun would end in `left` seconds; what is trained goes on."""
+    """Whether what a run still takes would end in `left` seconds; what is trained goes on."""
     if job.kind != "train":
         return True
     run = job.arguments["run"]
-    expected = [line.estimate or 0.0 for line in lines if line.job.arguments.get("run") == run]
-    return sum(expected) <= left
+    own = [line for line in lines if line.job.arguments.get("run") == run]
+    return _seconds_left(own) <= left
+
+
+def _seconds_left(lines: Sequence[Line]) -> float:
+    """Expected seconds of work on what is not done, for one process."""
+    return sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
 
 
 def _attempt(
@@ -179,7 +204,7 @@ def _attempt(
     claims: Claims,
     times: Times,
     done: set[str],
-    failed: dict[str, str],
+    broken: dict[str, str],
     display: Display,
 ) -> bool:
     """Do a job unless another holds it; whether there is news."""
@@ -200,17 +225,17 @@ def _attempt(
         try:
             do(job, setting)
             done.add(job.id)
-        except InputError as error:
-            failed |= {job.id: str(error)} | _that_need(plan, job.id)
-        except (OSError, RuntimeError) as error:  # disk, memory, LAPACK: of this job alone
-            failed |= {job.id: _told(plan, job, error)} | _that_need(plan, job.id)
         except (KeyboardInterrupt, Interrupted):
             if not claim.is_lost:
                 raise
             return True  # another process has it now
+        except InputError as error:
+            broken[job.id] = str(error)
+        except Exception as error:  # disk, memory, LAPACK, a defect: of this job alone
+            broken[job.id] = _told(plan, job, error)
         finally:
             times.write(job, spent())
-        display.end(job, time.perf_counter() - begun, failed.get(job.id))
+        display.end(job, time.perf_counter() - begun, broken.get(job.id))
     return True
 
 
@@ -225,23 +250,17 @@ def _told(plan: Plan, job: Job, error: Exception) -> str:
     return f"{line} ({path})"
 
 
-def _that_need(plan: Plan, failed: str) -> dict[str, str]:
-    """The jobs that cannot be done without a failed one; a report is made all the same."""
-    found = {failed: ""}
-    for job in plan.jobs:  # in order: what is needed comes first
-        if job.kind != "report" and any(need in found for need in job.needs):
-            found[job.id] = f"needs {failed}"
-    del found[failed]
-    return found
-
-
 def look(plan: Plan) -> Outcome:
     """The plan as it stands, without working on it or writing anything."""
-    done = {job.id for job in plan.jobs if is_done(job)}
-    exists = plan.out.is_dir()
-    claims = Claims(plan.out / "claims") if exists else None
-    times = Times(plan.out / "jobs") if exists else None
-    return Outcome(plan=plan, lines=_lines(plan, done, {}, claims, times))
+    done: set[str] = set()
+    broken: dict[str, str] = {}
+    _see(plan, done, broken)
+    failed = _failed(plan, done, broken)
+    places = {name: plan.out / name for name in ("claims", "jobs")}
+    claims = Claims(places["claims"]) if places["claims"].is_dir() else None
+    times = Times(places["jobs"]) if places["jobs"].is_dir() else None
+    lines = _lines(plan, done, failed, claims, times)
+    return Outcome(plan=plan, lines=lines, failed=failed)
 
 
 def _lines(

@@ -16,9 +16,9 @@ from pidformer.training import load_recipe
 LOOK = 512
 """Images to look into."""
 _SECONDS = {"study": 40.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
-"""First guesses for an H200, until a job of the kind has run."""
+"""First guesses for an H200; once a job of the kind has run, its pace (`times.estimates`)."""
 _START, _EPOCH = 20.0, 0.8
-"""Seconds of a training for its start, and for an epoch of 12 layers."""
+"""Seconds of a training for its start, and for an epoch of 12 layers: the same guess, by length."""
 
 
 def study_plan(
@@ -53,13 +53,14 @@ def study_plan(
     taken: set[str] = set()
     for group in only or study.groups:
         rows = [row for row in study.rows if row.group == group]
+        guess = {row.name: _training_seconds(study, row) for row in rows}
         for seed in dict.fromkeys(s for row in rows for s in row.seeds[:seeds]):
             for row in rows:
                 name = f"{row.name}-seed{seed}"
                 if seed in row.seeds[:seeds] and name not in taken:
                     taken.add(name)
                     if not _is_made_elsewhere(out, study, name):
-                        jobs += _run_jobs(out, study, row, name, seed, place)
+                        jobs += _run_jobs(out, study, row, seed, place, guess[row.name])
     return Plan(
         out=out,
         jobs=tuple(jobs),
@@ -80,9 +81,10 @@ def _training_seconds(study: StudyPlan, row: Row) -> float:
 
 
 def _run_jobs(
-    out: Path, study: StudyPlan, row: Row, name: str, seed: int, data: Path | None
+    out: Path, study: StudyPlan, row: Row, seed: int, data: Path | None, train_seconds: float
 ) -> list[Job]:
     """Train, evaluate, analyse, publish: one after the other, a run has one writer."""
+    name = f"{row.name}-seed{seed}"
     shared = {"run": out / "runs" / name, "data": data, "task": "classification"}
     plain: dict[str, Any] = {"curve": None, "eps": None, "domain": "pixel"}
     steps: list[tuple[Any, str, dict[str, Any], float]] = [
@@ -90,7 +92,7 @@ def _run_jobs(
             "train",
             "",
             {"recipe": study.recipe, "seed": seed, "overrides": row.overrides},
-            _training_seconds(study, row),
+            train_seconds,
         ),
         *(
             (

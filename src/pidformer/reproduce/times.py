@@ -1,15 +1,25 @@
-"""How long jobs took, and what is left: told to people, never used to decide anything."""
+"""How long jobs took, and what is left: told to people, and what `--minutes` goes by.
+
+Whether a job is done never depends on these numbers; whether a run is begun in the time that is
+left does.
+"""
 
 from __future__ import annotations
 
 import json
 import threading
+from collections import defaultdict
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from pidformer.files import atomic_path
 from pidformer.reproduce.jobs import Job, Plan
+
+LATEST = 5
+"""How many jobs an estimate looks back: processes that share a GPU come and go."""
 
 
 class Spent(NamedTuple):
@@ -17,6 +27,8 @@ class Spent(NamedTuple):
 
     seconds: float = 0.0
     starts: int = 0
+    at: float = 0.0
+    """When that was written, by the clock of the disk: all processes see the same order."""
 
 
 class Times:
@@ -29,32 +41,40 @@ class Times:
 
     def read(self, job: Job) -> Spent:
         try:
-            return Spent(**json.loads((self._folder / f"{job.id}.json").read_text()))
-        except (OSError, ValueError, TypeError):
+            path = self._folder / f"{job.id}.json"
+            held = json.loads(path.read_text())
+            return Spent(float(held["seconds"]), int(held["starts"]), path.stat().st_mtime)
+        except (OSError, ValueError, TypeError, KeyError):
             return Spent()
 
     def write(self, job: Job, spent: Spent) -> None:
-        with self._lock, atomic_path(self._folder / f"{job.id}.json") as temporary:
-            temporary.write_text(json.dumps(spent._asdict()))
+        """On a full disk, not: no job fails for it."""
+        path = self._folder / f"{job.id}.json"
+        with suppress(OSError), self._lock, atomic_path(path) as temporary:
+            temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 
 def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[str, float | None]:
-    """Expected seconds of each job: the mean of its like that are done, else the plan's."""
-    found: dict[str, float | None] = {}
+    """Expected seconds of each job: the plan's guess, by the pace of its like that were done last.
+
+    The pace is the seconds that a job took over those of its guess, and the guess of a training
+    grows with its epochs and layers: trainings of one length tell of those of another.
+    """
+    paces: dict[tuple[object, ...], list[tuple[float, str, float]]] = defaultdict(list)
     for job in plan.jobs:
-        like = [
-            spent[other.id].seconds
-            for other in plan.jobs
-            if other.id in done and _like(other) == _like(job) and spent[other.id].seconds
-        ]
-        found[job.id] = sum(like) / len(like) if like else job.seconds
-    return found
+        took = spent[job.id]
+        if job.id in done and took.seconds:
+            paces[_like(job)].append((took.at, job.id, took.seconds / (job.seconds or 1.0)))
+    latest = {like: fmean(pace for *_, pace in sorted(of)[-LATEST:]) for like, of in paces.items()}
+    return {
+        job.id: (job.seconds or 1.0) * latest[_like(job)] if _like(job) in latest else job.seconds
+        for job in plan.jobs
+    }
 
 
 def _like(job: Job) -> tuple[object, ...]:
     about = job.arguments
-    length = job.seconds if job.kind == "train" else None  # a longer training has a longer guess
-    return job.kind, about.get("task"), about.get("suite"), about.get("domain"), length
+    return job.kind, about.get("task"), about.get("suite"), about.get("domain")
 
 
 def duration(seconds: float | None) -> str:

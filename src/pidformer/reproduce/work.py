@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pidformer import results
-from pidformer.checkpoint import load
 from pidformer.devices import as_device
 from pidformer.report.analyze import analyze
 from pidformer.report.published import publish
@@ -19,7 +19,7 @@ from pidformer.robustness.bench import Bench
 from pidformer.robustness.run import remaining, run_suite
 from pidformer.robustness.segmentation import evaluate_segmentation
 from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
-from pidformer.subjects import fingerprint, open_subject
+from pidformer.subjects import Subject, fingerprint, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 
@@ -80,7 +80,8 @@ def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
 
 def _evaluate_classifier(job: Job, setting: Setting) -> None:
     suite = _suite(job.arguments)
-    run_suite(_bench(job, setting.device), suite, command=_command(job), is_shown=setting.is_shown)
+    bench = _bench(job, open_subject(job.arguments["run"]), setting.device)
+    run_suite(bench, suite, command=_command(job), is_shown=setting.is_shown)
 
 
 def _is_classifier_evaluated(job: Job) -> bool:
@@ -89,7 +90,8 @@ def _is_classifier_evaluated(job: Job) -> bool:
     wanted = {row.name for row in suite.rows} - {"clean"} or {"clean"}
     if names.isdisjoint(wanted):
         return False  # not begun: no need to open the model
-    return not remaining(_bench(job, "cpu"), suite)
+    run = Path(job.arguments["run"])
+    return not remaining(_bench(job, _outline(run, _written(run)), "cpu"), suite)
 
 
 def _evaluate_segmenter(job: Job, setting: Setting) -> None:
@@ -110,7 +112,7 @@ def _is_segmenter_evaluated(job: Job) -> bool:
     about = job.arguments
     wanted = {"views": about["suite"], "row": "clean", "limit": None}
     found = _records(job, "segmentation", wanted)
-    return bool(found) and fingerprint(load(about["run"])) in found
+    return bool(found) and run_fingerprint(Path(about["run"])) in found
 
 
 def _evaluate_language(job: Job, setting: Setting) -> None:
@@ -147,9 +149,8 @@ def _records(job: Job, kind: str, wanted: Mapping[str, Any]) -> set[str]:
     }
 
 
-def _bench(job: Job, device: str) -> Bench:
+def _bench(job: Job, subject: Subject, device: str) -> Bench:
     about = job.arguments
-    subject = open_subject(about["run"])
     location = about["data"] or subject.data or "digits"
     return Bench(
         subject=subject,
@@ -182,7 +183,7 @@ def _command(job: Job) -> str:
         words += ["--domain", about["domain"]]
     if about["data"] is not None:
         words += ["--data", str(about["data"])]
-    return " ".join(words)
+    return shlex.join(words)
 
 
 def _analyze(job: Job, setting: Setting) -> None:
@@ -226,13 +227,14 @@ def _analysis_records(job: Job) -> set[str]:
     ]
     if not found:
         return set()
-    weights = _weights(run, _stamp(run)[0])
+    weights = _outline(run, _written(run)).facts["weights"]
     return {r.to_json() for r in found if r.settings.get("weights") == weights}
 
 
-@lru_cache(maxsize=256)
-def _weights(run: Path, written: int) -> str:
-    return fingerprint(open_subject(run).model)
+@lru_cache(maxsize=1024)
+def _outline(run: Path, written: int) -> Subject:
+    """Read once for all jobs of a run, until its weights change."""
+    return outline(run)
 
 
 def _publish(job: Job, setting: Setting) -> None:
@@ -250,25 +252,35 @@ def _is_published(job: Job) -> bool:
 
 def _report(job: Job, setting: Setting) -> None:
     about = job.arguments
-    write_report(about["folders"], about["out"], mixed=about["mixed"])
+    write_report(_folders(job), about["out"], mixed=about["mixed"])
 
 
 def _is_reported(job: Job) -> bool:
-    return is_current(job.arguments["folders"], job.arguments["out"])
+    return is_current(_folders(job), job.arguments["out"])
+
+
+def _folders(job: Job) -> list[Path]:
+    """What is to be reported and there: a recipe whose runs all failed may have no folder."""
+    folders = [Path(folder) for folder in job.arguments["folders"]]
+    return [folder for folder in folders if folder.is_dir()] or folders
 
 
 def _stamp(run: Path) -> tuple[int, ...]:
     """Changes whenever the run's weights or records do."""
-    weights, records = (run / name for name in (_WEIGHTS, results.FILE_NAME))
-    return weights.stat().st_mtime_ns, records.stat().st_mtime_ns, records.stat().st_size
+    records = (run / results.FILE_NAME).stat()
+    return _written(run), records.st_mtime_ns, records.st_size
+
+
+def _written(run: Path) -> int:
+    return (run / _WEIGHTS).stat().st_mtime_ns
 
 
 class _Frozen:
-    """A job as the key of a cache: the same id and folder are the same job."""
+    """A job as the key of a cache: the same id and arguments are the same job."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self._key = (job.id, str(job.arguments.get("run")))
+        self._key = (job.id, repr(sorted(job.arguments.items())))
 
     def __hash__(self) -> int:
         return hash(self._key)

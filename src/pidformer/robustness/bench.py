@@ -30,6 +30,8 @@ class Bench:
     subject: Subject
     location: str | Path
     device: torch.device
+    split: str = "val"
+    """Of the set: the clean images."""
     domain: Domain = "pixel"
     seed: int = 0
     limit: int | None = None
@@ -54,8 +56,8 @@ class Bench:
 
     @cached_property
     def source(self) -> ImageSource:
-        """The clean validation images, labelled by the model's outputs; `limit` of them."""
-        source = self.in_model_classes(open_images(self.location, "val"))
+        """The clean images, labelled by the model's outputs; `limit` of them."""
+        source = self.in_model_classes(open_images(self.location, self.split))
         return source if self.limit is None else first(source, self.limit, self.seed)
 
     @cached_property

@@ -34,7 +34,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,16 +42,25 @@ import yaml
 
 from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
+from pidformer.studies.fields import (
+    Pair,
+    check_keys,
+    half,
+    layers,
+    mapping,
+    pairs,
+    row_name,
+    seeds,
+    suites,
+    text,
+    texts,
+)
+from pidformer.studies.hypotheses import Hypothesis, read_hypothesis
 
 SHIPPED = Path(__file__).parent
 _STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "hypotheses", "groups")
 _ROW = ("gains", "learn", "act", "average", "set")
 _GROUP = ("about", "images", "seeds", "set", "suites", "depth", "rows")
-_HYPOTHESIS = ("text", "pairs", "against", "correlation", "expects", "note")
-EXPECTED = ("better", "worse", "more", "less", "level", None)
-"""What a hypothesis may expect of a difference; None: it has no direction."""
-CORRELATES = ("largest radius", "control's size at first", "control's size, trained")
-"""What a hypothesis may set beside the differences of all rows."""
 DEPTH = 12
 
 
@@ -65,26 +74,6 @@ class Row:
     seeds: tuple[int, ...]
     suites: Mapping[str, int | None]
     """What a run is measured by, on so many images (None: all)."""
-
-
-Pair = tuple[str, str]
-"""A row, and the row it is less."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hypothesis:
-    """What was asked, and the differences that answer it."""
-
-    name: str
-    text: str
-    expects: Mapping[str, str | None]
-    """The metrics that decide it, and what it expects of each."""
-    pairs: tuple[Pair, ...] = ()
-    against: tuple[Pair, ...] = ()
-    """For each pair another, whose difference is taken off: does the first change?"""
-    correlation: str | None = None
-    """Instead of pairs: what may go with the differences of all rows."""
-    note: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,127 +112,72 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
     try:
         fields = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {error}") from None
-    _check(f"study {path}", fields, _STUDY, needs=("recipe", "data", "suites", "groups"))
-    shared = tuple(fields.get("overrides", ()))
-    rows = []
-    for group, about in _mapping(f"groups of study {path}", fields["groups"]).items():
-        _check(f"group {group}", about, _GROUP, needs=("seeds", "rows"))
-        _check_seeds(group, about["seeds"])
-        more = (*shared, *about.get("set", ()))
-        for name, row in _mapping(f"rows of group {group}", about["rows"]).items():
-            _check(f"row {name}", row, _ROW)
-            own = _overrides(name, row, about.get("depth", DEPTH))
-            rows.append(
-                Row(
-                    name=name,
-                    group=group,
-                    overrides=(*more, *own),
-                    seeds=tuple(about["seeds"]),
-                    suites=_mapping("suites", about.get("suites", fields["suites"])),
-                )
-            )
-    first = fields.get("primary", {"rows": (), "metrics": ()})
-    pairs = _pairs("contrasts", fields.get("contrasts", []))
-    asked = _mapping("hypotheses", fields.get("hypotheses", {}))
-    hypotheses = tuple(_hypothesis(str(name), about) for name, about in asked.items())
-    known = {row.name for row in rows}
-    used = [*pairs, *(pair for one in hypotheses for pair in (*one.pairs, *one.against))]
-    for name in (*first["rows"], *(name for pair in used for name in pair)):
+        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    check_keys(f"study {path}", fields, _STUDY, needs=("recipe", "data", "suites", "groups"))
+    groups = mapping(f"groups of study {path}", fields["groups"])
+    rows = [row for group in groups for row in _rows(fields, text("a group", group))]
+    known = {row.name: row for row in rows}
+    for row in rows:
+        if replace(known[row.name], group=row.group, seeds=row.seeds) != row:
+            both = f"{row.group} and {known[row.name].group}"
+            raise InputError(f"row {row.name} differs between groups {both}; name it anew")
+    first = fields.get("primary", {"rows": [], "metrics": []})
+    check_keys("primary", first, ("rows", "metrics"), needs=("rows", "metrics"))
+    primary, metrics = (texts(f"{key} of primary", first[key]) for key in ("rows", "metrics"))
+    contrasts = pairs("contrasts", fields.get("contrasts", []))
+    asked = mapping("hypotheses", fields.get("hypotheses", {}))
+    hypotheses = tuple(read_hypothesis(str(name), about) for name, about in asked.items())
+    used = [*contrasts, *(pair for one in hypotheses for pair in (*one.pairs, *one.against))]
+    for name in (*primary, *(name for pair in used for name in pair)):
         if name not in known:
             raise unknown("row of the study", name, known)
     return StudyPlan(
         name=path.stem,
-        recipe=fields["recipe"],
-        data=tuple(fields["data"]),
+        recipe=text("recipe", fields["recipe"]),
+        data=texts("data", fields["data"]),
         rows=tuple(rows),
-        primary=tuple((row, metric) for row in first["rows"] for metric in first["metrics"]),
-        contrasts=pairs,
+        primary=tuple((row, metric) for row in primary for metric in metrics),
+        contrasts=contrasts,
         hypotheses=hypotheses,
-        about={group: str(own.get("about", "")) for group, own in fields["groups"].items()},
-        halves={group: _half(group, own) for group, own in fields["groups"].items()},
+        about={group: str(own.get("about", "")) for group, own in groups.items()},
+        halves={group: half(group, own.get("images", "odd")) for group, own in groups.items()},
     )
 
 
-def _mapping(what: str, given: Any) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InputError(f"{what} must be `key: value` pairs, got {given!r}; see docs/study.md")
-    return given
+def _rows(fields: Mapping[str, Any], group: str) -> list[Row]:
+    about = fields["groups"][group]
+    check_keys(f"group {group}", about, _GROUP, needs=("seeds", "rows"))
+    shared = texts("overrides", fields.get("overrides", []))
+    more = texts(f"set of group {group}", about.get("set", []))
+    depth = layers(group, about.get("depth", DEPTH))
+    return [
+        Row(
+            name=row_name(name),
+            group=group,
+            overrides=(*shared, *more, *_overrides(name, row, depth)),
+            seeds=seeds(group, about["seeds"]),
+            suites=suites(about.get("suites", fields["suites"])),
+        )
+        for name, row in mapping(f"rows of group {group}", about["rows"]).items()
+    ]
 
 
-def _check(what: str, given: Any, known: tuple[str, ...], needs: tuple[str, ...] = ()) -> None:
-    for key in _mapping(what, given):
-        if key not in known:
-            raise unknown(f"key of {what}", key, known)
-    for key in needs:
-        if key not in given:
-            raise InputError(f"{what} has no `{key}`; it needs {', '.join(needs)}")
-
-
-def _pairs(what: str, given: Any) -> tuple[Pair, ...]:
-    is_list = isinstance(given, list)
-    if not is_list or not all(isinstance(pair, list) and len(pair) == 2 for pair in given):
-        raise InputError(f"{what} must be a list of [row, less row], got {given!r}")
-    return tuple((str(a), str(b)) for a, b in given)
-
-
-def _hypothesis(name: str, about: Any) -> Hypothesis:
-    what = f"hypothesis {name}"
-    _check(what, about, _HYPOTHESIS, needs=("text", "expects"))
-    expects = _mapping(f"expects of {what}", about["expects"])
-    for metric, word in expects.items():
-        if word not in EXPECTED:
-            allowed = ", ".join(str(one or "null") for one in EXPECTED)
-            raise InputError(f"{what} expects {word!r} of {metric}; it may expect {allowed}")
-    correlation = about.get("correlation")
-    if correlation is not None and correlation not in CORRELATES:
-        raise unknown(f"correlation of {what}", str(correlation), CORRELATES)
-    pairs = _pairs(f"pairs of {what}", about.get("pairs", []))
-    against = _pairs(f"against of {what}", about.get("against", []))
-    if bool(pairs) == bool(correlation) or not expects:
-        raise InputError(f"{what} needs metrics in `expects`, and `pairs` or a `correlation`")
-    if against and len(against) != len(pairs):
-        raise InputError(f"{what} has {len(pairs)} pairs and {len(against)} against them")
-    return Hypothesis(
-        name=name,
-        text=str(about["text"]),
-        expects=expects,
-        pairs=pairs,
-        against=against,
-        correlation=correlation,
-        note=str(about.get("note", "")),
-    )
-
-
-def _half(group: str, about: Mapping[str, Any]) -> int:
-    halves = {"odd": 1, "even": 0}
-    given = about.get("images", "odd")
-    if given not in halves:
-        raise InputError(f"images of group {group} must be odd or even, got {given!r}")
-    return halves[given]
-
-
-def _check_seeds(group: str, seeds: Any) -> None:
-    if not isinstance(seeds, list) or not seeds or not all(type(seed) is int for seed in seeds):
-        raise InputError(f"seeds of group {group} must be a list of numbers, got {seeds!r}")
-
-
-def _overrides(name: str, row: Mapping[str, Any], depth: int) -> list[str]:
-    found = list(row.get("set", ()))
-    given = row.get("gains")
-    if given is None:
-        return found
+def _overrides(name: str, row: Mapping[str, Any], depth: int) -> tuple[str, ...]:
+    check_keys(f"row {name}", row, _ROW)
+    more = texts(f"set of row {name}", row.get("set", []))
+    if row.get("gains") is None:
+        for key in ("learn", "act", "average"):
+            if row.get(key):
+                raise InputError(f"row {name} has `{key}` and no `gains` that it would be about")
+        return more
+    given = text(f"gains of row {name}", row["gains"])
     gains = PIDGains.parse(given)
     if "act" in row or row.get("average"):
-        layers = gains_by_layer(gains, depth, act=row.get("act"), average=row.get("average", False))
-        text = json.dumps([layer.to_dict() for layer in layers])
-    else:
-        text = given
-    return [
-        f"model.gains={text}",
-        *(["model.learn_gains=true"] if row.get("learn") else []),
-        *found,
-    ]
+        act = None if row.get("act") is None else text(f"act of row {name}", row["act"])
+        by_layer = gains_by_layer(gains, depth, act=act, average=row.get("average", False))
+        given = json.dumps([layer.to_dict() for layer in by_layer])
+    learn = ("model.learn_gains=true",) if row.get("learn") else ()
+    return (f"model.gains={given}", *learn, *more)
 
 
 def gains_by_layer(

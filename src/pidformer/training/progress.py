@@ -33,8 +33,7 @@ class Progress:
         self._step = 0
         self._begun = time.perf_counter()
         self._writer: Any = None
-        if tensorboard is not None and is_shown:
-            self._writer = _tensorboard_writer(tensorboard)
+        self._tensorboard = tensorboard if is_shown else None
         if is_shown and self._console.is_terminal:
             self._bar = Bar(
                 TextColumn("{task.description}"),
@@ -48,7 +47,10 @@ class Progress:
             )
 
     def begin(self, step: int, last_step: int) -> None:
+        """Show the run from `step` on; what a killed try wrote to TensorBoard beyond is void."""
         self._step = step
+        if self._tensorboard is not None and step < last_step:
+            self._writer = _tensorboard_writer(self._tensorboard, purge_step=step + 1)
         if self._bar is not None:
             self._bar.start()
             self._task = self._bar.add_task(
@@ -86,6 +88,7 @@ class Progress:
         if self._writer is not None:
             for name, value in metrics.items():
                 self._writer.add_scalar(f"{group}/{name}", value, self._step)
+            self._writer.flush()  # a kill must not take what a checkpoint will not write again
 
     def __enter__(self) -> Progress:
         return self
@@ -103,10 +106,13 @@ def _speed(metrics: Mapping[str, float]) -> str:
     return f"{metrics[name]:,.0f} {name.removesuffix('_per_second')}/s"
 
 
-def _tensorboard_writer(folder: Path) -> Any:
-    """A TensorBoard writer, or None when the package is not installed (extra `track`)."""
+def _tensorboard_writer(folder: Path, purge_step: int) -> Any:
+    """A TensorBoard writer, or None when the package is not installed (extra `track`).
+
+    It tells TensorBoard to hide the events of earlier files from `purge_step` on.
+    """
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder))
+    return SummaryWriter(str(folder), purge_step=purge_step)

@@ -73,8 +73,9 @@ def tune(
 
     `metric` is what is sought: "clean" accuracy, accuracy under "pgd" or "noise" (the paper's), or
     "ppl" of a language model. Trials are recorded in the run's results as "tune"; one that is
-    there is not run again. `watch(record, was_there)` is told of each. Choose gains on one half of
-    the data and report on the other: the best of many is better than it looks.
+    there is not run again. `watch(record, was_there)` is told of each. `split` is one that the data
+    have; "valid" is the validation data of texts and images alike. Choose gains on one half of the
+    data and report on the other: the best of many is better than it looks.
     """
     run, space = Path(run), space or Space()
     _check(metric, search, trials)
@@ -88,7 +89,8 @@ def tune(
     if is_language:
         score, facts = _language(run, data, split, limit, place)
     else:
-        score, facts = _images(run, data, metric, limit, batch_size, seed, place)
+        bench = _bench(run, data, split, limit, batch_size, seed, place)
+        score, facts = _images(bench, metric)
     facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
     facts |= {"limit": limit, "machine": results.machine(), "command": command}
     book = _Book(run, facts, score, watch)
@@ -159,29 +161,39 @@ def put_gains(model: nn.Module, gains: PIDGains) -> None:
         module.gains = gains
 
 
-def _images(
-    run: Path, data: Any, metric: Metric, limit: int | None, size: int, seed: int, place: Any
-) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+def _bench(
+    run: Path, data: Any, split: str, limit: int | None, size: int, seed: int, place: torch.device
+) -> Bench:
+    """The run and its images; "valid", as texts have it, is what image sets call "val"."""
     subject = open_subject(run)
     location = data or subject.data
     if location is None or (data is None and location != "digits"):
         raise InputError(f"{run}, trained on {location}, needs images: say where with --data DIR")
-    bench = Bench(
-        subject=subject, location=location, device=place, seed=seed, limit=limit, batch_size=size
+    return Bench(
+        subject=subject,
+        location=location,
+        device=place,
+        split="val" if split == "valid" else split,
+        seed=seed,
+        limit=limit,
+        batch_size=size,
     )
+
+
+def _images(bench: Bench, metric: Metric) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
     threat = THREATS.get(metric)
     rows: Mapping[str, Any] = {"clean": None} | ({metric: threat} if threat else {})
 
     def score(gains: PIDGains) -> Scores:
         put_gains(bench.model, gains)
-        found = evaluate(bench.model, bench.clean, rows, seed=seed)
+        found = evaluate(bench.model, bench.clean, rows, seed=bench.seed)
         return {row: record.metrics["top1"] for row, record in found.items()} | {
             "images": found["clean"].metrics["images"],
             "seconds": sum(record.metrics["seconds"] for record in found.values()),
         }
 
-    about = {"data": str(location), "data_hash": bench.data_hash, "threat": repr(threat)}
-    return score, about | {"weights": subject.facts["weights"]}
+    about = {"data": str(bench.location), "data_hash": bench.data_hash, "split": bench.split}
+    return score, about | {"weights": bench.subject.facts["weights"], "threat": repr(threat)}
 
 
 def _language(

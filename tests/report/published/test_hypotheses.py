@@ -18,7 +18,8 @@ from pidformer.report.published.numbers import (
 )
 from pidformer.results import Record
 from pidformer.statistics import Crossed
-from pidformer.studies import Hypothesis, Row, StudyPlan
+from pidformer.studies import Row, StudyPlan
+from pidformer.studies.hypotheses import Hypothesis
 from tests.report.published.test_page import cells, metric, study_of
 
 SEEDS = (10, 11, 12)

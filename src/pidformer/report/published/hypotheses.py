@@ -20,7 +20,9 @@ from pidformer.report.published.predict import Correlation, correlations
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study
 from pidformer.report.published.tables import table
-from pidformer.studies import Hypothesis, Pair, StudyPlan
+from pidformer.studies import StudyPlan
+from pidformer.studies.fields import Pair
+from pidformer.studies.hypotheses import Hypothesis
 
 ONE_SEED, NO_RUNS, UNMEASURED = "one seed only", "no runs yet", "not measured yet"
 _OPEN = (UNRESOLVED, ONE_SEED, UNMEASURED, NO_RUNS)

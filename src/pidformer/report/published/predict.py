@@ -24,7 +24,7 @@ from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
 from pidformer.report.published.tables import bold, table
 from pidformer.report.tables import minus
-from pidformer.studies import CORRELATES
+from pidformer.studies.hypotheses import CORRELATES
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""

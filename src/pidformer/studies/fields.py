@@ -1,0 +1,89 @@
+"""What the fields of a study may hold; anything else gets one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pidformer.errors import InputError, unknown
+
+Pair = tuple[str, str]
+"""A row, and the row it is less."""
+_NAME = re.compile(r"\w[\w.-]*")  # part of a file's name
+
+
+def mapping(what: str, given: Any) -> Mapping[str, Any]:
+    if not isinstance(given, Mapping):
+        raise InputError(f"{what} must be `key: value` pairs, got {given!r}; see docs/study.md")
+    return given
+
+
+def check_keys(what: str, given: Any, known: Sequence[str], needs: Sequence[str] = ()) -> None:
+    for key in mapping(what, given):
+        if key not in known:
+            raise unknown(f"key of {what}", key, known)
+    for key in needs:
+        if key not in given:
+            raise InputError(f"{what} has no `{key}`; it needs {', '.join(needs)}")
+
+
+def text(what: str, given: Any) -> str:
+    if not isinstance(given, str):
+        raise InputError(f"{what} must be text, got {given!r}; see docs/study.md")
+    return given
+
+
+def texts(what: str, given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
+        raise InputError(f"{what} must be a list of texts, got {given!r}; see docs/study.md")
+    return tuple(given)
+
+
+def row_name(given: Any) -> str:
+    """A row's name, which its runs' folders get."""
+    if not isinstance(given, str) or not _NAME.fullmatch(given):
+        raise InputError(f"a row is named by letters, digits, dots, _ and -, got {given!r}")
+    return given
+
+
+def seeds(group: str, given: Any) -> tuple[int, ...]:
+    is_list = isinstance(given, list) and given
+    if not is_list or not all(type(seed) is int and seed >= 0 for seed in given):
+        raise InputError(f"seeds of group {group} must be a list of numbers, got {given!r}")
+    return tuple(given)
+
+
+def suites(given: Any) -> dict[str, int | None]:
+    """Suites with their numbers of images; their jobs are told apart by the files' names."""
+    found = dict(mapping("suites", given))
+    for name, limit in found.items():
+        if limit is not None and (type(limit) is not int or limit < 1):
+            raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
+    stems = [Path(text("a suite", name)).stem for name in found]
+    for stem in stems:
+        if stems.count(stem) > 1:
+            raise InputError(f"two suites are called {stem}; rename one of their files")
+    return found
+
+
+def half(group: str, given: Any) -> int:
+    """1 for images with odd places, 0 for even ones."""
+    if given not in ("odd", "even"):
+        raise InputError(f"images of group {group} must be odd or even, got {given!r}")
+    return 1 if given == "odd" else 0
+
+
+def layers(group: str, given: Any) -> int:
+    if type(given) is not int or given < 1:
+        raise InputError(f"depth of group {group} must be a number of layers, got {given!r}")
+    return given
+
+
+def pairs(what: str, given: Any) -> tuple[Pair, ...]:
+    try:
+        found = [texts(what, pair) for pair in given]
+        return tuple((row, other) for row, other in found)
+    except (TypeError, ValueError):  # an InputError is one too
+        raise InputError(f"{what} must be a list of [row, other row], got {given!r}") from None
