@@ -45,8 +45,9 @@ def main(folder: Path, kills: int, seed: int) -> None:
     while not finished:
         pid = child(folder / "inputs", folder / "killed")
         if killed < kills:
-            # shares of the whole, so that the kills fall on different jobs
-            time.sleep(chance.uniform(0.05, 0.9 / kills) * length)
+            # shares of the whole, so that the kills fall on different jobs; a machine that has
+            # become faster in between may end before the last of them
+            time.sleep(chance.uniform(0.05, 0.8 / kills) * length)
             os.kill(pid, signal.SIGKILL)
         status = os.waitpid(pid, 0)[1]
         if os.WIFSIGNALED(status):
