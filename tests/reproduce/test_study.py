@@ -283,6 +283,12 @@ def with_row(row, name="a"):
         (FIELDS | {"primary": {"rows": ["a"]}}, "primary has no `metrics`"),
         (FIELDS | {"primary": ["a"]}, "primary must be `key: value` pairs"),
         (FIELDS | {"contrasts": [["a"]]}, "contrasts must be a list of .row, other row., got"),
+        (FIELDS | {"choose": {"groups": ["g"]}}, "choose has no `metrics`"),
+        (FIELDS | {"choose": {"groups": ["gg"], "metrics": []}}, "unknown group of the study 'gg'"),
+        (
+            FIELDS | {"choose": {"groups": ["g"], "without": ["b"], "metrics": ["Clean"]}},
+            "unknown row of the groups to choose from 'b'",
+        ),
         (FIELDS | {"contrasts": 3}, "contrasts must be a list of .row, other row., got 3"),
         (FIELDS | {"contrasts": [["a", "b"]]}, "unknown row of the study 'b'"),
         (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "set of group g must be a list"),

@@ -6,6 +6,10 @@ data: [tiny-imagenet-100]                  # names that the set's folder may hav
 suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all)
 primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
+choose:                                    # one more row for a candidate: the largest sum of
+  groups: [place]                          # mean differences in these metrics, once all rows have
+  without: [p_late]                        # their seeds
+  metrics: [Clean, PGD]
 hypotheses:
   H7:
     text: control helps more in late layers
@@ -42,6 +46,7 @@ import yaml
 
 from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
+from pidformer.studies.choice import Choice, read_choice
 from pidformer.studies.fields import (
     Pair,
     check_keys,
@@ -58,7 +63,8 @@ from pidformer.studies.fields import (
 from pidformer.studies.hypotheses import Hypothesis, read_hypothesis
 
 SHIPPED = Path(__file__).parent
-_STUDY = ("recipe", "overrides", "data", "suites", "primary", "contrasts", "hypotheses", "groups")
+_NEEDED = ("recipe", "data", "suites", "groups")
+_STUDY = (*_NEEDED, "overrides", "primary", "contrasts", "choose", "hypotheses")
 _ROW = ("gains", "learn", "act", "average", "set")
 _GROUP = ("about", "images", "seeds", "set", "suites", "depth", "rows")
 DEPTH = 12
@@ -88,6 +94,8 @@ class StudyPlan:
     """(row, metric) of the comparisons with softmax that are corrected together."""
     contrasts: tuple[Pair, ...] = ()
     """(row, other row): differences that are asked for beside those to softmax."""
+    choice: Choice | None = None
+    """How one more candidate is taken from the rows."""
     hypotheses: tuple[Hypothesis, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     """What a group is for, in a few words."""
@@ -113,7 +121,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
         fields = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
-    check_keys(f"study {path}", fields, _STUDY, needs=("recipe", "data", "suites", "groups"))
+    check_keys(f"study {path}", fields, _STUDY, needs=_NEEDED)
     groups = mapping(f"groups of study {path}", fields["groups"])
     rows = [row for group in groups for row in _rows(fields, text("a group", group))]
     known = {row.name: row for row in rows}
@@ -138,6 +146,7 @@ def load_study(where: str | Path = "tiny-imagenet-100") -> StudyPlan:
         rows=tuple(rows),
         primary=tuple((row, metric) for row in primary for metric in metrics),
         contrasts=contrasts,
+        choice=read_choice(fields["choose"], groups) if "choose" in fields else None,
         hypotheses=hypotheses,
         about={group: str(own.get("about", "")) for group, own in groups.items()},
         halves={group: half(group, own.get("images", "odd")) for group, own in groups.items()},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pidformer.report.published.choice import choice_section
 from pidformer.report.published.course import control_section
 from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.images import classification_metrics, threats_text
@@ -87,7 +88,12 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     found = [Section(title=title, body=body, findings=[wins_text(judged)] if judged else [])]
     found += hypotheses_section(study, plan, compared, judged)
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
-    return [*found, *length_section(study, compared), *prediction_section(study, compared)]
+    return [
+        *found,
+        *choice_section(plan, compared),
+        *length_section(study, compared),
+        *prediction_section(study, compared),
+    ]
 
 
 def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:
