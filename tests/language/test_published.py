@@ -12,7 +12,7 @@ from pidformer.statistics import crossed_items
 from pidformer.training.evaluate_language import evaluate_language, evaluate_language_robustness
 from tests.language.tiny import tiny_language
 from tests.report.published.fresh import GAINS, fresh_run
-from tests.report.published.test_page import cells
+from tests.report.published.made import cells
 
 
 @pytest.fixture(scope="module")

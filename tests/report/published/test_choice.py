@@ -7,7 +7,7 @@ from pidformer.report.published.choice import choice_section
 from pidformer.report.published.numbers import Metric, compare_all
 from pidformer.studies import Row, StudyPlan
 from pidformer.studies.choice import Choice
-from tests.report.published.test_page import metric, study_of
+from tests.report.published.made import metric, study_of
 
 SEEDS = (10, 11, 12)
 VALUES = {

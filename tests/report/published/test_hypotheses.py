@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pidformer.report.published import classification, hypotheses, length, predict
+from pidformer.report.published import predict
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.numbers import (
@@ -20,7 +20,7 @@ from pidformer.results import Record
 from pidformer.statistics import Crossed
 from pidformer.studies import Row, StudyPlan
 from pidformer.studies.hypotheses import Hypothesis
-from tests.report.published.test_page import cells, metric, study_of
+from tests.report.published.made import cells, metric, study_of
 
 SEEDS = (10, 11, 12)
 VALUES = {
@@ -42,14 +42,6 @@ def plan_of(asked, rows=(*VALUES, "p_late"), primary=()):
 def asked(**fields):
     given = {"name": "H1", "text": "it helps", "expects": {"Clean": "better"}}
     return Hypothesis(**given | fields)
-
-
-@pytest.fixture
-def clean(monkeypatch):
-    found = Metric(title="Clean", find=metric().find, read=metric().read)
-    for module in (classification, hypotheses, length, predict):
-        monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
-    return found
 
 
 def line(one, study, judged=(), primary=()):

@@ -1,0 +1,176 @@
+"""A registered study: group by group, on its half of the images, with what explains it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from scipy import stats
+
+from pidformer import PIDGains, results
+from pidformer.control import spectral_radius
+from pidformer.report.panels import save_panels
+from pidformer.report.published import (
+    classification,
+    length,
+    publish,
+    read_studies,
+)
+from pidformer.report.published.classification import classification_sections
+from pidformer.report.published.numbers import compare_all
+from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
+from pidformer.results import Record
+from pidformer.studies import load_study
+from tests.report.published.fresh import classifiers
+from tests.report.published.made import cells, outcomes, study_of
+
+
+def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
+    tmp_path, monkeypatch
+):
+    runs = classifiers(tmp_path / "runs", seeds=(0, 10))
+    for run in runs:  # as if all images had been taken
+        kept = []
+        for r in results.read(run):
+            settings = dict(r.settings) | {"limit": None}
+            kept.append(
+                Record(
+                    kind=r.kind,
+                    metrics=r.metrics,
+                    settings=settings,
+                    details=r.details,
+                    step=r.step,
+                )
+            )
+        results.rewrite(run, kept)
+    publish(runs, tmp_path / "results" / "digits")
+    publish(runs, tmp_path / "results" / "tiny-imagenet-100")
+    unregistered, study = read_studies([tmp_path / "results"])
+    assert len(classification_sections(unregistered)) == 1
+    first, asked, confirmed, searched = classification_sections(study)
+    assert (first.title, asked.title, searched.title) == ("Reported", "Hypotheses", "Searched")
+    plan = load_study("tiny-imagenet-100")
+    other = replace(plan, halves=plan.halves | {"main": 0})
+    monkeypatch.setattr(classification, "load_study", lambda _: other)
+    even = classification_sections(study)[2]
+    assert even.body[0].startswith("On the other half of the images")
+    half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
+    assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
+    gain = outcomes([r for r in runs if r.name.endswith("seed10")], "pid", "clean")[0, 0::2]
+    wanted = f"{100 * (gain.mean() - half.mean()):+.2f} [".replace("-", "−")  # noqa: RUF001
+    assert cells(even.body[3], "pid less softmax")[1].startswith(wanted)
+    late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")
+    early = outcomes([r for r in runs if r.name.endswith("seed0")], "softmax", "clean")
+    assert cells(confirmed.body[0], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
+    assert cells(searched.body[1], "softmax")[3] == f"{100 * early[0, 0::2].mean():.2f}"
+
+
+def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_together(clean):
+    values = {"softmax": (5, 6, 7), "p": (6, 7.1, 7.9), "pid": (5.1, 5.8, 7.3)}
+    values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
+    values |= {"mine": (1, 2, 3)}
+    study = replace(study_of(values, seeds=(10, 11, 12)), name="tiny-imagenet-100")
+    first, asked, main, gains, integral, mine = classification_sections(study)
+    assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
+        "`main`",
+        "`gains`",
+        "`integral`",
+    ]
+    assert mine.title == "Rows that are not registered"
+    assert cells(integral.body[-1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
+    assert cells(integral.body[0], "softmax") and "| p |" not in integral.body[0]  # with its twin
+    said = {
+        line.split(" |")[0]: cells(first.body[-1], line.split(" |")[0][2:])
+        for line in first.body[-1].splitlines()[2:]
+    }
+    gain = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
+    ps = sorted(stats.ttest_1samp(one, 0).pvalue for one in gain)
+    assert said["| p less softmax"][1:4] == ["Clean", "better", "+1.00 [+0.75, +1.25]"]
+    assert {line[5] for line in said.values()} == {
+        f"{k * p:.2g}" for k, p in zip((3, 2, 1), ps, strict=True)
+    }
+    assert first.findings[0].endswith("wins: p, pid_learned; losses: none.")
+    assert (
+        cells(asked.body[1], "H1, primary")[3]
+        == "better: p on Clean, pid_learned on Clean; not resolved: 1"
+    )
+    assert ("pi_leaky", "pi") in load_study().contrasts
+
+
+def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
+    def of(name, numbers, epochs, gains, seeds=(10, 11)):
+        about = {"model": {"gains": gains}, "schedule": {"epochs": epochs, "warmup_epochs": 1}}
+        return study_of({name: numbers}, seeds, recipe=about, twin=f"t{epochs}").runs
+
+    runs = [
+        *of("softmax", (5, 6), 100, None),
+        *of("softmax_40", (3, 4), 40, None),
+        *of("softmax_other", (3, 4, 5), 40, None, seeds=(15, 16, 17)),
+        *of("p", (5.5, 6.4), 100, "0.6,0,0,1"),
+        *of("p_40", (5, 7), 40, "0.6,0,0,1"),
+        *of("p_other", (4, 5.2, 6.1), 40, "0.6,0,0,1", seeds=(15, 16, 17)),
+        *of("alone", (9, 9), 100, "0.1,0,0,1"),
+    ]
+    study = study_of({"softmax": (5, 6)}, (10, 11)).only(runs)
+    compared = compare_all(study, [clean])
+    (found,) = length.length_section(study, compared)
+    assert "alone" not in found.body[1]
+    assert cells(found.body[1], "p_40")[1:4] == ["40", "10, 11", "+2.50 [−3.85, +8.85]"]  # noqa: RUF001
+    assert cells(found.body[1], "p_other")[3].startswith("**+1.10 [")  # in the picture: more seeds
+    panels = [panel for panel, _ in found.panels]
+    save_panels(panels, tmp_path / "x.png", columns=2)
+    figure = Figure()
+    panels[0].draw(figure)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert list(lines["softmax"].get_ydata()) == [4, 5.5]
+    assert list(lines["p"].get_ydata()) == [pytest.approx(5.1), pytest.approx(5.95)]
+    short = [run for run in runs if run.variant in ("softmax", "p")]
+    assert length.length_section(study.only(short), compared) == []
+
+
+def test_the_margin_is_set_beside_the_accuracy(clean):
+    kappas = torch.linspace(0, 1, 2001, dtype=torch.float64)
+    for text in ("0.6,0,0,1", "0.5,0.5,0,1", "0.8,0.5,0.05,0.1"):
+        gains = PIDGains.parse(text)
+        assert worst_radius(gains) == pytest.approx(
+            float(spectral_radius(kappas, gains).max()), abs=2e-3
+        )
+    runs = list(study_of({"softmax": (5, 6, 7)}).runs)
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    for place, (name, gains) in enumerate(given.items()):
+        own = {name: (5 + place, 6 + place, 7 + place)}
+        runs += study_of(own, recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    compared = compare_all(study, [clean])
+    (found,) = prediction_section(study, compared)
+    radii = [worst_radius(PIDGains.parse(text)) for text in given.values()]
+    rank = stats.spearmanr(radii, range(4))
+    assert f"{RADIUS} and the difference in Clean, 4 rows with softmax" in found.findings[0]
+    assert f"{rank.statistic:+.2f}" in found.findings[0]
+    assert cells(found.body[1], "d")[2] == f"{radii[3]:.3f}"
+    assert len(found.panels) == 1  # nothing is known of the control's size
+    few = study.only(runs[:6])
+    assert prediction_section(few, compare_all(few, [clean])) == []
+
+
+def test_rows_of_each_twin_have_panels_of_their_own(clean, tmp_path):
+    given = {"a": "0.2,0,0,1", "b": "0.6,0,0,1", "c": "0.5,0.5,0,1", "d": "0.8,0.5,0.05,0.1"}
+    runs = []
+    for twin, height in (("", 1), ("_bare", 20)):
+        own = {f"softmax{twin}": (5, 6, 7)}
+        runs += study_of(own, twin=f"t{twin}").runs
+        for name, gains in given.items():
+            own = {f"{name}{twin}": (5 + height, 6 + height, 7 + height)}
+            runs += study_of(own, twin=f"t{twin}", recipe={"model": {"gains": gains}}).runs
+    study = study_of({"softmax": (5, 6, 7)}).only(runs)
+    (found,) = prediction_section(study, compare_all(study, [clean]))
+    heights = []
+    for panel, _ in found.panels:
+        figure = Figure()
+        panel.draw(figure)
+        (axes,) = figure.axes
+        points = next(line for line in axes.lines if len(line.get_xdata()) == 4)
+        heights.append((axes.get_title(), set(points.get_ydata())))
+    assert heights == [("less softmax", {1}), ("less softmax_bare", {20})]
+    assert "level" in found.findings[0]
