@@ -15,7 +15,15 @@ from pidformer.bench.timing import Row
 from pidformer.report.panels import Panel, save_panels
 from pidformer.report.style import check_format, run_colors
 
+RATIO = "ratio"
 Reading = Callable[[Row], float | None]
+
+
+class _Plain(LogFormatter):
+    """0.01 where matplotlib writes 1e-02."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def growth_figure(rows: Sequence[Row], path: str | Path) -> bool:
@@ -32,6 +40,7 @@ def growth_figure(rows: Sequence[Row], path: str | Path) -> bool:
             rows, what, f"{title}, peak memory", "MB", lambda row: _times(row.peak_bytes, 1e-6)
         )
     panels += _panel(rows, STATE, "state of the controller", "MB", lambda r: _times(r.value, 1e-6))
+    panels += _panel(rows, OVER_TOKENS, "attention layer, time", RATIO, lambda row: row.ratio)
     if not panels:
         return False
     save_panels(panels, Path(path))
@@ -75,11 +84,11 @@ def _draw(
     axes.xaxis.set_major_formatter(ScalarFormatter())
     axes.xaxis.set_minor_formatter(NullFormatter())
     heights = {y for points in lines.values() for _, y in points}
-    if len(heights) == 1:  # constant: a logarithmic axis would have nothing to span
+    if unit == RATIO or len(heights) == 1:  # constant: a logarithmic axis would have no span
         axes.set_yscale("linear")
-        axes.set_ylim(0, 2 * max(heights))
+        axes.set_ylim(0, 1.2 * max(heights))
     else:
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1.5, 0.7)))
+        axes.yaxis.set_major_formatter(_Plain())
+        axes.yaxis.set_minor_formatter(_Plain(minor_thresholds=(1.5, 0.7)))
     axes.set(title=title, xlabel=axis, ylabel=unit)
     axes.legend(fontsize=10, loc="best")
