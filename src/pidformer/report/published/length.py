@@ -75,8 +75,8 @@ def _drawn(own: Sequence[Variant]) -> list[Variant]:
 
 
 def _name(own: Sequence[Variant]) -> str:
-    """That of the longest training."""
-    return own[-1].name
+    """The shortest: what their names have in common, if one of them is called that."""
+    return min((variant.name for variant in own), key=lambda name: (len(name), name))
 
 
 def _accuracy(series: Sequence[Sequence[Variant]], metric: Metric) -> tuple[Panel, str]:
