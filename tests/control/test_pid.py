@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pidformer.control import PIDController, PIDGains
 from pidformer.control.pid import FirstState, PIDState, pid_step
@@ -111,6 +112,28 @@ def test_a_gain_of_zero_reads_nothing(term):
     control, _ = pid_step(value, state, PIDGains(**{term: 0.5}))
     used = torch.autograd.grad(control.sum(), [integral, previous], allow_unused=True)
     assert [grad is not None for grad in used] == [term == "i", term == "d"]
+
+
+class _Counted(TorchDispatchMode):
+    """How many operations run."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_term_that_does_not_act_costs_no_operation():
+    def operations(gains):
+        _, state = pid_step(torch.ones(1, 2, 3, 4), None, gains)
+        with _Counted() as seen:
+            pid_step(torch.ones(1, 2, 3, 4), state, gains)
+        return seen.count
+
+    alone = operations(PIDGains(p=0.6))
+    assert operations(PIDGains(p=0.6, i=0.1)) == alone + 2  # times i, plus
+    assert operations(PIDGains(p=0.6, d=0.1)) == alone + 3  # the difference, times d, plus
 
 
 def test_a_state_of_another_batch_is_refused_with_both_shapes():

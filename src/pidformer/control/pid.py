@@ -93,14 +93,19 @@ def pid_step(
     check_state(state, value)
     error = gains.beta * state.initial.to(wide.dtype) - wide
     integral = state.integral + error
-    change = state.previous - wide
-    acting = [
-        gain * part
-        for gain, part in ((gains.p, error), (gains.i, integral), (gains.d, change))
-        if isinstance(gain, Tensor) or gain != 0
-    ]
+    acting = []
+    if _acts(gains.p):
+        acting.append(gains.p * error)
+    if _acts(gains.i):
+        acting.append(gains.i * integral)
+    if _acts(gains.d):
+        acting.append(gains.d * (state.previous - wide))
     control = sum(acting[1:], start=acting[0]) if acting else torch.zeros_like(wide)
     return control, PIDState(state.initial, integral, value)
+
+
+def _acts(gain: float | Tensor) -> bool:
+    return isinstance(gain, Tensor) or gain != 0
 
 
 def _wide(value: Tensor) -> torch.dtype:
