@@ -57,7 +57,8 @@ def main(folder: Path, kills: int, seed: int) -> None:
         else:
             sys.exit("the plan failed by itself")
     same = records_of(folder / "whole") == records_of(folder / "killed")
-    jobs = sorted((folder / "killed" / "jobs").iterdir())
+    # not the temporary names, at one of which a kill may have fallen
+    jobs = sorted((folder / "killed" / "jobs").glob("[!.]*.json"))
     starts = {path.stem: json.loads(path.read_text())["starts"] for path in jobs}
     left = [path.name for path in (folder / "killed" / "claims").iterdir()]
     print(json.dumps({"killed": killed, "same": same, "starts": starts, "claims": left}))
