@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.checkpoint import (
+    initial_weights,
     read_model_info,
     read_recipe,
     run_weights,
@@ -91,7 +92,9 @@ def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLaye
 
 
 def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
-    recipe, info, weights = read_recipe(run), read_model_info(run), run_weights(run)
+    recipe, info = read_recipe(run), read_model_info(run)
+    # What the run is evaluated with: of language the best weights, where it keeps them.
+    weights = (initial_weights if recipe.get("task") == "language" else run_weights)(run)
     if any(".gains." in key for key in weights):
         raise InputError(f"run {run} has learned its gains; it cannot be given others")
     if layers is not None:
