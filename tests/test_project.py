@@ -89,11 +89,3 @@ def test_the_python_in_the_documents_runs_as_written(page, tmp_path, monkeypatch
     namespace: dict = {}
     for block in python_blocks(page):  # the blocks of a page share their names, as a reader would
         exec(compile(block, str(page), "exec"), namespace)
-
-
-def test_paper_notes_name_tests_that_exist():
-    notes = (ROOT / "docs" / "paper-notes.md").read_text()
-    named = set(re.findall(r"`(test_\w+)`", notes))
-    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
-    missing = sorted(name for name in named if f"def {name}(" not in written)
-    assert len(named) > 20 and not missing

@@ -7,7 +7,8 @@ import yaml
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_weights, save_weights
+from pidformer.checkpoint import load_weights, read_recipe, save_weights
+from pidformer.subjects import recipe_hash
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
@@ -27,6 +28,7 @@ def test_a_run_becomes_a_controlled_run(run, softmax, tmp_path):
     assert ours.model.gains == pf.PIDGains(p=0.4, i=0.1, d=0.05) and theirs.model.gains is None
     a, b = load_weights(out / "model.safetensors"), load_weights(softmax / "model.safetensors")
     assert all(torch.equal(a[key], b[key]) for key in b) and a.keys() == b.keys()
+    assert recipe_hash(read_recipe(out)) == recipe_hash(read_recipe(softmax))  # twins
     code, text, _ = run("evaluate", out, "--device", "cpu", "--json")
     assert code == 0 and json.loads(text)["models"][0]["rows"]["clean"]["images"] == 360
     run("evaluate", out, "--device", "cpu", "--gains", "1,1,1")  # measured anew, not found
@@ -83,5 +85,14 @@ def test_a_hugging_face_folder_is_converted(run, tmp_path):
 )
 def test_bad_input_gets_one_line(run, arguments, words, tmp_path):
     code, _, error = run("convert", *arguments, "--gains", "0.1,0,0", "--out", tmp_path / "x")
+    assert code == 2 and words in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"), [("deti", "did you mean 'deit'?"), ("0.1,0", "must be P,I,D or P,I,D,BETA")]
+)
+def test_gains_that_are_none_leave_no_run_behind(run, softmax, gains, words, tmp_path):
+    code, _, error = run("convert", softmax, "--gains", gains, "--out", tmp_path / "x")
     assert code == 2 and words in error and error.count("\n") == 1
     assert not (tmp_path / "x").exists()

@@ -1,3 +1,4 @@
+import gzip
 import io
 import json
 import lzma
@@ -11,6 +12,7 @@ from PIL import Image
 
 import pidformer as pf
 from pidformer.data.check import check_data, contact_sheet
+from tests.data.pairs import write_cityscapes
 from tests.data.sets import encoded, write_folders, write_parquet
 
 
@@ -115,7 +117,45 @@ def test_text_is_counted_as_the_language_models_do(tmp_path):
         assert report.count == 3 and report.facts["words"] == 7
         assert report.facts["tokens with <eos>"] == 10 and report.facts["different words"] == 6
     (tmp_path / "wiki.test.tokens.xz").write_bytes(b"no xz")
-    assert "cannot be read" in by_name(check_data(tmp_path))["test"].error
+    assert "is damaged" in by_name(check_data(tmp_path))["test"].error
+
+
+@pytest.mark.parametrize("valid", ["valid.txt.gz", "dev.txt.gz", "valid/a.txt.gz"])
+def test_every_text_that_training_takes_is_recognised(tmp_path, valid):
+    for place in (tmp_path / "train" / "a.txt", tmp_path / valid):
+        place.parent.mkdir(exist_ok=True)
+    (tmp_path / "train" / "a.txt").write_text("one two\nthree")
+    (tmp_path / "train" / "b.txt.gz").write_bytes(gzip.compress(b"two\n\n"))
+    (tmp_path / valid).write_bytes(gzip.compress(b"one two\n"))
+    found = by_name(check_data(tmp_path))
+    assert found["train"].count == 4 and found["train"].facts["words"] == 4
+    assert found["train"].facts["different words"] == 3
+    assert found["valid"].facts["tokens with <eos>"] == 3
+    (tmp_path / "train" / "b.txt.gz").write_bytes(b"no gz")
+    assert "b.txt.gz is damaged" in by_name(check_data(tmp_path))["train"].error
+
+
+def test_folders_of_classes_are_no_text(tmp_path):
+    for place in ("classes", "pictures"):
+        (tmp_path / place / "train" / "cat").mkdir(parents=True)
+        (tmp_path / place / "train" / "notes.txt").write_text("not a text to train on\n")
+    (tmp_path / "classes" / "train" / "cat" / "0.png").write_bytes(encoded())
+    assert check_data(tmp_path / "classes").layout == "image folders"
+    (tmp_path / "pictures" / "train" / "cat").rmdir()
+    (tmp_path / "pictures" / "train" / "0.jpg").write_bytes(encoded())
+    (train,) = check_data(tmp_path / "pictures").splits
+    assert "no class folder" in train.error
+
+
+def test_cityscapes_pairs_images_with_labels(tmp_path):
+    root, _ = write_cityscapes(tmp_path)
+    found = check_data(root)
+    assert found.layout == "Cityscapes" and all(not s.damaged and s.opened for s in found.splits)
+    count = sum(split.count for split in found.splits)
+    assert count == len(list(root.glob("leftImg8bit/*/*/*.png")))
+    next(root.glob("gtFine/*/*/*_labelIds.png")).unlink()
+    (damage,) = [line for split in check_data(root).splits for line in split.damaged]
+    assert "it has no mask" in damage
 
 
 def cifar(root):

@@ -13,12 +13,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_weights
+from pidformer.checkpoint import load_weights, save_weights
 from pidformer.errors import InputError
 from pidformer.language import load_language
 from pidformer.models.causal_lm import PIDformerForCausalLM
 from pidformer.report.hub import export_language, fast_tokenizer
 from pidformer.training import load_recipe, shipped_recipes
+from pidformer.training.converted import convert_run
 from pidformer.training.loop import Trainer
 from pidformer.training.place import Place
 from pidformer.training.run import train
@@ -104,6 +105,18 @@ def test_the_best_weights_are_kept(texts, tmp_path, monkeypatch, first):
     assert len(held) == 3 and all(torch.equal(held[1][k], loaded[k]) for k in loaded)
     assert all(torch.equal(held[2][k], last[k]) for k in last)
     assert any(not torch.equal(last[k], loaded[k]) for k in last)
+
+
+def test_a_converted_run_has_the_weights_that_the_run_is_evaluated_with(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    best = load_weights(run / "best.safetensors")
+    save_weights(run / "best.safetensors", {key: 2 * value for key, value in best.items()})
+    convert_run(str(run), "0.1,0,0", tmp_path / "converted")
+    used = load_language(run).model.state_dict()
+    converted = load_language(tmp_path / "converted").model
+    assert converted.gains == pf.PIDGains(p=0.1)
+    assert all(torch.equal(used[k], value) for k, value in converted.state_dict().items())
 
 
 def test_scores_of_processes_add_up(texts):

@@ -87,6 +87,13 @@ def test_a_typo_gets_one_clear_line(overrides, words):
     assert words in " ".join(str(caught.value).split())
 
 
+@pytest.mark.parametrize("overrides", [["data.image_size=128"], ["segmentation.stride=0"]])
+def test_windows_that_could_not_be_scored_are_refused_before_training(overrides):
+    with pytest.raises(InputError, match=r"stride must be from 1 to data\.image_size"):
+        load_recipe("camvid/pid.yaml", overrides)
+    assert load_recipe("camvid/pid.yaml", ["data.image_size=128", "segmentation.stride=null"])
+
+
 def test_a_recipe_that_is_not_there_names_the_nearest():
     with pytest.raises(InputError, match=r"did you mean 'digits/pid\.yaml'"):
         load_recipe("digits/pidd.yaml")

@@ -87,7 +87,8 @@ def evaluate(
     column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
     and not measured again.
 
-    Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
+    Segmentation runs get mIoU, language runs perplexity, measured and recorded at each call; their
+    other suite is "robustness".
 
     Examples:
 

@@ -6,8 +6,8 @@ the roots of
     z^3 - (1 + kappa - P - I - D) z^2 + (kappa - P - 2 D) z + D        (I > 0)
     z^2 - (kappa - P - D) z - D                                        (I = 0)
 
-Continuous-time stability (the paper's Proposition 2, any positive gains) does not carry over: for
-real kappa in [kappa_min, 1] the recursion is stable exactly when 2P + I + 4D < 2 (1 + kappa_min).
+Continuous-time stability (the paper's Proposition 2, any positive gains) does not carry over: with
+P > 0 it is stable for real kappa in [kappa_min, 1] exactly when 2P + I + 4D < 2 (1 + kappa_min).
 """
 
 from __future__ import annotations

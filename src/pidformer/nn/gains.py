@@ -31,8 +31,8 @@ _MAX_SPREAD = 16.0
 class LearnedGains(nn.Module):
     """Gains of one layer, per (value) head, stable whatever the parameters are.
 
-    For real kernel eigenvalues in [kappa_min, 1] the recursion over layers is stable exactly when
-    p > 0 and the load b = p + i/2 + 2 d stays below 1 + kappa_min (`control.stability`). So
+    With p > 0 the recursion over layers is stable for real kernel eigenvalues in [kappa_min, 1]
+    exactly when the load b = p + i/2 + 2 d stays below 1 + kappa_min (`control.stability`). So
 
         b = (1 + kappa_min) sigmoid(raw_load),    w = softmax(raw_split),
         p = b w_p,    i = 2 b w_i,    d = b w_d / 2

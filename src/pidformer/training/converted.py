@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.checkpoint import (
+    initial_weights,
     read_model_info,
     read_recipe,
     run_weights,
@@ -21,6 +22,7 @@ from pidformer.convert import convert
 from pidformer.convert.build import PREFIX
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
+from pidformer.models.gains import as_gains
 from pidformer.subjects import open_subject
 from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 
@@ -91,14 +93,18 @@ def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLaye
 
 
 def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
-    recipe, info, weights = read_recipe(run), read_model_info(run), run_weights(run)
+    recipe, info = read_recipe(run), read_model_info(run)
+    # What the run is evaluated with: of language the best weights, where it keeps them.
+    weights = (initial_weights if recipe.get("task") == "language" else run_weights)(run)
     if any(".gains." in key for key in weights):
         raise InputError(f"run {run} has learned its gains; it cannot be given others")
     if layers is not None:
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
+    for layer in gains if isinstance(gains, tuple | list) else (gains,):
+        as_gains(layer)  # refuses what are none
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
-    checked = recipe_from(recipe).to_dict()
-    return _write(out, checked, info, weights, gains)
+    recipe_from(recipe)  # checked, and then written as it was: so the two are twins
+    return _write(out, recipe, info, weights, gains)
 
 
 def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:

@@ -213,6 +213,12 @@ class Recipe:
                     "the section augment is for classification; segmentation has "
                     "segmentation.augment"
                 )
+            stride = self.segmentation.stride if self.segmentation is not None else None
+            if stride is not None and not 1 <= stride <= self.data.image_size:
+                raise InputError(
+                    "segmentation.stride must be from 1 to data.image_size "
+                    f"({self.data.image_size}), got {stride}; null is 15/16 of it"
+                )
         elif self.segmentation is not None:
             raise InputError(f"the section segmentation needs task: segmentation, got {self.task}")
         if self.task == "language":

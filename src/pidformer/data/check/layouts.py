@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import lzma
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +26,9 @@ from pidformer.data.published.corrupted import (
 )
 from pidformer.data.published.places import set_name
 from pidformer.data.published.shifted import open_shift
+from pidformer.data.segmentation.trees import has_cityscapes
 from pidformer.data.splits import TRAIN, VALIDATION
+from pidformer.data.text.files import SPLITS, find_text, text_blocks
 from pidformer.errors import InputError
 
 Open = Callable[[], Items]
@@ -63,50 +65,70 @@ _KNOWN = (
     "CIFAR and CIFAR-C",
     "Parquet (image, label) or (image, mask)",
     "ADE20K",
+    "Cityscapes",
     "text (wiki.train.tokens or train.txt)",
 )
 
 
 def _recognise(folder: Path) -> Layout | None:
-    for attempt in (_text, _ade20k, _cifar, _published, _parquet, _folders):
+    for attempt in (_text, _ade20k, _cityscapes, _cifar, _published, _parquet, _books, _folders):
         if (found := attempt(folder)) is not None:
             return found
     return None
 
 
 def _text(folder: Path) -> Layout | None:
-    splits: dict[str, Open] = {}
-    for split in ("train", "valid", "test"):
-        names = (f"wiki.{split}.tokens", f"{split}.txt", f"{split}.tokens")
-        paths = [folder / f"{name}{end}" for name in names for end in ("", ".xz")]
-        path = next((path for path in paths if path.is_file()), None)
-        if path is not None:
-            splits[split] = lambda path=path: _read_text(path)  # type: ignore[misc]
-    if not splits:
-        return None
+    """A file for each split; one of them is enough to tell."""
+    found = _texts(folder)
+    is_told = any(paths[0].parent == folder for paths in found.values())
+    return _as_text(folder, found) if is_told else None
+
+
+def _books(folder: Path) -> Layout | None:
+    """A folder of files for each split, none of them of images, which have such folders too."""
+    found = _texts(folder)
+    entries = [entry for paths in found.values() for entry in paths[0].parent.iterdir()]
+    others = (*SUFFIXES, ".parquet")
+    is_text = not any(entry.is_dir() or entry.suffix.lower() in others for entry in entries)
+    return _as_text(folder, found) if found and is_text else None
+
+
+def _texts(folder: Path) -> dict[str, list[Path]]:
+    """The files of each split, as training finds them."""
+    found = {}
+    for split in SPLITS:
+        with suppress(InputError):
+            found[split] = find_text(folder, split)
+    return found
+
+
+def _as_text(folder: Path, found: dict[str, list[Path]]) -> Layout:
+    splits: dict[str, Open] = {
+        split: lambda paths=paths: _read_text(paths)  # type: ignore[misc]
+        for split, paths in found.items()
+    }
     is_wiki = any(folder.glob("wiki.*.tokens*"))
-    lacking = [split for split in ("train", "valid", "test") if split not in splits]
+    lacking = [split for split in SPLITS if split not in splits]
     notes = (f"no {' and no '.join(lacking)} text",) if lacking else ()
     return Layout("WikiText" if is_wiki else "text", splits, notes)
 
 
-def _read_text(path: Path) -> Text:
-    try:
-        data = path.read_bytes()
-        text = (lzma.decompress(data) if path.suffix == ".xz" else data).decode("utf-8")
-    except (lzma.LZMAError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    lines = text.removesuffix("\n").split("\n")
-    words = [word for line in lines for word in line.split()]
-    if not words:
-        raise InputError(f"{path} holds no text")
+def _read_text(paths: list[Path]) -> Text:
+    lines, words, characters = 0, 0, 0
+    different: set[str] = set()
+    for block in text_blocks(paths):  # of whole lines, each with its newline
+        found = block.split()
+        lines += block.count("\n")
+        words += len(found)
+        characters += len(block)
+        different.update(found)
     facts = {
-        "words": len(words),
-        "different words": len(set(words)),
-        "tokens with <eos>": len(words) + len(lines),
-        "characters": len(text),
+        "words": words,
+        "different words": len(different),
+        "tokens with <eos>": words + lines,
+        "characters": characters,
     }
-    return Text(path, len(lines), facts)
+    return Text(paths[0] if len(paths) == 1 else paths[0].parent, lines, facts)
 
 
 def _ade20k(folder: Path) -> Layout | None:
@@ -128,6 +150,31 @@ def _scenes(root: Path, split: str) -> Scenes:
     masks = [root / "annotations" / split / f"{p.stem}.png" for p in images]
     return Scenes(
         tuple(f"{split}/{p.name}" for p in images),
+        tuple(images),
+        tuple(mask if mask.is_file() else None for mask in masks),
+    )
+
+
+def _cityscapes(folder: Path) -> Layout | None:
+    if not has_cityscapes(folder):
+        return None
+    splits: dict[str, Open] = {
+        place.name: lambda place=place: _city_scenes(folder, place.name)  # type: ignore[misc]
+        for place in sorted((folder / "leftImg8bit").iterdir())
+        if place.is_dir()
+    }
+    return Layout("Cityscapes", splits) if splits else None
+
+
+def _city_scenes(root: Path, split: str) -> Scenes:
+    images = sorted((root / "leftImg8bit" / split).glob("*/*_leftImg8bit.png"))
+    if not images:
+        raise InputError(f"no image in {root / 'leftImg8bit' / split}")
+    places = [root / "gtFine" / split / image.parent.name for image in images]
+    names = [image.name.replace("_leftImg8bit.png", "_gtFine_labelIds.png") for image in images]
+    masks = [place / name for place, name in zip(places, names, strict=True)]
+    return Scenes(
+        tuple(f"{split}/{image.parent.name}/{image.name}" for image in images),
         tuple(images),
         tuple(mask if mask.is_file() else None for mask in masks),
     )

@@ -1,0 +1,87 @@
+"""The documents: what they link to, name and show exists."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+from pidformer.cli import app
+from pidformer.training import load_recipe
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND = re.compile(r"^    (?:\$ |torchrun .* -m )?pidformer (.+)$", flags=re.MULTILINE)
+INLINE = re.compile(r"`pidformer ([^`]+)`")
+BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)((?: +(?:--)?[\w./-]+)*)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Headings as links name them: small letters, words joined by dashes."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def shown_commands(page: Path) -> list[list[str]]:
+    """The arguments of every `pidformer ...`, without comments and brackets of choices."""
+    text = page.read_text()
+    found = COMMAND.findall(text) + INLINE.findall(text)
+    lines = [re.sub(r"\s# .*", "", line) for line in found]
+    return [shlex.split(re.sub(r"\[(.*?)\]", r"\1", line)) for line in lines]
+
+
+def named_command(arguments: list[str]):
+    """The command that the arguments name, and what is left of them."""
+    command = typer.main.get_command(app)
+    while arguments and hasattr(command, "commands"):
+        assert arguments[0] in command.commands, f"no command {arguments[0]!r}"
+        command, arguments = command.commands[arguments[0]], arguments[1:]
+    return command, arguments
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        name, _, anchor = target.partition("#")
+        place = page.parent / name if name else page
+        assert place.exists(), target
+        assert not anchor or anchor in anchors(place), target
+
+
+def test_the_tests_and_files_that_they_name_exist():
+    written = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+    named = 0
+    for page in PAGES:
+        text = page.read_text()
+        for name in re.findall(r"`(test_\w+)`", text):
+            named += 1
+            assert f"def {name}(" in written, f"{page.name} names {name}"
+        for path in re.findall(r"\b(?:tests|benchmarks|src)/[\w/.-]*\w", text):
+            assert (ROOT / path).exists(), f"{page.name} names {path}"
+    assert named > 40
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.name != "results.md"], ids=lambda page: page.name
+)
+def test_shown_commands_have_their_options_and_recipes(page):
+    for arguments in shown_commands(page):
+        command, rest = named_command(arguments)
+        options = {
+            name for param in command.params for name in (*param.opts, *param.secondary_opts)
+        }
+        unknown = {word for word in rest if word.startswith("--")} - options
+        assert not unknown, f"{' '.join(arguments)}: no {unknown}"
+        if command.name == "train" and rest[0] != "RECIPE":
+            overrides = [word for word in rest[1:] if re.match(r"[\w.]+=", word)]
+            assert load_recipe(rest[0], overrides)
+
+
+def test_shown_benchmarks_have_their_options():
+    shown = [found for page in PAGES for found in BENCHMARK.findall(page.read_text())]
+    for module, options in shown:
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text()
+        for option in re.findall(r"--[\w-]+", options):
+            assert f'"{option}"' in source, f"{module} has no {option}"
+    assert len(shown) > 10
