@@ -9,7 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
-from pidformer.checkpoint import load_checkpoint, load_weights, read_recipe
+from pidformer.checkpoint import (
+    load_checkpoint,
+    load_weights,
+    put_weights,
+    read_model_info,
+    read_recipe,
+)
 from pidformer.data.text import Tokenizer, tokenizer_from
 from pidformer.data.text.tokenizers import load_tokenizer
 from pidformer.errors import InputError, unknown
@@ -42,7 +48,7 @@ def load_language(
     recipe = read_recipe(folder)
     if recipe.get("task") != "language":
         raise InputError(f"run {folder} is no language model; its task is {recipe.get('task')}")
-    info = json.loads((folder / "model.json").read_text())
+    info = read_model_info(folder)
     tokenizer = tokenizer_from(info["tokenizer"])
     model = build_language_model(recipe["model"], **info["build"])
     if gains is not None:
@@ -55,7 +61,7 @@ def load_language(
             )
     found = _weights(folder, weights)
     _check_vocabulary(folder, found["model.embed_tokens.weight"].shape[0], tokenizer)
-    model.load_state_dict(found, strict=True)
+    put_weights(model, found, folder)
     return LanguageModel(model.eval(), tokenizer, info["build"]["length"])
 
 
