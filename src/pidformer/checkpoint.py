@@ -227,6 +227,15 @@ def read_model_info(run: Path) -> dict[str, Any]:
     return info
 
 
+def build_run(recipe: Mapping[str, Any], info: Mapping[str, Any]) -> Any:
+    """The network of a run folder of any task, with fresh weights."""
+    if recipe.get("task") == "language":
+        from pidformer.models.language.build import build_language_model  # needs the extra `lm`
+
+        return build_language_model(recipe["model"], **info["build"])
+    return _build(recipe, info["build"])
+
+
 def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
     """The model of a resolved recipe, for what the data set adds."""
     if recipe.get("task") == "segmentation":

@@ -85,3 +85,21 @@ def test_bad_input_gets_one_line(run, arguments, words, tmp_path):
     code, _, error = run("convert", *arguments, "--gains", "0.1,0,0", "--out", tmp_path / "x")
     assert code == 2 and words in error and error.count("\n") == 1
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        ("x", "unknown preset 'x'"),
+        ("0.1,0.2", "P,I,D or P,I,D,BETA"),
+        ("nan,0,0", "finite, got nan"),
+    ],
+)
+def test_gains_that_are_none_write_no_run(run, softmax, tmp_path, gains, words):
+    """They were written into a recipe that nothing could load."""
+    code, _, error = run("convert", softmax, "--gains", gains, "--out", tmp_path / "x")
+    assert code == 2 and words in error and error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "file").write_text("")
+    code, _, error = run("convert", softmax, "--gains", "0.1,0,0", "--out", tmp_path / "file")
+    assert code == 2 and "is a file; --out names a folder" in error

@@ -107,6 +107,13 @@ def test_parquet_rows_names_and_pictures(tmp_path):
     assert source.name(3) == "train.parquet row 3"
 
 
+def test_labels_without_names_that_are_no_classes(tmp_path):
+    """As many names as the largest label were made: for hours, or until memory ended."""
+    write_parquet(tmp_path / "train.parquet", [0, 10**12])
+    with pytest.raises(InputError, match=r"labels in .* run to 1000000000000"):
+        open_images(tmp_path, "train")
+
+
 def test_parquet_shards_are_one_set(tmp_path):
     write_parquet(tmp_path / "data" / "train-00001-of-00002.parquet", [2, 2])
     write_parquet(tmp_path / "data" / "train-00000-of-00002.parquet", [0, 1, 0])

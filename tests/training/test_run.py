@@ -21,6 +21,7 @@ from pidformer.errors import InputError
 from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
+from tests.data.sets import write_folders
 from tests.training.tiny import OPTIONS, tiny_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -424,6 +425,13 @@ def test_settings_that_do_not_fit_get_one_clear_line(tmp_path, override, words):
     with pytest.raises(InputError) as caught:
         train(tiny_recipe(override), tmp_path / "run", device="cpu", is_shown=False)
     assert words in str(caught.value)
+
+
+def test_one_class_is_nothing_to_learn(tmp_path):
+    write_folders(tmp_path / "set", {"train": {"only": 8}, "val": {"only": 8}})
+    recipe = tiny_recipe("data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "data.batch_size=8")
+    with pytest.raises(InputError, match="has one class only, only; a classifier needs two"):
+        train(recipe, tmp_path / "run", data=tmp_path / "set", device="cpu", is_shown=False)
 
 
 def test_bf16_learned_gains_and_checkpointing_train(tmp_path):

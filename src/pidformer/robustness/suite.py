@@ -87,6 +87,9 @@ def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
     return Suite("curve", "accuracy over the budget", tuple(rows))
 
 
+MOST_BUDGETS = 1000
+
+
 def read_budgets(text: str) -> list[float]:
     """Budgets in 1/255: "0:8:1" is 0, 1, ... 8; "1,2,4" a list.
 
@@ -96,16 +99,18 @@ def read_budgets(text: str) -> list[float]:
     try:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
-            count = int((last - first) / step + 1e-9) + 1
+            count = min(int((last - first) / step + 1e-9), MOST_BUDGETS) + 1
             levels = [first + step * place for place in range(count)]
         else:
             levels = [float(part) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         levels = []
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise InputError(
             f"budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got {text!r}"
         )
+    if len(levels) > MOST_BUDGETS:
+        raise InputError(f"at most {MOST_BUDGETS} budgets can be shown, got {text!r}")
     return [level / 255 for level in levels]
 
 

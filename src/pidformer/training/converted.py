@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.checkpoint import (
+    build_run,
+    put_weights,
     read_model_info,
     read_recipe,
     run_weights,
@@ -21,6 +23,7 @@ from pidformer.convert import convert
 from pidformer.convert.build import PREFIX
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
+from pidformer.files import out_folder
 from pidformer.subjects import open_subject
 from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 
@@ -43,6 +46,8 @@ def convert_run(
     - a folder of Hugging Face's `save_pretrained`: the same, for `pf.from_pretrained`
     """
     out = Path(out)
+    if out.is_file():
+        raise InputError(f"{out} is a file; --out names a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} is not empty; choose another --out")
     path = Path(source)
@@ -98,6 +103,7 @@ def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) 
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
     checked = recipe_from(recipe).to_dict()
+    put_weights(build_run(checked, info), weights, run)  # what cannot be loaded is not written
     return _write(out, checked, info, weights, gains)
 
 
@@ -105,7 +111,7 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
     from pidformer.convert.language import load_plain  # needs the extra `lm`
 
     model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder(out)
     model.save_pretrained(out)
     for pattern in TOKENIZER_FILES:
         for file in path.glob(pattern):
@@ -114,7 +120,7 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
 
 
 def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[str, Any]:
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder(out)
     write_model_info(out, json.loads(json.dumps(info)))
     write_recipe(out, recipe)
     save_weights(out / "model.safetensors", weights)
