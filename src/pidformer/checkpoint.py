@@ -33,6 +33,9 @@ from pidformer.models import PixelModel
 from pidformer.models.build import build_segmenter
 
 CHECKSUMS = "checksums.json"
+IMAGE_INFO = ("num_classes", "channels", "image_size"), ("mean", "std", "classes")
+TEXT_INFO = ("vocab_size", "length", "eos_token_id"), ("tokenizer",)
+"""What model.json must say: in its section build, and beside it."""
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it in case the newest is damaged."""
 
@@ -224,6 +227,11 @@ def read_model_info(run: Path) -> dict[str, Any]:
         raise _damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise _damaged(path, "it must have a section build")
+    is_text = "vocab_size" in info["build"]
+    build, rest = TEXT_INFO if is_text else IMAGE_INFO
+    missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
+    if missing:
+        raise _damaged(path, f"it does not say {', '.join(missing)}")
     return info
 
 

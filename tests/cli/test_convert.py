@@ -103,3 +103,15 @@ def test_gains_that_are_none_write_no_run(run, softmax, tmp_path, gains, words):
     (tmp_path / "file").write_text("")
     code, _, error = run("convert", softmax, "--gains", "0.1,0,0", "--out", tmp_path / "file")
     assert code == 2 and "is a file; --out names a folder" in error
+
+
+@pytest.mark.parametrize("text", ["{}", "{bad", '{"model_type": "none-such"}'])
+def test_a_config_that_names_no_model(run, tmp_path, text):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(text)
+    for arguments in (
+        ["convert", tmp_path, "--gains", "0.1,0,0", "--out", tmp_path / "x"],
+        ["export", tmp_path, "--out", tmp_path / "x.onnx"],
+    ):
+        code, _, error = run(*arguments)
+        assert code == 2 and error.startswith("pidformer: ") and error.count("\n") == 1

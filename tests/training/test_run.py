@@ -395,11 +395,31 @@ def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Classification, "loss", sometimes_nan)
     run = tmp_path / "run"
-    scores = train(tiny_recipe("train.on_nan=skip"), run, device="cpu", is_shown=False)
+    recipe = tiny_recipe("train.on_nan=skip")
+    scores = train(recipe, run, device="cpu", is_shown=False)
     assert np.isfinite(scores["loss"])
     logged = [r.metrics for r in results.read(run) if r.kind == "train"]
     assert logged[-1]["skipped_steps"] == 2 and all(np.isfinite(m["loss"]) for m in logged)
     assert all(w.isfinite().all() for w in load_weights(run / "model.safetensors").values())
+    calls.clear()
+    with monkeypatch.context() as patch:  # a resumed run has not forgotten what it skipped
+        stop_after(patch, 24)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    again = [r.metrics for r in results.read(tmp_path / "cut") if r.kind == "train"]
+    assert [m["skipped_steps"] for m in again] == [m["skipped_steps"] for m in logged]
+
+
+def test_sgd_without_momentum_trains_and_resumes(tmp_path, monkeypatch):
+    recipe = tiny_recipe("optim.name=sgd", "optim.momentum=0", "schedule.epochs=1")
+    train(recipe, tmp_path / "whole", device="cpu", is_shown=False)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(

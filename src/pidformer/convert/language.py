@@ -147,7 +147,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
 
     `options` are those of `from_pretrained` of the model's class; the class is the one it had.
     """
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = _config(folder)
     saved = getattr(config, "pidformer", None)
     if saved is None:
         raise InputError(
@@ -168,11 +168,19 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
 
 def load_plain(folder: str | Path, **options: Any) -> Any:
     """The model of a folder, of the class that its config.json names, without a controller."""
-    names = transformers.AutoConfig.from_pretrained(folder).architectures or ["no class"]
+    names = _config(folder).architectures or ["no class"]
     kind = getattr(transformers, names[0], None)
     if kind is None:
         raise InputError(f"{folder} names {names[0]}, which transformers does not have")
     return kind.from_pretrained(folder, **options)
+
+
+def _config(folder: str | Path) -> Any:
+    try:
+        return transformers.AutoConfig.from_pretrained(folder)
+    except ValueError as error:  # no type of model in it, or one that is not known
+        reason = str(error).splitlines()[0]
+        raise InputError(f"config.json of {folder} names no model ({reason})") from None
 
 
 def is_converted(model: Any) -> bool:

@@ -267,6 +267,7 @@ class Trainer:
                 "step": self.step,
                 "scaler": self.engine.scaler_state(),
                 "log": log,
+                "skipped": self.watch.skipped,
                 "resident": getattr(self.data, "is_resident", None),
             }
             save_checkpoint(self.run, self.step, tensors, state)
@@ -296,6 +297,7 @@ class Trainer:
                 ) from None
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
+            self.watch.skipped = found.state.get("skipped", 0)
             if hasattr(self.data, "load_as"):
                 self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
@@ -379,7 +381,9 @@ def build_optimizer(
     exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
     groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
     if recipe.name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=True)
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0
+        )
     return torch.optim.AdamW(
         groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
     )

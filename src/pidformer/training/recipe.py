@@ -92,6 +92,10 @@ class TextRecipe:
     cache: str | None = None
     """Folder for token files; $PIDFORMER_CACHE or the user's cache folder by default."""
 
+    def __post_init__(self) -> None:
+        _check("text", self, ("length", "min_count"), low=1)
+        _check("text", self, ("max_words",), low=3)  # two of them are <eos> and <unk>
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
