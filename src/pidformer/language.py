@@ -7,6 +7,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from pidformer.checkpoint import (
@@ -66,8 +67,22 @@ def load_language(
 
 
 def _exported(folder: Path, gains: Any) -> LanguageModel:
+    try:
+        kind = json.loads((folder / "config.json").read_bytes())["model_type"]
+    except (ValueError, KeyError, TypeError):
+        kind = "no type"
+    if kind != PIDformerForCausalLM.config_class.model_type:  # it would start with fresh weights
+        raise InputError(
+            f"{folder} holds a model of {kind}, not a language model of ours; load a converted one "
+            "with pf.from_pretrained"
+        )
     options = {} if gains is None else {"gains": gains}
-    model = PIDformerForCausalLM.from_pretrained(folder, **options)
+    try:
+        model = PIDformerForCausalLM.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise InputError(
+            f"the weights in {folder} cannot be read ({error}); copy them again"
+        ) from None
     tokenizer: Tokenizer = load_tokenizer(str(folder))
     kept = folder / "vocabulary.json"
     if kept.exists():  # our words, which spell themselves without Hugging Face

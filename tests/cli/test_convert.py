@@ -115,3 +115,22 @@ def test_a_config_that_names_no_model(run, tmp_path, text):
     ):
         code, _, error = run(*arguments)
         assert code == 2 and error.startswith("pidformer: ") and error.count("\n") == 1
+
+
+def test_a_converted_folder_that_is_damaged_or_not_ours_gets_one_line(run, tmp_path):
+    from tests.convert.hugging_face import build
+
+    folder = tmp_path / "pid"
+    pf.convert(build("gpt2"), "0.4,0.1,0").save_pretrained(folder)
+    code, _, error = run("generate", folder)  # it had written with fresh weights of our own model
+    assert code == 2 and "holds a model of gpt2, not a language model of ours" in error
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:500])
+    with pytest.raises(pf.InputError, match="cannot be read"):
+        pf.from_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(weights)
+    config = json.loads((folder / "config.json").read_text())
+    for section in (3, {"gains": []}):
+        (folder / "config.json").write_text(json.dumps(config | {"pidformer": section}))
+        with pytest.raises(pf.InputError, match=r"pidformer section .* is damaged"):
+            pf.from_pretrained(folder)

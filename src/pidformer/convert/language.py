@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -154,12 +155,18 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
             f"{folder} holds no converted model (its config.json has no pidformer section); load "
             "it with transformers, then pf.convert it"
         )
+    try:
+        plan = Plan(
+            gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
+            first_layer=saved["first_layer"],
+            learn_gains=saved["learn_gains"],
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"the pidformer section in config.json of {folder} is damaged ({error}); convert the "
+            "model again"
+        ) from None
     model = load_plain(folder, **options)
-    plan = Plan(
-        gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
-        first_layer=saved["first_layer"],
-        learn_gains=saved["learn_gains"],
-    )
     convert_transformers(model, lambda depth: plan)
     if plan.learn_gains:
         _load_gains(model, Path(folder))
@@ -172,7 +179,12 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
     kind = getattr(transformers, names[0], None)
     if kind is None:
         raise InputError(f"{folder} names {names[0]}, which transformers does not have")
-    return kind.from_pretrained(folder, **options)
+    try:
+        return kind.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise InputError(
+            f"the weights in {folder} cannot be read ({error}); copy them again"
+        ) from None
 
 
 def _config(folder: str | Path) -> Any:
