@@ -44,6 +44,14 @@ def test_digits_have_two_splits():
 # --- folders
 
 
+def test_a_link_to_a_folder_above_it_repeats_no_image(tmp_path):
+    root = write_folders(tmp_path, {"train": {"cat": 2, "dog": 1}, "val": {"cat": 1, "dog": 1}})
+    (root / "train" / "cat" / "again").symlink_to(root / "train" / "cat")
+    (root / "train" / "dog" / "more").symlink_to(root / "val" / "dog")
+    source = open_images(root, "train")
+    assert source.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_folder_labels_are_ranks_of_sorted_names(tmp_path):
     write_folders(tmp_path, {"train": {"n20": 1, "n03": 4}, "val": {"n03": 1, "n20": 2}})
     (tmp_path / "train" / "n03" / "notes.txt").write_text("not an image")

@@ -99,6 +99,9 @@ def test_a_wrong_file_gets_one_line(tmp_path):
     (tmp_path / "c.yaml").write_text("- clean")
     with pytest.raises(InputError, match="list of `rows`"):
         load_suite(tmp_path / "c.yaml")
+    (tmp_path / "d.yaml").write_text("rows: []")
+    with pytest.raises(InputError, match="list of `rows`"):
+        load_suite(tmp_path / "d.yaml")
 
 
 def test_budgets_of_a_curve():

@@ -59,7 +59,11 @@ def load_suite(where: str | Path) -> Suite:
         fields = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {error}") from None
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("rows"), list):
+    if (
+        not isinstance(fields, Mapping)
+        or not isinstance(fields.get("rows"), list)
+        or not fields["rows"]
+    ):
         raise InputError(f"{path} must hold a list of `rows`; see docs/robustness.md")
     if extra := set(fields) - {"description", "rows"}:
         raise unknown(f"key of suite {path}", extra.pop(), ("description", "rows"))
