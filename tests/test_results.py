@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from pidformer import results
+from pidformer.errors import InputError
 from pidformer.results import Record
 
 
@@ -55,3 +56,34 @@ def test_lines_are_json_also_where_a_number_is_missing(tmp_path, value):
     results.append(tmp_path, Record(kind="x", metrics={"loss": value}))
     (line,) = (tmp_path / "results.jsonl").read_text().splitlines()
     assert json.loads(line, parse_constant=lambda name: 1 / 0)["metrics"] == {"loss": None}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"[1]", b"3", b'{"kind": "a", "metrics": null}', b"\xff\xfe", b'{"kind": "a", "metrics": {}, '
+     b'"settings": null}'],
+)  # fmt: skip
+def test_lines_that_are_no_records_are_named_as_damage(tmp_path, line):
+    (tmp_path / "results.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(InputError, match=r"results\.jsonl is damaged"):
+        results.read(tmp_path)
+
+
+def test_keeping_some_records_loses_none_that_others_add_meanwhile(tmp_path, monkeypatch):
+    for step in (1, 2, 3):
+        results.append(tmp_path, Record(kind="train", metrics={}, step=step))
+    late = Record(kind="late", metrics={})
+    other = threading.Thread(target=results.append, args=(tmp_path, late))
+
+    def wanted(record):
+        if not other.ident:
+            other.start()
+            other.join(0.2)
+        return record.step != 3
+
+    results.keep(tmp_path, wanted)
+    other.join()
+    assert kinds(tmp_path) == ["train", "train", "late"]
+    before = (tmp_path / "results.jsonl").stat().st_ino
+    results.keep(tmp_path, lambda record: True)
+    assert (tmp_path / "results.jsonl").stat().st_ino == before

@@ -33,6 +33,9 @@ from pidformer.models import PixelModel
 from pidformer.models.build import build_segmenter
 
 CHECKSUMS = "checksums.json"
+IMAGE_INFO = ("num_classes", "channels", "image_size"), ("mean", "std", "classes")
+TEXT_INFO = ("vocab_size", "length", "eos_token_id"), ("tokenizer",)
+"""What model.json must say: in its section build, and beside it."""
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it in case the newest is damaged."""
 
@@ -63,7 +66,24 @@ def load_weights(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except SafetensorError as error:
-        raise InputError(f"{path} is not a readable safetensors file ({error})") from None
+        raise InputError(
+            f"{path} is not a readable safetensors file ({error}); copy it again, or delete it and "
+            "train again: what a run's last checkpoint holds is written anew"
+        ) from None
+
+
+def put_weights(model: Any, weights: Tensors, run: Path) -> None:
+    """Give a model the weights of its run; refuse those of another model in one line."""
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in (*own, *given):
+        if own.get(name) != given.get(name):
+            raise InputError(
+                f"the weights in {run} do not fit its recipe.yaml and model.json ({name} is "
+                f"{given.get(name, 'missing')} instead of {own.get(name, 'missing')}); they do not "
+                "belong together"
+            )
+    model.load_state_dict(dict(weights), strict=True)
 
 
 def save_checkpoint(
@@ -95,7 +115,8 @@ def save_checkpoint(
             f"cannot write a checkpoint to {folder} ({error}); {last}; "
             "make room and run the same command to continue"
         ) from None
-    for old in _steps(run)[:-KEEP]:
+    kept = [kept for kept in _steps(run) if kept <= step]  # a later one is damaged: we began before
+    for old in set(_steps(run)) - set(kept[-KEEP:]):
         shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
     return target
 
@@ -108,9 +129,8 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         if damage is None:
             tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
             return Checkpoint(step, tensors, json.loads((folder / "state.json").read_text()))
-        warnings.warn(
-            f"checkpoint {folder} is damaged ({damage}); using the one before it", stacklevel=2
-        )
+        before = "using the one before it" if step != _steps(run)[0] else "there is none before it"
+        warnings.warn(f"checkpoint {folder} is damaged ({damage}); {before}", stacklevel=2)
     return None
 
 
@@ -144,7 +164,7 @@ def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> Any:
                 f"run {run} was trained with gains {trained.gains}, loaded with {model.gains}",
                 stacklevel=2,
             )
-    model.load_state_dict(run_weights(run, ema=ema), strict=True)
+    put_weights(model, run_weights(run, ema=ema), run)
     return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
 
 
@@ -195,7 +215,33 @@ def initial_weights(where: str | Path) -> dict[str, Tensor]:
 
 def read_model_info(run: Path) -> dict[str, Any]:
     """What `write_model_info` wrote."""
-    return json.loads((run / "model.json").read_text())
+    path = run / "model.json"
+    if not path.exists():
+        raise InputError(
+            f"{run} has no model.json, which says what its model is built for; copy the whole run "
+            "folder, or run its training command again"
+        )
+    try:
+        info = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise _damaged(path, error) from None
+    if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
+        raise _damaged(path, "it must have a section build")
+    is_text = "vocab_size" in info["build"]
+    build, rest = TEXT_INFO if is_text else IMAGE_INFO
+    missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
+    if missing:
+        raise _damaged(path, f"it does not say {', '.join(missing)}")
+    return info
+
+
+def build_run(recipe: Mapping[str, Any], info: Mapping[str, Any]) -> Any:
+    """The network of a run folder of any task, with fresh weights."""
+    if recipe.get("task") == "language":
+        from pidformer.models.language.build import build_language_model  # needs the extra `lm`
+
+        return build_language_model(recipe["model"], **info["build"])
+    return _build(recipe, info["build"])
 
 
 def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
@@ -212,7 +258,19 @@ def read_recipe(run: Path) -> dict[str, Any]:
         raise InputError(
             f"{run} is not a run folder (no recipe.yaml); train one with pidformer train"
         )
-    return yaml.safe_load(path.read_text())
+    try:
+        fields = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise _damaged(path, error) from None
+    if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
+        raise _damaged(path, "it must be a mapping of sections")
+    return fields
+
+
+def _damaged(path: Path, why: object) -> InputError:
+    return InputError(
+        f"{path} is damaged ({why}); copy it again, or train into another folder with --out"
+    )
 
 
 def write_recipe(run: Path, fields: Mapping[str, Any]) -> None:
@@ -227,13 +285,16 @@ def write_model_info(run: Path, info: Mapping[str, Any]) -> None:
 
 
 def _steps(run: Path) -> list[int]:
-    return sorted(int(p.name.removeprefix("step-")) for p in (run / "checkpoints").glob("step-*"))
+    names = (path.name.removeprefix("step-") for path in (run / "checkpoints").glob("step-*"))
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        sums = json.loads((folder / CHECKSUMS).read_text())
+        sums = json.loads((folder / CHECKSUMS).read_bytes())
+        if not isinstance(sums, dict) or "state.json" not in sums:
+            return f"{CHECKSUMS} does not name its files"
         for name, expected in sums.items():
             if _checksum(folder / name) != expected:
                 return f"{name} does not match its checksum"

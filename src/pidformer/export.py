@@ -209,7 +209,10 @@ def _open_hugging_face(folder: Path, gains: Any, ema: bool, cache: bool) -> Expo
 
     if gains is not None or ema:
         raise InputError(f"other gains and averaged weights are for run folders, not for {folder}")
-    config = json.loads((folder / "config.json").read_text())
+    try:
+        config = json.loads((folder / "config.json").read_bytes())
+    except ValueError as error:
+        raise InputError(f"{folder / 'config.json'} is not JSON ({error})") from None
     if not any("CausalLM" in name or "LMHead" in name for name in config.get("architectures", [])):
         raise InputError(
             f"{folder} holds {config.get('architectures')}; of Hugging Face, causal language "

@@ -7,9 +7,16 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from safetensors import SafetensorError
 from torch import Tensor
 
-from pidformer.checkpoint import load_checkpoint, load_weights, read_recipe
+from pidformer.checkpoint import (
+    load_checkpoint,
+    load_weights,
+    put_weights,
+    read_model_info,
+    read_recipe,
+)
 from pidformer.data.text import Tokenizer, tokenizer_from
 from pidformer.data.text.tokenizers import load_tokenizer
 from pidformer.errors import InputError, unknown
@@ -42,7 +49,7 @@ def load_language(
     recipe = read_recipe(folder)
     if recipe.get("task") != "language":
         raise InputError(f"run {folder} is no language model; its task is {recipe.get('task')}")
-    info = json.loads((folder / "model.json").read_text())
+    info = read_model_info(folder)
     tokenizer = tokenizer_from(info["tokenizer"])
     model = build_language_model(recipe["model"], **info["build"])
     if gains is not None:
@@ -55,13 +62,27 @@ def load_language(
             )
     found = _weights(folder, weights)
     _check_vocabulary(folder, found["model.embed_tokens.weight"].shape[0], tokenizer)
-    model.load_state_dict(found, strict=True)
+    put_weights(model, found, folder)
     return LanguageModel(model.eval(), tokenizer, info["build"]["length"])
 
 
 def _exported(folder: Path, gains: Any) -> LanguageModel:
+    try:
+        kind = json.loads((folder / "config.json").read_bytes())["model_type"]
+    except (ValueError, KeyError, TypeError):
+        kind = "no type"
+    if kind != PIDformerForCausalLM.config_class.model_type:  # it would start with fresh weights
+        raise InputError(
+            f"{folder} holds a model of {kind}, not a language model of ours; load a converted one "
+            "with pf.from_pretrained"
+        )
     options = {} if gains is None else {"gains": gains}
-    model = PIDformerForCausalLM.from_pretrained(folder, **options)
+    try:
+        model = PIDformerForCausalLM.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise InputError(
+            f"the weights in {folder} cannot be read ({error}); copy them again"
+        ) from None
     tokenizer: Tokenizer = load_tokenizer(str(folder))
     kept = folder / "vocabulary.json"
     if kept.exists():  # our words, which spell themselves without Hugging Face

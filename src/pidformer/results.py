@@ -8,8 +8,8 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -45,6 +45,9 @@ class Record:
     @classmethod
     def from_json(cls, line: str) -> Record:
         fields = json.loads(line)
+        for name in ("metrics", "settings", "details"):
+            if not isinstance(fields.get(name, {}), dict):
+                raise TypeError(f"{name} must be an object")
         metrics = fields["metrics"].items()
         fields["metrics"] = {k: math.nan if v is None else v for k, v in metrics}
         return cls(**fields)
@@ -54,14 +57,21 @@ def append(folder: str | Path, record: Record) -> None:
     """Add one line to the folder's results; of several processes, one after the other."""
     path = Path(folder) / FILE_NAME
     line = (record.to_json() + "\n").encode()
+    with _alone(path) as file:
+        _end_last_line(file)
+        file.write(line)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[BinaryIO]:
+    """The file, open to append, while no other process writes to it."""
     while True:
         with open(path, "ab+") as file:
             with suppress(OSError):  # a disk without locks
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 continue  # replaced while we waited
-            _end_last_line(file)
-            file.write(line)
+            yield file
             return
 
 
@@ -82,10 +92,10 @@ def read(folder: str | Path) -> list[Record]:
     path = Path(folder) / FILE_NAME
     if not path.exists():
         return []
-    lines = path.read_text().split("\n")[:-1]
     try:
+        lines = path.read_bytes().decode().split("\n")[:-1]
         return [Record.from_json(line) for line in lines if line]
-    except (json.JSONDecodeError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); move it away to start anew") from None
 
 
@@ -93,6 +103,18 @@ def rewrite(folder: str | Path, records: Iterable[Record]) -> None:
     """Replace the folder's records."""
     with atomic_path(Path(folder) / FILE_NAME) as temporary:
         temporary.write_text("".join(record.to_json() + "\n" for record in records))
+
+
+def keep(folder: str | Path, wanted: Callable[[Record], bool]) -> None:
+    """Drop the records that are not wanted; those that others add meanwhile come after them."""
+    path = Path(folder) / FILE_NAME
+    if not path.exists():
+        return
+    with _alone(path):
+        held = read(folder)
+        kept = [record for record in held if wanted(record)]
+        if len(kept) < len(held):
+            rewrite(folder, kept)
 
 
 def machine() -> dict[str, Any]:

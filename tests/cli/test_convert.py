@@ -90,9 +90,50 @@ def test_bad_input_gets_one_line(run, arguments, words, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("gains", "words"), [("deti", "did you mean 'deit'?"), ("0.1,0", "must be P,I,D or P,I,D,BETA")]
+    ("gains", "words"),
+    [
+        ("x", "unknown preset 'x'"),
+        ("deti", "did you mean 'deit'?"),
+        ("0.1,0.2", "P,I,D or P,I,D,BETA"),
+        ("nan,0,0", "finite, got nan"),
+    ],
 )
-def test_gains_that_are_none_leave_no_run_behind(run, softmax, gains, words, tmp_path):
+def test_gains_that_are_none_write_no_run(run, softmax, tmp_path, gains, words):
+    """They were written into a recipe that nothing could load."""
     code, _, error = run("convert", softmax, "--gains", gains, "--out", tmp_path / "x")
     assert code == 2 and words in error and error.count("\n") == 1
     assert not (tmp_path / "x").exists()
+    (tmp_path / "file").write_text("")
+    code, _, error = run("convert", softmax, "--gains", "0.1,0,0", "--out", tmp_path / "file")
+    assert code == 2 and "is a file; --out names a folder" in error
+
+
+@pytest.mark.parametrize("text", ["{}", "{bad", '{"model_type": "none-such"}'])
+def test_a_config_that_names_no_model(run, tmp_path, text):
+    pytest.importorskip("transformers")
+    (tmp_path / "config.json").write_text(text)
+    for arguments in (
+        ["convert", tmp_path, "--gains", "0.1,0,0", "--out", tmp_path / "x"],
+        ["export", tmp_path, "--out", tmp_path / "x.onnx"],
+    ):
+        code, _, error = run(*arguments)
+        assert code == 2 and error.startswith("pidformer: ") and error.count("\n") == 1
+
+
+def test_a_converted_folder_that_is_damaged_or_not_ours_gets_one_line(run, tmp_path):
+    from tests.convert.hugging_face import build
+
+    folder = tmp_path / "pid"
+    pf.convert(build("gpt2"), "0.4,0.1,0").save_pretrained(folder)
+    code, _, error = run("generate", folder)  # it had written with fresh weights of our own model
+    assert code == 2 and "holds a model of gpt2, not a language model of ours" in error
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[:500])
+    with pytest.raises(pf.InputError, match="cannot be read"):
+        pf.from_pretrained(folder)
+    (folder / "model.safetensors").write_bytes(weights)
+    config = json.loads((folder / "config.json").read_text())
+    for section in (3, {"gains": []}):
+        (folder / "config.json").write_text(json.dumps(config | {"pidformer": section}))
+        with pytest.raises(pf.InputError, match=r"pidformer section .* is damaged"):
+            pf.from_pretrained(folder)

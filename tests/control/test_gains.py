@@ -17,6 +17,7 @@ unit = st.floats(0, 10, allow_nan=False)
         ({"p": -0.1}, ["gain p", ">= 0", "-0.1"]),
         ({"i": math.nan}, ["gain i", "finite", "nan"]),
         ({"d": math.inf}, ["gain d", "finite", "inf"]),
+        ({"p": 1e308}, ["gain p", "at most 1e+06", "1e+308"]),
         ({"beta": 0.0}, ["beta", "(0, 1]", "0.0"]),
         ({"beta": 1.5}, ["beta", "(0, 1]", "1.5"]),
         ({"p": "much"}, ["gain p", "number", "much"]),

@@ -44,6 +44,14 @@ def test_digits_have_two_splits():
 # --- folders
 
 
+def test_a_link_to_a_folder_above_it_repeats_no_image(tmp_path):
+    root = write_folders(tmp_path, {"train": {"cat": 2, "dog": 1}, "val": {"cat": 1, "dog": 1}})
+    (root / "train" / "cat" / "again").symlink_to(root / "train" / "cat")
+    (root / "train" / "dog" / "more").symlink_to(root / "val" / "dog")
+    source = open_images(root, "train")
+    assert source.labels.tolist() == [0, 0, 1, 1]
+
+
 def test_folder_labels_are_ranks_of_sorted_names(tmp_path):
     write_folders(tmp_path, {"train": {"n20": 1, "n03": 4}, "val": {"n03": 1, "n20": 2}})
     (tmp_path / "train" / "n03" / "notes.txt").write_text("not an image")
@@ -105,6 +113,13 @@ def test_parquet_rows_names_and_pictures(tmp_path):
     assert source.classes == ("cat", "dog") and source.labels.tolist() == [1, 0, 1, 1, 0]
     assert [source.decode(i).getpixel((0, 0))[0] for i in range(5)] == [0, 20, 40, 60, 80]
     assert source.name(3) == "train.parquet row 3"
+
+
+def test_labels_without_names_that_are_no_classes(tmp_path):
+    """As many names as the largest label were made: for hours, or until memory ended."""
+    write_parquet(tmp_path / "train.parquet", [0, 10**12])
+    with pytest.raises(InputError, match=r"labels in .* run to 1000000000000"):
+        open_images(tmp_path, "train")
 
 
 def test_parquet_shards_are_one_set(tmp_path):

@@ -1,4 +1,5 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,6 +133,22 @@ def test_protocols_and_their_records(trained, texts):
     assert kept[0].details["block_nll"] == pytest.approx([found["sliding"]["loss"]])
 
 
+def test_a_loss_that_is_no_number_is_not_left_out():
+    """The text that a model fails on must not make its perplexity better."""
+
+    class Broken(torch.nn.Module):
+        def forward(self, input_ids, targets, reduction):
+            loss = torch.ones(targets.shape)
+            loss[input_ids[:, -targets.shape[1] :] == 3] = torch.nan
+            return SimpleNamespace(loss=loss)
+
+    tokens = torch.arange(9)
+    targets = torch.cat([tokens[1:-1], torch.tensor([-100])])
+    nll = window_nll(Broken(), tokens[:-1], targets, window=4, stride=2, batch_size=2)
+    assert nll.isinf().nonzero().flatten().tolist() == [3]
+    assert nll.isnan().nonzero().flatten().tolist() == [7]
+
+
 def test_intervals_hold_the_mean_and_narrow_with_text():
     from pidformer.data.text import Corpus
     from pidformer.training.evaluate_language import perplexities
@@ -179,12 +196,13 @@ def test_other_gains_and_limits(trained, texts):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"limit": 1}, "limit must be at least 2 tokens, got 1"),
+        ({"limit": -1}, "limit must be at least 2 tokens, got -1"),
         ({"protocol": "slidin"}, "did you mean 'sliding'"),
         ({"protocol": "sliding", "stride": 4}, "use strided"),
         ({"protocol": "strided", "stride": 99}, "stride must be 1 to the window of 16"),
         ({"protocol": "segments", "window": 0}, "window must be >= 1"),
         ({"split": "tset"}, "unknown split 'tset'"),
-        ({"limit": 1}, "2 are needed"),
         ({"precision": "fp8"}, "fp32, tf32 or bf16"),
         ({"weights": "ema"}, "no ema weights"),
         ({"device": "tpu"}, "device"),

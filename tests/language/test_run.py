@@ -212,6 +212,9 @@ def test_learned_gains_bf16_and_checkpointing_train(texts, tmp_path):
         ("text.tokenizer=no/such-thing", "unknown tokenizer 'no/such-thing'"),
         ("model.name=causal_ml", "did you mean 'causal_lm'"),
         ("model.options.hiden_size=3", "did you mean 'hidden_size'"),
+        ("model.options.hidden_dropout=2", r"hidden_dropout must be in \[0, 1\), got 2"),
+        ("model.options.initializer_range=-1", "std >= 0"),
+        ("text.min_count=100000", r"no word of .* occurs 100000 times; lower text.min_count"),
         ("model.options.num_attention_heads=3", "multiple of num_attention_heads"),
         ("text.spilt=spaces", "did you mean 'text.split'"),
         ("task=classification", "the section text needs task: language"),
@@ -265,10 +268,37 @@ def test_bad_input_gets_one_line_and_exit_code_2(run, whole, texts, tmp_path):
         (["generate", learned, "--prompt", "w1 " * 20], "20 tokens and 100 more do not fit"),
         (["generate", whole[0], "--max-tokens", "0"], "max_tokens must be >= 1"),
         (["generate", whole[0], "--device", "tpu"], "device"),
+        (["generate", whole[0], "--temperature", "nan"], "0.001 and more, got nan"),
+        (["generate", whole[0], "--temperature", "inf"], "0.001 and more, got inf"),
+        (["generate", whole[0], "--temperature", "1e-300"], "0.001 and more, got 1e-300"),
+        (["generate", whole[0], "--top-k", "-1"], "top_k must be >= 0, got -1"),
+        (["generate", whole[0], "--top-p", "nan"], "top_p must be in (0, 1], got nan"),
+        (["generate", whole[0], "--top-p", "0"], "top_p must be in (0, 1], got 0.0"),
+        (["generate", whole[0], "--seed", 2**70], "seed must be a whole number from 0 to"),
     ]:
         code, out, err = run(*arguments)
         assert code == 2 and out.strip() in ("", " ".join(map(str, arguments[3:4])).strip()), out
         assert err.startswith("pidformer: ") and err.count("\n") == 1 and words in err, err
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda info: info.pop("tokenizer"), "model.json is damaged .it does not say tokenizer"),
+        (lambda info: info["build"].pop("length"), "model.json is damaged .it does not say length"),
+        (lambda info: info.update(tokenizer=[]), "the file that holds it is damaged"),
+        (lambda info: info["tokenizer"].pop("words"), "the file that holds it is damaged"),
+        (lambda info: info["tokenizer"].update(kind="letters"), "unknown kind of tokenizer"),
+    ],
+)
+def test_a_damaged_vocabulary_is_named_in_one_line(whole, tmp_path, change, words):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    info = json.loads((run / "model.json").read_text())
+    change(info)
+    (run / "model.json").write_text(json.dumps(info))
+    with pytest.raises(InputError, match=words):
+        load_language(run)
 
 
 def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path):

@@ -1,5 +1,6 @@
 import pytest
 
+from pidformer.errors import InputError
 from pidformer.training.evaluate_language import evaluate_language
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
@@ -20,4 +21,7 @@ def test_perplexities_are_those_of_evaluate(texts, tmp_path):
                 run, data=texts, protocol="segments", gains=gains, device="cpu"
             )
         assert record.metrics["ppl"] == pytest.approx(wanted["ppl"], rel=1e-5)
+    for limit in (-5, 0, 1):
+        with pytest.raises(InputError, match="limit must be at least 2 tokens"):
+            tune(run, data=texts, metric="ppl", space=space, device="cpu", limit=limit)
     assert found.best.metrics["ppl"] == min(r.metrics["ppl"] for r in found.trials)

@@ -132,6 +132,7 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
     [
         ({"scale": "huge"}, "scale"),
         ({"seeds": 0}, "seeds"),
+        ({"seeds": 10**9, "dry_run": True}, "seeds must be at least 1, and at most 1000"),
         ({"only": ["table9"]}, "did you mean"),
         ({"device": "tpu"}, "device"),
         ({"scale": "small"}, "--data"),

@@ -99,16 +99,21 @@ def test_a_wrong_file_gets_one_line(tmp_path):
     (tmp_path / "c.yaml").write_text("- clean")
     with pytest.raises(InputError, match="list of `rows`"):
         load_suite(tmp_path / "c.yaml")
+    (tmp_path / "d.yaml").write_text("rows: []")
+    with pytest.raises(InputError, match="list of `rows`"):
+        load_suite(tmp_path / "d.yaml")
 
 
 def test_budgets_of_a_curve():
     assert read_budgets("0:8:2") == [0, 2 / 255, 4 / 255, 6 / 255, 8 / 255]
     assert read_budgets("0:1:0.25")[1] == 0.25 / 255
     assert read_budgets("1,4") == [1 / 255, 4 / 255]
-    for text in ("8", "0:8", "a,b", "0:8:0", "0:900:100", "8:0:1"):
+    for text in ("8", "0:8", "a,b", "0:8:0", "0:900:100", "8:0:1", "0:inf:1"):
         if text != "8":
             with pytest.raises(InputError, match="FIRST:LAST:STEP"):
                 read_budgets(text)
+    with pytest.raises(InputError, match="at most 1000 budgets"):
+        read_budgets("0:8:1e-9")
     suite = curve_suite(["fgsm", "pgd"], read_budgets("0,2"))
     assert [row.name for row in suite.rows] == [
         "clean", "fgsm@0.0", "fgsm@2/255", "pgd@0.0", "pgd@2/255",

@@ -21,6 +21,7 @@ from pidformer.errors import InputError
 from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
+from tests.data.sets import write_folders
 from tests.training.tiny import OPTIONS, tiny_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -394,11 +395,31 @@ def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Classification, "loss", sometimes_nan)
     run = tmp_path / "run"
-    scores = train(tiny_recipe("train.on_nan=skip"), run, device="cpu", is_shown=False)
+    recipe = tiny_recipe("train.on_nan=skip")
+    scores = train(recipe, run, device="cpu", is_shown=False)
     assert np.isfinite(scores["loss"])
     logged = [r.metrics for r in results.read(run) if r.kind == "train"]
     assert logged[-1]["skipped_steps"] == 2 and all(np.isfinite(m["loss"]) for m in logged)
     assert all(w.isfinite().all() for w in load_weights(run / "model.safetensors").values())
+    calls.clear()
+    with monkeypatch.context() as patch:  # a resumed run has not forgotten what it skipped
+        stop_after(patch, 24)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    again = [r.metrics for r in results.read(tmp_path / "cut") if r.kind == "train"]
+    assert [m["skipped_steps"] for m in again] == [m["skipped_steps"] for m in logged]
+
+
+def test_sgd_without_momentum_trains_and_resumes(tmp_path, monkeypatch):
+    recipe = tiny_recipe("optim.name=sgd", "optim.momentum=0", "schedule.epochs=1")
+    train(recipe, tmp_path / "whole", device="cpu", is_shown=False)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
+    assert same_weights(tmp_path / "whole", tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
@@ -409,6 +430,12 @@ def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
         ("data.mean=[0.1, 0.2, 0.3]", "1 value"),
         ("model.name=pid_deit_tny_patch16_224", "did you mean 'pid_deit_tiny_patch16_224'"),
         ("model.options.dept=3", "dept"),
+        ("model.options.depth=0", "model.options.depth must be a whole number >= 1, got 0"),
+        ("model.options.patch_size=0", "model.options.patch_size must be a whole number >= 1"),
+        ("model.options.embed_dim=-16", "model.options.embed_dim must be a whole number >= 1"),
+        ("model.options.drop_path_rate=2", "model.options.drop_path_rate must be in [0, 1), got 2"),
+        ("model.options.mlp_ratio=.nan", "model.options.mlp_ratio must be above 0, got nan"),
+        ("data.image_size=3", "images of 3 pixels hold no patch of (4, 4)"),
         ("model.gains=-1,0,0", "gain p"),
         ("train.precision=fp16", "CUDA"),
         ("data.name=imagenet", "--data"),
@@ -418,6 +445,13 @@ def test_settings_that_do_not_fit_get_one_clear_line(tmp_path, override, words):
     with pytest.raises(InputError) as caught:
         train(tiny_recipe(override), tmp_path / "run", device="cpu", is_shown=False)
     assert words in str(caught.value)
+
+
+def test_one_class_is_nothing_to_learn(tmp_path):
+    write_folders(tmp_path / "set", {"train": {"only": 8}, "val": {"only": 8}})
+    recipe = tiny_recipe("data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "data.batch_size=8")
+    with pytest.raises(InputError, match="has one class only, only; a classifier needs two"):
+        train(recipe, tmp_path / "run", data=tmp_path / "set", device="cpu", is_shown=False)
 
 
 def test_bf16_learned_gains_and_checkpointing_train(tmp_path):

@@ -1,5 +1,6 @@
 """What a run survives: weights that were not written, full disks, memory that changes."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -7,6 +8,7 @@ import sys
 import pytest
 import torch
 
+import pidformer as pf
 from pidformer import results
 from pidformer.checkpoint import load_checkpoint, save_checkpoint
 from pidformer.data import storage
@@ -70,6 +72,76 @@ def test_what_a_kill_leaves_of_a_checkpoint_is_removed(tmp_path):
     (half / "model.safetensors").write_bytes(b"half")
     save_checkpoint(tmp_path / "run", 1, {"model": {"a": torch.zeros(1)}}, {})
     assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_a_checkpoint_outlives_later_ones_that_are_damaged(tmp_path):
+    """Both kept ones are damaged, training starts anew, and is stopped before it gets as far."""
+    tensors = {"model": {"a": torch.zeros(1)}}
+    for step in (8, 12):
+        (save_checkpoint(tmp_path, step, tensors, {}) / "state.json").write_text("{")
+    with pytest.warns(UserWarning, match="damaged") as said:
+        assert load_checkpoint(tmp_path) is None
+    assert "using the one before it" in str(said[0].message)
+    assert "there is none before it" in str(said[1].message)
+    save_checkpoint(tmp_path, 3, tensors, {"step": 3})
+    assert load_checkpoint(tmp_path).step == 3
+    save_checkpoint(tmp_path, 5, tensors, {"step": 5})
+    assert sorted(p.name[-2:] for p in (tmp_path / "checkpoints").iterdir()) == ["03", "05"]
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"model.safetensors": "0"}', "\xff"])
+def test_checksums_that_name_nothing_are_damage(tmp_path, text):
+    save_checkpoint(tmp_path, 1, {"model": {"a": torch.zeros(1)}}, {"step": 1})
+    newest = save_checkpoint(tmp_path, 2, {"model": {"a": torch.zeros(1)}}, {"step": 2})
+    (newest / "checksums.json").write_bytes(text.encode("latin-1"))
+    (tmp_path / "checkpoints" / "step-copy").mkdir()  # a user's, not ours to count
+    with pytest.warns(UserWarning, match="damaged"):
+        assert load_checkpoint(tmp_path).step == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("recipe.yaml", b"model: {name: x", "recipe.yaml is damaged"),
+        ("recipe.yaml", b"", "recipe.yaml is damaged"),
+        ("recipe.yaml", b"- 1\n", "recipe.yaml is damaged"),
+        ("recipe.yaml", b"\xff\xfe\x00", "recipe.yaml is damaged"),
+        ("model.json", b'{"build": {', "model.json is damaged"),
+        ("model.json", b"[]", "model.json is damaged"),
+        ("model.json", None, "has no model.json"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named_in_one_line(whole, tmp_path, name, content, words):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    (run / name).unlink()
+    if content is not None:
+        (run / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    with pytest.raises(InputError, match=words):
+        pf.load(run)
+
+
+def test_weights_of_another_model_are_refused_in_one_line(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    info = json.loads((run / "model.json").read_text())
+    info["build"]["num_classes"] = 7
+    (run / "model.json").write_text(json.dumps(info))
+    with pytest.raises(InputError, match=r"head.weight is \(10, 16\) instead of \(7, 16\)"):
+        pf.load(run)
+
+
+def test_a_checkpoint_of_another_layout_is_refused_in_one_line(whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    found = load_checkpoint(run)
+    renamed = {f"old.{name}": value for name, value in found.tensors["model"].items()}
+    for change in ({"model": renamed}, {"ema": renamed}):
+        save_checkpoint(run, found.step, found.tensors | change, found.state)
+        with pytest.raises(InputError, match=r"checkpoint of step 33 .* does not fit its recipe"):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
 
 
 @pytest.mark.parametrize("steps", [3, 23])  # before the first checkpoint; beyond that at 20

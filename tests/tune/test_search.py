@@ -24,6 +24,25 @@ def test_unstable_gains_are_left_out():
         Space(p=(3.0,), i=(0.0,), d=(0.0,)).grid()
 
 
+def test_optuna_takes_any_seed():
+    pytest.importorskip("optuna")
+    space = Space(p=(0.0, 0.5))
+    seen = []
+    for _ in range(2):
+        tried = []
+        search_optuna(
+            space,
+            3,
+            lambda gains, tried=tried: tried.append(gains) or {"clean": gains.p},
+            names=["clean"],
+            directions=["maximize"],
+            known=[],
+            seed=2**70,
+        )
+        seen.append(tried)
+    assert seen[0] == seen[1] and len(seen[0]) == 3
+
+
 def test_levels():
     assert read_levels("0:0.8:0.2", "p") == (0.0, 0.2, 0.4, 0.6, 0.8)
     assert read_levels("0,0.1", "p") == (0.0, 0.1)

@@ -12,6 +12,7 @@ import typer
 
 from pidformer.cli.options import Data, Device, Json, Seed, tables
 from pidformer.errors import unknown
+from pidformer.files import out_folder
 
 
 def evaluate(
@@ -137,6 +138,8 @@ def evaluate(
             tables().print(scores_table(task, scores))
         return
     attacks = [] if curve is None else [name.strip().lower() for name in curve.split(",")]
+    if attacks:
+        out_folder(out)
     found = evaluate_models(
         models,
         curve_suite(attacks, read_budgets(eps)) if attacks else load_suite(suite),
@@ -158,7 +161,6 @@ def evaluate(
     lines = table1(groups)
     figure = out / "curve.png"
     if attacks:
-        out.mkdir(parents=True, exist_ok=True)
         curve_figure(groups, attacks, figure)
     if as_json:
         named = zip(models, found, strict=True)

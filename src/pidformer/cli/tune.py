@@ -56,10 +56,16 @@ def tune(
     """
     from pidformer.tune import Space, read_levels
     from pidformer.tune import tune as run_search
-    from pidformer.tune.figure import pareto_figure
+    from pidformer.tune.figure import check_figure, pareto_figure
 
     given = {"p": p, "i": i, "d": d, "beta": beta}
-    levels: Any = {name: read_levels(text, name) for name, text in given.items() if text}
+    levels: Any = {
+        name: read_levels(text, name) for name, text in given.items() if text is not None
+    }
+    figure = None
+    if metric in ("pgd", "noise"):
+        figure = plot or run / f"tune-{metric}.png"
+        check_figure(figure)
     kinds: Any = {"metric": metric, "search": search}
     found = run_search(
         run,
@@ -75,9 +81,7 @@ def tune(
         watch=lambda record, is_old: None if as_json else _say(record, is_old),
         **kinds,
     )
-    figure = None
-    if metric in ("pgd", "noise"):
-        figure = plot or run / f"tune-{metric}.png"
+    if figure is not None:
         pareto_figure(found, metric, figure)
     if as_json:
         typer.echo(json.dumps(found.to_dict() | {"figure": figure and str(figure)}))

@@ -37,6 +37,10 @@ class GainTensors(NamedTuple):
     beta: float
 
 
+MAX_GAIN = 1e6
+"""Far beyond any use; products of larger ones overflow, which eigenvalue solvers do not survive."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PIDGains:
     """Gains of the control p e + i sum(e) + d (e - e_previous) with e = beta v_0 - v.
@@ -60,6 +64,8 @@ class PIDGains:
                 raise InputError(f"gain {name} must be a number, got {value!r}") from None
             if not math.isfinite(number):
                 raise InputError(f"gain {name} must be finite, got {number}")
+            if number > MAX_GAIN:
+                raise InputError(f"gain {name} must be at most {MAX_GAIN:g}, got {number:g}")
             object.__setattr__(self, name, number)
         for name in ("p", "i", "d"):
             if getattr(self, name) < 0:

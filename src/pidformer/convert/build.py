@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from pidformer.convert.convert import convert
 from pidformer.errors import InputError
-from pidformer.models.build import build_classifier
+from pidformer.models.build import REFUSALS, build_classifier, check_options
 
 PREFIX = "timm:"
 HEADS = ("head.", "head_dist.")
@@ -56,9 +56,10 @@ def timm_model(name: str, **options: Any) -> Any:
         near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"timm has no model {name!r}{hint}")
+    check_options(options)
     try:
         return timm.create_model(name, pretrained=False, **options)
-    except (TypeError, AssertionError) as error:
+    except REFUSALS as error:
         raise InputError(f"timm model {name} with {options}: {error}") from None
 
 

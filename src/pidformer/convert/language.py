@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -147,19 +148,25 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
 
     `options` are those of `from_pretrained` of the model's class; the class is the one it had.
     """
-    config = transformers.AutoConfig.from_pretrained(folder)
+    config = _config(folder)
     saved = getattr(config, "pidformer", None)
     if saved is None:
         raise InputError(
             f"{folder} holds no converted model (its config.json has no pidformer section); load "
             "it with transformers, then pf.convert it"
         )
+    try:
+        plan = Plan(
+            gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
+            first_layer=saved["first_layer"],
+            learn_gains=saved["learn_gains"],
+        )
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"the pidformer section in config.json of {folder} is damaged ({error}); convert the "
+            "model again"
+        ) from None
     model = load_plain(folder, **options)
-    plan = Plan(
-        gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
-        first_layer=saved["first_layer"],
-        learn_gains=saved["learn_gains"],
-    )
     convert_transformers(model, lambda depth: plan)
     if plan.learn_gains:
         _load_gains(model, Path(folder))
@@ -168,11 +175,24 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
 
 def load_plain(folder: str | Path, **options: Any) -> Any:
     """The model of a folder, of the class that its config.json names, without a controller."""
-    names = transformers.AutoConfig.from_pretrained(folder).architectures or ["no class"]
+    names = _config(folder).architectures or ["no class"]
     kind = getattr(transformers, names[0], None)
     if kind is None:
         raise InputError(f"{folder} names {names[0]}, which transformers does not have")
-    return kind.from_pretrained(folder, **options)
+    try:
+        return kind.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise InputError(
+            f"the weights in {folder} cannot be read ({error}); copy them again"
+        ) from None
+
+
+def _config(folder: str | Path) -> Any:
+    try:
+        return transformers.AutoConfig.from_pretrained(folder)
+    except ValueError as error:  # no type of model in it, or one that is not known
+        reason = str(error).splitlines()[0]
+        raise InputError(f"config.json of {folder} names no model ({reason})") from None
 
 
 def is_converted(model: Any) -> bool:

@@ -104,7 +104,13 @@ def _check_same_classes(
 def _image_files(folder: Path) -> list[str]:
     """Paths below the class folder's parent, sorted; sub-folders count, hidden files do not."""
     found = []
-    for place, _, names in os.walk(folder, followlinks=True):
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        identity = (status := os.stat(place)).st_dev, status.st_ino
+        if identity in seen:  # a link to a folder above it would go round and round
+            folders.clear()
+            continue
+        seen.add(identity)
         inner = os.path.relpath(place, folder.parent)
         found += [
             os.path.join(inner, name)

@@ -21,6 +21,7 @@ from pidformer.data.splits import TRAIN, stored_names
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
+MAX_CLASSES = 1_000_000
 LABELLED = ("image", "label")
 _SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.parquet")
 
@@ -145,6 +146,11 @@ def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
                 if names := _class_names(files[0]):
                     return names
                 largest = max(largest, int(_read_labels(files).max()))
+    if largest >= MAX_CLASSES:
+        raise InputError(
+            f"labels in {folder} run to {largest}; without names of classes they must be below "
+            f"{MAX_CLASSES}: number the classes 0, 1, 2, ..."
+        )
     return tuple(str(number) for number in range(largest + 1))
 
 

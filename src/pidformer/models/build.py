@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -19,6 +20,9 @@ from pidformer.models.vit import PIDVisionTransformer
 DECODERS = ("mask", "linear")
 SAME = "same"
 """A decoder's gains that are the encoder's."""
+REFUSALS = (TypeError, AssertionError, ValueError, RuntimeError, ArithmeticError)
+"""How timm and torch refuse a keyword or a size."""
+_COUNTS = ("patch_size", "embed_dim", "depth", "num_heads")
 
 
 def build_classifier(
@@ -83,10 +87,38 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
         for key in ("gains", "learn_gains", "first_layer", "attention_residual")
         if key in config
     }
+    options = config.get("options", {})
+    check_options(options)
     try:
-        return timm.create_model(name, **size, **controller, **config.get("options", {}))
-    except (TypeError, AssertionError) as error:  # how timm refuses a keyword or a size
-        raise InputError(f"model {name} with options {config.get('options')}: {error}") from None
+        model = timm.create_model(name, **size, **controller, **options)
+    except InputError:
+        raise
+    except REFUSALS as error:
+        raise InputError(f"model {name} with options {options}: {error}") from None
+    if 0 in model.patch_embed.grid_size:
+        raise InputError(
+            f"images of {size['img_size']} pixels hold no patch of {model.patch_embed.patch_size}; "
+            "choose a larger data.image_size or a smaller model.options.patch_size"
+        )
+    return model
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Refuse sizes and rates that timm takes and that fail, or teach nothing, later."""
+    for key, value in options.items():
+        if key in _COUNTS:
+            parts = value if isinstance(value, (list, tuple)) else [value]
+            if not all(type(part) is int and part >= 1 for part in parts):
+                raise InputError(f"model.options.{key} must be a whole number >= 1, got {value!r}")
+        elif key.endswith("_rate") and not _is_number(value, below=1):
+            raise InputError(f"model.options.{key} must be in [0, 1), got {value!r}")
+        elif key == "mlp_ratio" and not (_is_number(value, below=math.inf) and value > 0):
+            raise InputError(f"model.options.mlp_ratio must be above 0, got {value!r}")
+
+
+def _is_number(value: Any, *, below: float) -> bool:
+    """Whether it is a number from 0 to `below`; NaN is not."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < below
 
 
 def _decoder_gains(given: Any, encoder: PIDVisionTransformer) -> PIDGains | None:

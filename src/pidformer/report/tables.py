@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pidformer.checkpoint import read_model_info
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
 from pidformer.report.collect import Run
 from pidformer.report.paper import TABLE1, TABLE2, TABLE3, Pair
@@ -195,7 +195,8 @@ def _knows_imagenet(run: Run) -> bool:
     path = run.folder / "model.json"
     if not path.exists():
         return False
-    return len(set(json.loads(path.read_text()).get("classes", ())) & set(imagenet_classes())) > 200
+    classes = read_model_info(run.folder).get("classes", ())
+    return len(set(classes) & set(imagenet_classes())) > 200
 
 
 def _source(group: Group, row: str, found: Robustness, sources: Sources) -> str | None:

@@ -16,6 +16,7 @@ from pidformer.training.recipe import shipped_recipes
 
 SCALES = ("demo", "small", "paper")
 STUDY = "study"
+MOST_SEEDS = 1000
 """The scale of docs/study.md, whose parts are groups of rows."""
 PARTS = ("table1", "table2", "table3", "figures")
 
@@ -160,8 +161,8 @@ def make_plan(
     if scale not in SCALES:
         raise unknown("scale", scale, (*SCALES, STUDY))
     seeds = 2 if seeds is None else seeds
-    if seeds < 1:
-        raise InputError(f"seeds must be at least 1, got {seeds}")
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InputError(f"seeds must be at least 1, and at most {MOST_SEEDS}, got {seeds}")
     for name in only:
         if name not in PARTS:
             raise unknown("part", name, PARTS)

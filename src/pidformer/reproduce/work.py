@@ -191,8 +191,7 @@ def _analyze(job: Job, setting: Setting) -> None:
     run = Path(about["run"])
     begun = _analysis_records(job)
     if begun:  # of a try that was killed between its records: it starts anew
-        kept = [r for r in results.read(run) if r.to_json() not in begun]
-        results.rewrite(run, kept)
+        results.keep(run, lambda r: r.to_json() not in begun)
     analyze(
         [run],
         data=about["data"],

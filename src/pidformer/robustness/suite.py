@@ -59,7 +59,11 @@ def load_suite(where: str | Path) -> Suite:
         fields = yaml.safe_load(path.read_text())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not YAML: {error}") from None
-    if not isinstance(fields, Mapping) or not isinstance(fields.get("rows"), list):
+    if (
+        not isinstance(fields, Mapping)
+        or not isinstance(fields.get("rows"), list)
+        or not fields["rows"]
+    ):
         raise InputError(f"{path} must hold a list of `rows`; see docs/robustness.md")
     if extra := set(fields) - {"description", "rows"}:
         raise unknown(f"key of suite {path}", extra.pop(), ("description", "rows"))
@@ -87,6 +91,9 @@ def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
     return Suite("curve", "accuracy over the budget", tuple(rows))
 
 
+MOST_BUDGETS = 1000
+
+
 def read_budgets(text: str) -> list[float]:
     """Budgets in 1/255: "0:8:1" is 0, 1, ... 8; "1,2,4" a list.
 
@@ -96,16 +103,18 @@ def read_budgets(text: str) -> list[float]:
     try:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
-            count = int((last - first) / step + 1e-9) + 1
+            count = min(int((last - first) / step + 1e-9), MOST_BUDGETS) + 1
             levels = [first + step * place for place in range(count)]
         else:
             levels = [float(part) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         levels = []
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise InputError(
             f"budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got {text!r}"
         )
+    if len(levels) > MOST_BUDGETS:
+        raise InputError(f"at most {MOST_BUDGETS} budgets can be shown, got {text!r}")
     return [level / 255 for level in levels]
 
 

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.checkpoint import (
+    build_run,
     initial_weights,
+    put_weights,
     read_model_info,
     read_recipe,
     run_weights,
@@ -22,7 +24,7 @@ from pidformer.convert import convert
 from pidformer.convert.build import PREFIX
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
-from pidformer.models.gains import as_gains
+from pidformer.files import out_folder
 from pidformer.subjects import open_subject
 from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 
@@ -45,6 +47,8 @@ def convert_run(
     - a folder of Hugging Face's `save_pretrained`: the same, for `pf.from_pretrained`
     """
     out = Path(out)
+    if out.is_file():
+        raise InputError(f"{out} is a file; --out names a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} is not empty; choose another --out")
     path = Path(source)
@@ -100,10 +104,9 @@ def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) 
         raise InputError(f"run {run} has learned its gains; it cannot be given others")
     if layers is not None:
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
-    for layer in gains if isinstance(gains, tuple | list) else (gains,):
-        as_gains(layer)  # refuses what are none
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
-    recipe_from(recipe)  # checked, and then written as it was: so the two are twins
+    # What cannot be loaded is not written. The recipe is written as it was: so the two are twins.
+    put_weights(build_run(recipe_from(recipe).to_dict(), info), weights, run)
     return _write(out, recipe, info, weights, gains)
 
 
@@ -111,7 +114,7 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
     from pidformer.convert.language import load_plain  # needs the extra `lm`
 
     model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder(out)
     model.save_pretrained(out)
     for pattern in TOKENIZER_FILES:
         for file in path.glob(pattern):
@@ -120,7 +123,7 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
 
 
 def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[str, Any]:
-    out.mkdir(parents=True, exist_ok=True)
+    out_folder(out)
     write_model_info(out, json.loads(json.dumps(info)))
     write_recipe(out, recipe)
     save_weights(out / "model.safetensors", weights)

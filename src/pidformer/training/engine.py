@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
+    set_model_state_dict,
     set_state_dict,
 )
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -129,6 +130,9 @@ class Engine:
         self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Put back what `capture` gave."""
+        if not tensors["optimizer"]:  # SGD without momentum keeps nothing
+            set_model_state_dict(model, dict(tensors["model"]), options=_EVERYWHERE)
+            return
         _, state = get_state_dict(model, _plain(optimizer), options=_EVERYWHERE)
         entries: dict[str, Any] = {}
         for key, value in tensors["optimizer"].items():

@@ -66,6 +66,7 @@ def evaluate_language(
     window = loaded.length if window is None else window
     step = _stride(protocol, window, stride)
     begun = time.perf_counter()
+    check_tokens(limit)
     tokens = corpus.tokens[:limit]
     if len(tokens) < 2:
         raise InputError(f"the {split} text at {data} has {len(tokens)} token(s); 2 are needed")
@@ -122,6 +123,12 @@ def evaluate_language_robustness(
         found[row] = evaluate_language(run, data=data, split=split, **settings)
         on_row(row, found[row])
     return found
+
+
+def check_tokens(limit: int | None) -> None:
+    """Refuse a number of tokens to score that leaves nothing to predict."""
+    if limit is not None and limit < 2:
+        raise InputError(f"limit must be at least 2 tokens, got {limit}")
 
 
 def perplexities(

@@ -45,6 +45,10 @@ class Language:
             max_words=text.max_words,
             cache=text.cache,
         )
+        if self.tokenizer.size <= 2 and text.tokenizer == "words":
+            raise InputError(
+                f"no word of {data} occurs {text.min_count} times; lower text.min_count"
+            )
         self.valid = open_corpus(data, "valid", self.tokenizer, cache=text.cache)
         if len(self.valid.tokens) < 2:
             raise InputError(f"the validation text at {data} has fewer than two tokens")

@@ -23,7 +23,7 @@ from timm.optim import param_groups_weight_decay
 from torch import Tensor
 
 from pidformer import results
-from pidformer.checkpoint import load_checkpoint, save_checkpoint, save_weights
+from pidformer.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_weights
 from pidformer.errors import InputError
 from pidformer.nn import has_control
 from pidformer.training.average import WeightAverage
@@ -267,6 +267,7 @@ class Trainer:
                 "step": self.step,
                 "scaler": self.engine.scaler_state(),
                 "log": log,
+                "skipped": self.watch.skipped,
                 "resident": getattr(self.data, "is_resident", None),
             }
             save_checkpoint(self.run, self.step, tensors, state)
@@ -284,16 +285,19 @@ class Trainer:
                 "another --out, or delete that folder to start anew"
             )
         if found is not None:
-            if self.average is not None:
-                # loaded through the model, so that sharded weights find their places
-                self.engine.restore(
-                    self.model, self.optimizer, found.tensors | {"model": found.tensors["ema"]}
-                )
-                self.average.reset()
-            self.engine.restore(self.model, self.optimizer, found.tensors)
-            self.engine.restore_scaler(found.state["scaler"])
+            try:
+                self._restore(found)
+            except torch.OutOfMemoryError:
+                raise
+            except (RuntimeError, KeyError) as error:
+                raise InputError(
+                    f"the checkpoint of step {found.step} in {self.run} does not fit its recipe "
+                    f"({error}); it was written by another version or for other data: choose "
+                    "another --out"
+                ) from None
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
+            self.watch.skipped = found.state.get("skipped", 0)
             if hasattr(self.data, "load_as"):
                 self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
@@ -303,9 +307,18 @@ class Trainer:
                         save_weights(self.run / f"{name}.safetensors", found.tensors[name])
             progress.resumed(self.step, self.data.steps_per_epoch)
         if self.engine.is_main:
-            kept = [r for r in results.read(self.run) if r.step is None or r.step <= self.step]
-            results.rewrite(self.run, kept if found is not None else [])
+            is_new, last = found is None, self.step
+            results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
         progress.begin(self.step, self.last_step)
+
+    def _restore(self, found: Checkpoint) -> None:
+        if self.average is not None:
+            # loaded through the model, so that sharded weights find their places
+            averaged = found.tensors | {"model": found.tensors["ema"]}
+            self.engine.restore(self.model, self.optimizer, averaged)
+            self.average.reset()
+        self.engine.restore(self.model, self.optimizer, found.tensors)
+        self.engine.restore_scaler(found.state.get("scaler"))
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -368,7 +381,9 @@ def build_optimizer(
     exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
     groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
     if recipe.name == "sgd":
-        return torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=True)
+        return torch.optim.SGD(
+            groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0
+        )
     return torch.optim.AdamW(
         groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
     )

@@ -18,7 +18,8 @@ def window_nll(
     rank: int = 0,
     world_size: int = 1,
 ) -> Tensor:
-    """-log p(target) of each of n targets, float64 (n,); NaN where the target is -100.
+    """-log p(target) of each of n targets, float64 (n,); NaN where the target is -100, and
+    infinite where the model gives no number.
 
     Windows of W inputs begin at 0, S, 2S, ...; the first scores all its targets, each further one
     its last S, so every target is scored once, with W - S to W - 1 tokens before its own input.
@@ -36,6 +37,7 @@ def window_nll(
         last = places[:, -scored:]
         wanted = targets[last]
         nll = model(input_ids=inputs[places], targets=wanted, reduction="none").loss.double()
+        nll = nll.masked_fill(nll.isnan(), torch.inf)  # no number is no excuse: it counts
         found[last.flatten()] = nll.masked_fill(wanted < 0, torch.nan).flatten()
 
     first = min(window, count)

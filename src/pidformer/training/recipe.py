@@ -25,6 +25,8 @@ from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
+MAX_SEED = 2**63 - 1
+"""The largest that torch's generators take on every device."""
 
 
 def _check(section: str, recipe: Any, names: Sequence[str], *, low: int) -> None:
@@ -32,7 +34,8 @@ def _check(section: str, recipe: Any, names: Sequence[str], *, low: int) -> None
     for name in names:
         value = getattr(recipe, name)
         if value is not None and not low <= value < math.inf:
-            raise InputError(f"{section}.{name} must be at least {low}, got {value!r}")
+            finite = "" if math.isfinite(value) else "finite and "
+            raise InputError(f"{section}.{name} must be {finite}at least {low}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,10 @@ class DataRecipe:
     def __post_init__(self) -> None:
         if not all(0 < scale < math.inf for scale in self.std):
             raise InputError(f"data.std must be above 0, got {list(self.std)}")
+        if not all(math.isfinite(offset) for offset in self.mean):
+            raise InputError(f"data.mean must be finite, got {list(self.mean)}")
+        if not 0 < self.crop_ratio <= 1:
+            raise InputError(f"data.crop_ratio must be in (0, 1], got {self.crop_ratio!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +92,10 @@ class TextRecipe:
     cache: str | None = None
     """Folder for token files; $PIDFORMER_CACHE or the user's cache folder by default."""
 
+    def __post_init__(self) -> None:
+        _check("text", self, ("length", "min_count"), low=1)
+        _check("text", self, ("max_words",), low=3)  # two of them are <eos> and <unk>
+
 
 @dataclass(frozen=True, kw_only=True)
 class OptimRecipe:
@@ -99,8 +110,10 @@ class OptimRecipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        names = ("lr", "lr_batch", "eps", "momentum", "weight_decay", "clip")
-        _check("optim", self, names, low=0)
+        _check("optim", self, ("lr", "eps", "momentum", "weight_decay"), low=0)
+        _check("optim", self, ("lr_batch",), low=1)
+        if self.clip is not None and not 0 < self.clip < math.inf:
+            raise InputError(f"optim.clip must be above 0, or null for none, got {self.clip!r}")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"optim.betas must be in [0, 1), got {list(self.betas)}")
 
@@ -205,6 +218,8 @@ class Recipe:
     text: TextRecipe | None = None
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed <= MAX_SEED:
+            raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed}")
         if self.task == "segmentation":
             if self.segmentation is None:
                 object.__setattr__(self, "segmentation", SegmentationRecipe())
@@ -344,7 +359,8 @@ def _put(fields: dict[str, Any], keys: list[str], value: Any, override: str) -> 
 
 def _build(kind: Any, fields: Any, where: str) -> Any:
     if not isinstance(fields, Mapping):
-        raise InputError(f"{where or 'recipe'} must be a section of keys, got {fields!r}")
+        what = where.removesuffix(".") or "recipe"
+        raise InputError(f"{what} must be a section of keys, got {fields!r}")
     hints = typing.get_type_hints(kind)
     names = [f.name for f in dataclasses.fields(kind)]
     for key in fields:

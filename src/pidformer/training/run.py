@@ -8,7 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from pidformer.checkpoint import has_progress, read_recipe, write_model_info, write_recipe
+from pidformer.checkpoint import (
+    has_progress,
+    read_model_info,
+    read_recipe,
+    write_model_info,
+    write_recipe,
+)
 from pidformer.errors import InputError
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
@@ -82,7 +88,7 @@ def _check_data(out: Path, task: Task) -> None:
     """Refuse to go on with data that need another model: other classes, another vocabulary."""
     if not has_progress(out) or not (out / "model.json").exists():
         return
-    held = json.loads((out / "model.json").read_text())
+    held = read_model_info(out)
     given = json.loads(json.dumps(dict(task.model_info())))
     lines = difference(held["build"], given["build"])
     if not lines and held.get("tokenizer") != given.get("tokenizer"):

@@ -79,6 +79,11 @@ class Classification:
                 f"val of {self.location} has images of no class (label -1); training needs a class "
                 "for each"
             )
+        if len(self.val_source.classes) < 2:
+            raise InputError(
+                f"{self.location} has one class only, {some(self.val_source.classes)}; a "
+                "classifier needs two or more"
+            )
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(

@@ -200,13 +200,17 @@ def _language(
     run: Path, data: Any, split: str, limit: int | None, place: torch.device
 ) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
     from pidformer.language import load_language  # needs the extra `lm`
+    from pidformer.training.evaluate_language import check_tokens
     from pidformer.training.perplexity import window_nll
 
+    check_tokens(limit)
     if data is None:
         raise InputError(f"{run} needs text: say where with --data DIR")
     loaded = load_language(run)
     corpus = open_corpus(data, split, loaded.tokenizer)
     loaded.model.to(place)
+    if len(corpus.tokens) < 2:
+        raise InputError(f"the {split} text at {data} has fewer than two tokens")
     tokens = torch.from_numpy(corpus.tokens[:limit].astype("int64")).to(place)
     window = loaded.length
 

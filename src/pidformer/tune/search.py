@@ -13,6 +13,8 @@ from pidformer.control.stability import check_range, is_stable
 from pidformer.errors import InputError
 
 Scores = dict[str, float]
+MOST = 100_000
+"""Points of a grid; more would be a slip of the pen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,9 @@ class Space:
 
     def __post_init__(self) -> None:
         check_range(self.kappa_min)
+        count = len(self.p) * len(self.i) * len(self.d) * len(self.beta)
+        if count > MOST:
+            raise InputError(f"at most {MOST} gains can be tried, the levels make {count} or more")
         for level in itertools.product(self.p, self.i, self.d, self.beta):
             PIDGains(**dict(zip("pid", level[:3], strict=True)), beta=level[3])
 
@@ -60,11 +65,11 @@ def read_levels(text: str, name: str) -> tuple[float, ...]:
     try:
         if ":" in text:
             first, last, step = (float(part) for part in text.split(":"))
-            count = int((last - first) / step + 1e-9) + 1
+            count = min(int((last - first) / step + 1e-9), MOST) + 1
             found = [round(first + step * place, 12) for place in range(count)]
         else:
             found = [float(part) for part in text.split(",")]
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ArithmeticError):
         found = []
     if not found:
         raise InputError(f"--{name} must be FIRST:LAST:STEP or a list, as 0:0.8:0.2, got {text!r}")
@@ -123,7 +128,8 @@ def search_optuna(
     while done < trials:
         # From what is known and its own number alone, so that a search that was stopped goes on
         # as if it had not been.
-        study.sampler = optuna.samplers.TPESampler(seed=seed + 1000 * done, n_startup_trials=8)
+        number = (seed + 1000 * done) % 2**32
+        study.sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=8)
         gains = _proposal(study, spread, space, optuna.trial.TrialState.FAIL)
         note(gains, score(gains))
         done += 1

@@ -209,6 +209,9 @@ def test_damaged_and_foreign_files_get_one_clear_line(tmp_path):
     path.write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         read_run(path)
+    path.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(InputError, match="is damaged"):
+        read_run(path)
     path.write_text(Record(kind="robustness", metrics={}).to_json() + "\n")
     with pytest.raises(InputError, match="does not begin with a record of its run"):
         read_run(path)

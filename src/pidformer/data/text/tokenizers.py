@@ -93,8 +93,21 @@ class SubwordTokenizer:
         return self.encode(text)
 
 
+_DESCRIBED: dict[Any, set[str]] = {
+    WordVocabulary.kind: {"words", "split"},
+    SubwordTokenizer.kind: {"definition"},
+}
+
+
 def tokenizer_from(fields: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that `to_dict` described."""
+    if not isinstance(fields, Mapping) or not _DESCRIBED.get(fields.get("kind"), set()) <= {
+        *fields
+    }:
+        raise InputError(
+            "a tokenizer is described by its kind and its words (with their split) or its "
+            "definition; the file that holds it is damaged"
+        )
     if fields.get("kind") == WordVocabulary.kind:
         return WordVocabulary(fields["words"], fields["split"])
     if fields.get("kind") == SubwordTokenizer.kind:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pidformer.errors import InputError, unknown
+from pidformer.models.build import REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 
 ARCHITECTURES = {"causal_lm": PIDformerConfig, "causal_lm_paper": PIDformerConfig.paper}
@@ -41,4 +42,15 @@ def language_config(
 
 def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
     """The model itself, with fresh weights."""
-    return PIDformerForCausalLM(language_config(config, **build))
+    for key, value in config.get("options", {}).items():
+        if "dropout" in key and not (isinstance(value, (int, float)) and 0 <= value < 1):
+            raise InputError(f"model.options.{key} must be in [0, 1), got {value!r}")
+    checked = language_config(config, **build)
+    try:
+        return PIDformerForCausalLM(checked)
+    except InputError:
+        raise
+    except REFUSALS as error:
+        raise InputError(
+            f"model {config['name']} with options {config.get('options')}: {error}"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,8 +62,16 @@ def generate_tokens(
     """The same in tokens: those that follow `tokens`, of which there must be one at least."""
     if max_tokens < 1:
         raise InputError(f"max_tokens must be >= 1, got {max_tokens}")
-    if temperature < 0:
-        raise InputError(f"temperature must be >= 0, got {temperature}; 0 is greedy")
+    if temperature != 0 and not 1e-3 <= temperature < math.inf:
+        raise InputError(
+            f"temperature must be 0 (the likeliest token) or 0.001 and more, got {temperature}"
+        )
+    if top_k is not None and top_k < 0:
+        raise InputError(f"top_k must be >= 0, got {top_k}; 0 draws from all tokens")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise InputError(f"top_p must be in (0, 1], got {top_p}")
+    if not 0 <= seed < 2**63:
+        raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {seed}")
     config = model.config
     room = config.max_position_embeddings
     if config.position_type == "learned" and len(tokens) + max_tokens > room + 1:

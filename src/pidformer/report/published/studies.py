@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -195,7 +194,7 @@ def read_run(path: Path) -> PublishedRun:
     """One file, its shared settings filled in again."""
     try:
         records = [Record.from_json(line) for line in path.read_text().splitlines() if line]
-    except (json.JSONDecodeError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is damaged ({error}); publish the run again") from None
     if not records or records[0].kind != "run":
         raise InputError(
