@@ -88,7 +88,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             )
             button = gr.Button("Attack", variant="primary", elem_id="attack-go")
         with gr.Column(scale=3, min_width=320):
-            shown = gr.HTML(_invitation(first), elem_id="attack-shown", min_height=140)
+            shown = gr.HTML(_invitation(first), elem_id="attack-shown")
             layers = gr.Plot(show_label=False, visible=False, elem_id="attack-layers")
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("attack")
