@@ -63,12 +63,12 @@ def bench(
         if status is not None:
             status.stop()
         if not as_json:
-            console.print(f"\n{_title(rows)}", style="bold", highlight=False, soft_wrap=True)
+            console.print(f"\n{_title(rows)}", style="bold", highlight=False)
             console.print(_table(rows))
 
     def begin(found: Mapping[str, Any]) -> None:
         if not as_json:
-            console.print(_head(found), highlight=False, soft_wrap=True)
+            console.print(_head(found), highlight=False)
 
     try:
         done = run_bench(
@@ -100,7 +100,8 @@ def _head(found: Mapping[str, Any]) -> str:
     where = found["device"]
     if where == "CPU":
         where = f"CPU, {found['threads']} of {found['cores']} threads"
-    return f"{where}; {found['dtype']}; {found['rounds']} rounds, seed {found['seed']}; {versions}"
+    rounds = f"{found['rounds']} round{'s' * (found['rounds'] != 1)}"
+    return f"{where}; {found['dtype']}; {rounds}, seed {found['seed']}; {versions}"
 
 
 def _title(rows: list[Row]) -> str:
