@@ -127,7 +127,7 @@ def _table(rows: list[Row]) -> Any:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for heading in ("median", "quartiles", "ratio", "quartiles"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=heading != "quartiles")
     for heading in ("peak memory", "ratio") if has_peak else ():
         table.add_column(heading, justify="right", no_wrap=True)
     if has_note:
@@ -168,7 +168,11 @@ def _ratio(value: float | None) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    return "-" if low == "-" else f"{low} to {high}"
+    """Without the unit where both have the same: the median beside them shows it."""
+    if low == "-":
+        return "-"
+    (first, _, unit), (last, _, other) = low.partition(" "), high.partition(" ")
+    return f"{first} to {last}" if unit == other else f"{low} to {high}"
 
 
 def _goal_table(goals: list[Goal]) -> Any:
