@@ -85,6 +85,16 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     assert watched.outside(lab.address) == []
 
 
+def test_where_no_gains_are_stable_the_verdict_says_so_and_design_changes_nothing(visit):
+    watched = visit("?view=controller&kappa_min=-1&p=0.7")
+    page = watched.page
+    assert "no gains are stable: raise it" in page.inner_text("#verdict")
+    page.click("#design-PI")
+    page.wait_for_timeout(500)
+    assert page.input_value("#knob-p input[type=number]") == "0.7"
+    assert errors(watched) == []
+
+
 def test_an_address_shows_the_same_to_somebody_else(visit):
     first = visit("?view=controller&i=2.2&causal=1&depth=30")
     second = visit(first.page.evaluate("location.search"))

@@ -21,6 +21,7 @@ SETTINGS = [
     Knobs(p=0, i=0.4, d=0.1, sharpness=0, seed=99),
     Knobs(p=0.3, i=0, d=0.2, kappa_min=0.5, tokens=24, causal=True),
     Knobs(p=0, i=0, d=0.6, kappa_min=-1),
+    Knobs(p=0.5, i=0.3, kappa_min=-1),
 ]
 
 
