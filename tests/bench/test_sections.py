@@ -292,3 +292,34 @@ def test_the_greedy_loop_decodes_as_generate_does(monkeypatch):
     loop.token.fill_(7)  # from an empty cache again
     loop.compiled()
     assert torch.equal(torch.cat(seen[6:], 1), expected)
+
+
+@pytest.mark.parametrize("peak", [None, 12_345_678])
+def test_no_number_of_a_table_is_cut_off_at_80_columns(capsys, peak):
+    from rich.console import Console
+
+    from pidformer.cli.bench import _range, _table
+
+    row = Row(
+        section="generate",
+        what="language model, decoding",
+        label="softmax twin",
+        sizes={"batch": 1},
+        dtype="float32",
+        mode="eager",
+        unit="tokens/s",
+        value=1234.5,
+        low=1200.0,
+        high=1300.0,
+        ratio=1.0,
+        ratio_low=0.9,
+        ratio_high=1.1,
+        peak_bytes=peak,
+        peak_ratio=None if peak is None else 1.0,
+    )
+    Console(width=80).print(_table([row]))
+    out = capsys.readouterr().out
+    body = out.split("┡")[1]
+    assert "…" not in body and "1,234 tokens/s" in body and "softmax twin" in body
+    assert _range("1.2 ms", "1.3 ms") == "1.2 to 1.3"
+    assert _range("990.0 us", "1.3 ms") == "990.0 us to 1.3 ms"

@@ -15,10 +15,12 @@ def show(*arguments, columns=80):
     return done.output
 
 
-@pytest.mark.parametrize("name", ["data check", *(command.__name__ for command in commands)])
+@pytest.mark.parametrize(
+    "name", ["", "data", "data check", *(command.__name__ for command in commands)]
+)
 def test_every_help_has_an_example_and_is_wrapped_by_the_terminal_alone(name):
     wide, narrow = show(*name.split(), columns=1000), show(*name.split())
-    assert f"pidformer {name}" in wide
+    assert f"Example: pidformer {name}" in wide
     assert max(map(len, narrow.splitlines())) <= 80
     prose = [line.rstrip() for line in narrow.split("╭")[0].splitlines()]
     whole = [line.rstrip() for line in wide.split("╭")[0].splitlines()]
@@ -31,3 +33,9 @@ def test_help_names_the_extras_in_brackets():
     assert "pip install 'pidformer[lab]'" in show("lab", columns=1000)
     assert "pip install 'pidformer[search]'" in show("tune", columns=1000)
     assert "P,I,D[,BETA]" in show("convert", columns=1000)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "analyze", "report", "segment"])
+def test_usage_says_once_that_there_may_be_more(name):
+    usage = next(line for line in show(name, columns=1000).splitlines() if "Usage" in line)
+    assert usage.count("...") <= 1

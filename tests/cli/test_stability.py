@@ -127,3 +127,19 @@ def test_the_bare_command_shows_help_and_version(run):
     assert code == 0 and "stability" in out
     code, out, _ = run("--version")
     assert code == 0 and out.startswith("pidformer ")
+
+
+def test_a_long_fact_goes_on_below_its_own_words(capsys):
+    from rich.console import Console
+
+    from pidformer.cli.options import print_facts
+    from pidformer.control import PIDGains, stability_report
+
+    report = str(stability_report(PIDGains.preset("deit")))
+    print_facts(Console(force_terminal=True, width=80, color_system=None), report)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line[:16].rstrip() for line in lines[1:4]] == ["verdict", "", "worst radius"]
+    assert " ".join(" ".join(lines).split()) == " ".join(report.split())
+    print_facts(Console(width=80), report)  # a pipe: one line each
+    assert capsys.readouterr().out.rstrip() == report

@@ -85,6 +85,16 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     assert watched.outside(lab.address) == []
 
 
+def test_where_no_gains_are_stable_the_verdict_says_so_and_design_changes_nothing(visit):
+    watched = visit("?view=controller&kappa_min=-1&p=0.7")
+    page = watched.page
+    assert "no gains are stable: raise it" in page.inner_text("#verdict")
+    page.click("#design-PI")
+    page.wait_for_timeout(500)
+    assert page.input_value("#knob-p input[type=number]") == "0.7"
+    assert errors(watched) == []
+
+
 def test_an_address_shows_the_same_to_somebody_else(visit):
     first = visit("?view=controller&i=2.2&causal=1&depth=30")
     second = visit(first.page.evaluate("location.search"))
@@ -145,10 +155,7 @@ def test_address_command_and_python_are_copied(visit, lab, view):
     watched = visit(
         f"?view={view}&p=0.7&find=loss", permissions=["clipboard-read", "clipboard-write"]
     )
-    page = watched.page
-    if view in ("attack", "text"):
-        page.click(f"#{view}-go")
-        page.wait_for_selector(".attacked" if view == "attack" else "#text-left .read")
+    page = watched.page  # of the attack and the text, nothing has been asked for yet
     page.evaluate("window.told = []")
     page.evaluate(WATCH_WORDS, f"{view}-copied")
     copied = {}
@@ -162,6 +169,47 @@ def test_address_command_and_python_are_copied(visit, lab, view):
     assert copied["command"].startswith("pidformer ")
     compile(copied["python"], view, "exec")
     assert errors(watched) == []
+
+
+def test_a_model_alone_stays_alone_for_somebody_else(visit):
+    page = visit("?view=attack").page
+    page.click("#attack-second input")
+    page.get_by_role("option", name="(none)").click()
+    page.wait_for_function("location.search.includes('second=')")
+    other = visit(page.evaluate("location.search")).page
+    assert other.input_value("#attack-second input") == "(none)"
+
+
+def test_no_run_chosen_shows_no_line(visit):
+    page = visit("?view=results").page
+    page.wait_for_function("document.querySelector('#results-count').innerText.includes('lines')")
+    for box in page.locator("#results-runs input").all():
+        box.uncheck()
+    said = "document.querySelector('#results-count').innerText.includes('no run is chosen')"
+    page.wait_for_function(said)
+    page.wait_for_function("location.search.includes('none')")
+    other = visit(page.evaluate("location.search")).page
+    other.wait_for_function(said)
+
+
+def test_a_report_that_is_made_says_so(visit):
+    page = visit("?view=results&find=loss").page
+    page.click("#results-make")
+    page.wait_for_function(
+        "document.querySelector('#results-make').innerText.startsWith('Making') &&"
+        "document.querySelector('#results-report').innerText.includes('Making')"
+    )
+    page.wait_for_selector("iframe.report-frame")
+    page.wait_for_function(
+        "document.querySelector('#results-make').innerText === 'Make the report'"
+    )
+
+
+def test_texts_of_two_models_are_below_each_other_on_a_phone(visit):
+    page = visit("?view=text&prompt=w1+w3", viewport={"width": 390, "height": 800}).page
+    page.click("#text-go")
+    page.wait_for_selector("#text-left .read")
+    assert page.locator("#text-left").bounding_box()["width"] > 250
 
 
 def test_a_visitor_who_only_arrives_starts_no_work(visit):
@@ -223,6 +271,7 @@ def test_no_view_breaks_a_rule_of_accessibility(visit, lab, scheme):
     rules = "async () => (await axe.run()).violations.map((v) => [v.id, v.nodes[0].html])"
     for view in ("Text", "Controller", "Attack", "Results"):
         page.get_by_role("tab", name=view).first.click()
+        page.click(f"#{view.lower()}-share button")
         page.wait_for_timeout(300)
         assert page.evaluate(rules) == [], view
 

@@ -2,11 +2,23 @@
 
 import csv
 import io
+import shlex
+from dataclasses import replace
 
 import pytest
 
 from pidformer import results
-from pidformer.lab.results import COLUMNS, ResultsKnobs, as_csv, chosen, csv_file, lines, report_of
+from pidformer.lab.results import (
+    COLUMNS,
+    NONE,
+    ResultsKnobs,
+    as_csv,
+    chosen,
+    csv_file,
+    lines,
+    report_command,
+    report_of,
+)
 from pidformer.lab.runs import Shelf
 
 
@@ -40,6 +52,30 @@ def test_filters_narrow_the_lines(runs):
     (line,) = lines(runs, ResultsKnobs(runs="pid", kind="robustness", find="FGSM top1"))
     assert line[4] == 40.5
     assert lines(runs, ResultsKnobs(find="no such thing")) == []
+    assert lines(runs, ResultsKnobs(runs=NONE)) == []
+
+
+def test_the_command_of_a_report_is_one_that_works(runs, tmp_path):
+    twins = report_command(runs)
+    assert twins.startswith("pidformer report ") and "--mixed" not in twins
+    other = replace(runs[0], recipe=runs[0].recipe | {"data": runs[0].recipe["data"] | {"size": 9}})
+    assert report_command([other, runs[1]]).endswith(" --mixed")
+    spaced = replace(runs[0], folder=tmp_path / "my run")
+    assert shlex.split(report_command([spaced])) == ["pidformer", "report", str(spaced.folder)]
+
+
+def test_the_twin_of_a_run_has_other_gains_before_it_has_another_seed(runs, home, monkeypatch):
+    softmax, pid = runs
+    again = replace(softmax, folder=softmax.folder.with_name("softmax-seed1"))
+    other = pid.recipe | {"data": pid.recipe["data"] | {"name": "cifar10"}}
+    foreign = replace(pid, folder=pid.folder.with_name("elsewhere"), recipe=other)
+    shelf = Shelf.of([], home)
+    shelf.__dict__["runs"] = [softmax, again, foreign, pid]
+    names = ["softmax", "softmax-seed1", "elsewhere", "pid"]
+    assert shelf.twin("softmax", names) == "pid"
+    assert shelf.twin("pid", names) == "softmax"
+    assert shelf.twin("softmax", names[:3]) == "softmax-seed1"
+    assert shelf.twin("softmax", ["softmax"]) is None
 
 
 def test_the_download_holds_the_lines_and_no_formula(runs, tmp_path):

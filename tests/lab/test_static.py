@@ -21,6 +21,7 @@ SETTINGS = [
     Knobs(p=0, i=0.4, d=0.1, sharpness=0, seed=99),
     Knobs(p=0.3, i=0, d=0.2, kappa_min=0.5, tokens=24, causal=True),
     Knobs(p=0, i=0, d=0.6, kappa_min=-1),
+    Knobs(p=0.5, i=0.3, kappa_min=-1),
 ]
 
 
@@ -60,12 +61,17 @@ def test_the_page_has_the_numbers_of_python(opened, knobs):
     settling = math.nan if report.settling_depth is None else report.settling_depth
     assert facts["settling depth"] == pytest.approx(settling, nan_ok=True)
     assert facts["smallest eigenvalue"] == pytest.approx(expected.eigenvalues[0], abs=1e-7)
-    for name, values in (("last x", expected.held), ("last x, free", expected.free)):
+    for name, values in (
+        ("first token ends at x", expected.held),
+        ("and without control", expected.free),
+    ):
         assert facts[name] == pytest.approx(values[-1][0][0], rel=1e-6, abs=1e-9)
     columns = [expected.free_similarity, expected.similarity, expected.free_rank, expected.rank]
     for line, row in zip(shown["layers"], zip(*columns, strict=True), strict=True):
         assert [float(value) for value in line] == pytest.approx(row, abs=2e-5, nan_ok=True)
     assert shown["verdict"] == expected.verdict
+    said = watched.page.text_content("#facts td")
+    assert said == ("yes" if control.is_stable(knobs.gains, knobs.kappa_min) else "no")
     assert watched.complaints == []
 
 

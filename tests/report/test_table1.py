@@ -71,6 +71,25 @@ def test_a_line_for_each_row_and_metric_with_its_difference():
     assert data["differences"]["b"]["points"] == pytest.approx(line.differences[1].points)
 
 
+def test_where_the_terminal_is_narrow_intervals_go_below_their_numbers(capsys):
+    from rich.console import Console
+
+    runs = [
+        run({"clean": hits(0.5)}, label=f"{name}-seed{seed}", gains=gains, seed=seed)
+        for name, gains in (("softmax", None), ("pid", "PID"))
+        for seed in (0, 1)
+    ]
+    groups = group_runs(runs)
+    lines = table1(groups)
+    text = str(lines[0].cells[0])
+    for width, whole in ((120, True), (76, False)):
+        Console(width=width).print(rich_table(lines, groups, width))
+        out = capsys.readouterr().out
+        assert (text in out) is whole
+        assert text.split(" ", 1)[1] in out  # an interval is never broken
+    assert rich_table(lines, groups).columns[2].header == "softmax (2 seeds)"
+
+
 def test_over_seeds_pairs_are_of_the_same_seed():
     hit = {(m, s): hits(0.5 + 0.1 * m) for m in (0, 1) for s in (0, 1, 2)}
     runs = [

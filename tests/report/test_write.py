@@ -9,7 +9,9 @@ from scipy import stats
 import pidformer as pf
 from pidformer import results
 from pidformer.report.paper import TABLE1
-from pidformer.report.write import is_current, write_report
+from pidformer.report.style import LEAST_I
+from pidformer.report.views import Entry
+from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
 from tests.report.records import MACHINE, analysis, robustness, twins, write_run
 
@@ -242,3 +244,19 @@ def test_the_command_as_json(run, tmp_path):
     found = json.loads(out)
     assert code == 0 and found["runs"] == 2 and (tmp_path / "out" / "report.html").exists()
     assert found["tables"][0]["lines"][0]["models"]["pid-seed0"]["value"] == 60
+
+
+def test_shades_of_controllers_with_an_integral_have_its_slow_mode_down_to_the_axis():
+    from pidformer.report.figures import _radii
+
+    *_, radii = _radii(0.05, 1.15, 2.1, LEAST_I)
+    assert radii[0].min() > radii[1].min() > 0.85  # the smaller the integral, the slower
+    *_, plain = _radii(0.05, 1.15, 2.1, 0.0)
+    assert plain[0].min() < 0.6 and (plain[1:] == radii[1:]).all()
+
+
+def test_the_appendix_shows_the_similarity_that_the_table_does():
+    layers = {f"similarity_layer_{k}": 0.1 * k for k in range(1, 13)}
+    record = Record(kind="analysis", metrics=layers)
+    found = entry_text(Entry(anchor="a", row="token_similarity", record=record, command=1))
+    assert found["value"] == "similarity_layer_12 1.2"

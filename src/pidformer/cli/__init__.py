@@ -33,7 +33,8 @@ _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 app = typer.Typer(
     name="pidformer",
-    help="Transformers with a PID feedback controller in their attention.",
+    help="Transformers with a PID feedback controller in their attention.\n\n"
+    "Example: pidformer demo",
     add_completion=False,
     pretty_exceptions_enable=False,
 )

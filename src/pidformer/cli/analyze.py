@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json, Seed
+from pidformer.cli.options import Data, Device, Json, Seed, print_facts
 
 
 def analyze(
@@ -19,7 +19,7 @@ def analyze(
         typer.Argument(
             help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), or module:function "
             "that returns a model of images in [0, 1].",
-            metavar="MODEL...",
+            metavar="MODEL",
         ),
     ],
     data: Data = None,
@@ -70,6 +70,6 @@ def _print(found: Any) -> None:
     console.print(analysis_table(found.models))
     for model in found.models:
         console.print(f"\n{model.label}", style="bold", highlight=False)
-        console.print(model.in_words(), highlight=False, soft_wrap=True)
+        print_facts(console, model.in_words())
     console.print(f"\n{LEAVES_OUT}", highlight=False)
     console.print("\nfigures: " + ", ".join(map(str, found.figures)), soft_wrap=True)

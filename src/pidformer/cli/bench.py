@@ -63,12 +63,12 @@ def bench(
         if status is not None:
             status.stop()
         if not as_json:
-            console.print(f"\n{_title(rows)}", style="bold", highlight=False, soft_wrap=True)
+            console.print(f"\n{_title(rows)}", style="bold", highlight=False)
             console.print(_table(rows))
 
     def begin(found: Mapping[str, Any]) -> None:
         if not as_json:
-            console.print(_head(found), highlight=False, soft_wrap=True)
+            console.print(_head(found), highlight=False)
 
     try:
         done = run_bench(
@@ -100,7 +100,8 @@ def _head(found: Mapping[str, Any]) -> str:
     where = found["device"]
     if where == "CPU":
         where = f"CPU, {found['threads']} of {found['cores']} threads"
-    return f"{where}; {found['dtype']}; {found['rounds']} rounds, seed {found['seed']}; {versions}"
+    rounds = f"{found['rounds']} round{'s' * (found['rounds'] != 1)}"
+    return f"{where}; {found['dtype']}; {rounds}, seed {found['seed']}; {versions}"
 
 
 def _title(rows: list[Row]) -> str:
@@ -126,7 +127,7 @@ def _table(rows: list[Row]) -> Any:
         table.add_column(heading, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for heading in ("median", "quartiles", "ratio", "quartiles"):
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=heading != "quartiles")
     for heading in ("peak memory", "ratio") if has_peak else ():
         table.add_column(heading, justify="right", no_wrap=True)
     if has_note:
@@ -167,7 +168,11 @@ def _ratio(value: float | None) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    return "-" if low == "-" else f"{low} to {high}"
+    """Without the unit where both have the same: the median beside them shows it."""
+    if low == "-":
+        return "-"
+    (first, _, unit), (last, _, other) = low.partition(" "), high.partition(" ")
+    return f"{first} to {last}" if unit == other else f"{low} to {high}"
 
 
 def _goal_table(goals: list[Goal]) -> Any:

@@ -13,7 +13,10 @@ from pidformer.cli.options import Json
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
 
-data = typer.Typer(help="Look at data sets.", no_args_is_help=True)
+data = typer.Typer(
+    help="Look at data sets.\n\nExample: pidformer data check /data/imagenet",
+    no_args_is_help=True,
+)
 _NAMED = 20
 
 

@@ -21,7 +21,7 @@ def evaluate(
         typer.Argument(
             help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), or module:function "
             "that returns a model of images in [0, 1].",
-            metavar="MODEL...",
+            metavar="MODEL",
         ),
     ],
     suite: Annotated[
@@ -91,13 +91,11 @@ def evaluate(
     Segmentation runs get mIoU, language runs perplexity, measured and recorded at each call; their
     other suite is "robustness".
 
-    Examples:
+    Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
 
-    pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
+    Example: pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data DIR --limit 1000
 
-    pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data imagenet --limit 1000
-
-    pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
+    Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
     from pidformer.report.curve import curve_figure
     from pidformer.report.other_tasks import evaluate_other, other_data, scores_table, shared_task
@@ -167,7 +165,8 @@ def evaluate(
         by_model = [{"model": model} | evaluated.to_dict() for model, evaluated in named]
         typer.echo(json.dumps({"models": by_model, "table": as_data(lines, groups)}))
         return
-    tables().print(rich_table(lines, groups))
+    console = tables()
+    console.print(rich_table(lines, groups, console.width))
     for line in dict.fromkeys(line for evaluated in found for line in evaluated.missing_lines()):
         typer.echo(f"not evaluated: {line}")
     if attacks:

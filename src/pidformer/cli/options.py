@@ -1,6 +1,7 @@
 """What several commands share: options, their help, and where tables go."""
 
 import inspect
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +16,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option(help="What random numbers start from.")]
 
+NAME_WIDTH = 16
+"""Of the names before facts: those of a stability report or a certificate."""
+
 
 def tables() -> "Console":
     """Where tables go: as wide as the terminal; in a pipe or a file, as wide as they like."""
@@ -22,6 +26,24 @@ def tables() -> "Console":
 
     console = Console()
     return console if console.is_terminal else Console(width=200)
+
+
+def print_facts(console: "Console", text: str) -> None:
+    """Lines of a name and what there is to say; a long one goes on below its own words."""
+    if console.is_terminal:
+        below = " " * NAME_WIDTH
+        parts = (
+            textwrap.wrap(
+                line,
+                console.width,
+                subsequent_indent=below,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+            for line in text.splitlines()
+        )
+        text = "\n".join(line for part in parts for line in part)
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def help_of(command: Callable[..., Any]) -> str:

@@ -18,7 +18,7 @@ def report(
         list[Path],
         typer.Argument(
             help="Run folders, or folders that contain them; or published records.",
-            metavar="FOLDER...",
+            metavar="FOLDER",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),

@@ -15,7 +15,7 @@ from pidformer.errors import InputError
 def segment(
     run: Annotated[Path, typer.Argument(help="Folder of a segmentation run.")],
     images: Annotated[
-        list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGE...")
+        list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGE")
     ],
     out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("segments"),
     views: Annotated[

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Json, print_facts
 from pidformer.control import (
     PIDGains,
     StabilityReport,
@@ -109,7 +109,7 @@ def _pole_rows(gains: PIDGains, kappa_min: float, kappas: Tensor | None) -> list
 
 def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
     console = Console()
-    console.print(str(report), highlight=False, soft_wrap=True)
+    print_facts(console, str(report))
     table = Table(title="poles of a layer", title_justify="left")
     for heading in ("kappa", "radius", "poles"):
         table.add_column(heading, justify="right")

@@ -42,7 +42,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)
-    first, second = _defaults(names)
+    first, second = _defaults(shelf)
     sets = shelf.pictures
     at_first = shelf.own_pictures(first)
     with gr.Row():
@@ -96,6 +96,33 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     inputs = [one, two, images, number, kind, strength, picture]
     outputs = [shown, layers, address, command, python]
 
+    def knobs_of(
+        first: str, second: str, images: str, number: int, kind: str, strength: int
+    ) -> AttackKnobs:
+        return AttackKnobs(
+            first=first,
+            second=second,
+            images=images,
+            number=int(number),
+            attack=kind,
+            strength=int(strength),
+        )
+
+    def both(knobs: AttackKnobs) -> list[str]:
+        alone = knobs.second in (NOBODY, knobs.first)
+        return [knobs.first] if alone else [knobs.first, knobs.second]
+
+    def texts_of(*values: Any) -> list[str]:
+        """Address, command and Python of what is chosen, attacked already or not."""
+        *chosen, picture = values
+        knobs = knobs_of(*chosen)
+        folder = sets.folders.get(knobs.images, Path(DIGITS))
+        return [
+            to_query("attack", knobs),
+            knobs.command([places[name] for name in both(knobs)], folder),
+            knobs.python(places[knobs.first], folder if picture is None else None),
+        ]
+
     def go_on(
         first: str,
         second: str,
@@ -106,24 +133,12 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         picture: Image.Image | None,
         progress: gr.Progress = gr.Progress(),  # noqa: B008
     ) -> list[Any]:
-        twin = "" if second in (NOBODY, first) else second
-        knobs = AttackKnobs(
-            first=first,
-            second=twin,
-            images=images,
-            number=int(number),
-            attack=kind,
-            strength=int(strength),
-        )
-        chosen = [name for name in (first, twin) if name]
-        folder = sets.folders.get(images, Path(DIGITS))
-        texts = [
-            to_query("attack", knobs),
-            knobs.command([places[name] for name in chosen], folder),
-            knobs.python(places[first], folder if picture is None else None),
-        ]
+        knobs = knobs_of(first, second, images, number, kind, strength)
+        texts = texts_of(first, second, images, number, kind, strength, picture)
         try:
-            subjects = [shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in chosen]
+            subjects = [
+                shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in both(knobs)
+            ]
             shot = sets.picture(images, int(number)) if picture is None else Picture(picture)
             found = [attacks.attack(subject, shot, knobs) for subject in subjects]
         except InputError as error:
@@ -167,8 +182,11 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         own = shelf.own_pictures(model)
         return [gr.skip(), gr.skip()] if own == images else [own, slider(own, 0)]
 
-    options: dict[str, Any] = {"api_visibility": "private", "show_progress": "full"}
-    upload.upload(received, upload, [picture, said, upload], **options).then(
+    options: dict[str, Any] = {
+        "api_visibility": "private",
+        "show_progress_on": shown,  # one bar is enough
+    }
+    upload.upload(received, upload, [picture, said, upload], api_visibility="private").then(
         go_on, inputs, outputs, concurrency_limit=2, **options
     )
     number.input(
@@ -179,10 +197,14 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         concurrency_limit=2,
         **options,
     )
-    one.input(follow, [one, images], [images, number], **QUIET)
+    texts = [address, command, python]
+    one.input(follow, [one, images], [images, number], **QUIET).then(
+        texts_of, inputs, texts, **QUIET
+    )
+    two.input(texts_of, inputs, texts, **QUIET)
     images.input(
         lambda name: [slider(name, 0), None, UPLOADS], images, [number, picture, said], **QUIET
-    )
+    ).then(texts_of, inputs, texts, **QUIET)
     button.click(go_on, inputs, outputs, concurrency_limit=2, **options)
     for component in (kind, strength):  # by hand only: a shared address starts no training
         component.input(
@@ -192,22 +214,25 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     def arrive(query: str) -> list[Any]:
         knobs = from_query(AttackKnobs, query)
         named = knobs.images if knobs.images in sets.names else at_first
-        return [
+        values = [
             knobs.first if knobs.first in names else first,
-            knobs.second if knobs.second in names else second,
+            knobs.second if knobs.second in (NOBODY, *names) else second,
             named,
-            slider(named, knobs.number),
+            min(knobs.number, sets.count(named) - 1),
             knobs.attack,
             knobs.strength,
         ]
+        moved = slider(named, knobs.number)
+        return [*values[:3], moved, *values[4:], *texts_of(*values, None)]
 
-    shared.on_arrival(arrive, inputs[:-1])
+    shared.on_arrival(arrive, [*inputs[:-1], *texts])
     return address
 
 
-def _defaults(names: Sequence[str]) -> tuple[str, str]:
-    own = [name for name in names if name not in DEMO] or list(DEMO)
-    return own[0], own[1] if len(own) > 1 else NOBODY
+def _defaults(shelf: Shelf) -> tuple[str, str]:
+    """Two models to begin with: the first, and one with another controller if there is one."""
+    own = [name for name in shelf.classifiers if name not in DEMO] or list(DEMO)
+    return own[0], shelf.twin(own[0], own) or NOBODY
 
 
 def _invitation(first: str) -> str:

@@ -223,7 +223,8 @@ const pidlab = (() => {
       lines.push(`Stable for ${where}. The slowest mode shrinks to ${r.radius.toFixed(3)} of its size a layer and is down to 1 % after ${r.settling} layers; all gains could be ${r.margin.toFixed(2)} times as large.`);
     else if (edge) lines.push(`On the edge for ${where}: one mode neither grows nor decays.`);
     else
-      lines.push(`Unstable for ${where}: the mode at kappa = ${general(r.kappa, 3)} grows by ${r.radius.toFixed(3)} a layer. Scale the gains by less than ${r.margin.toFixed(2)}, or design them.`);
+      lines.push(`Unstable for ${where}: the mode at kappa = ${general(r.kappa, 3)} grows by ${r.radius.toFixed(3)} a layer. `
+        + (knobs.kappa_min === -1 ? "At kappa_min = -1 no gains are stable: raise it." : `Scale the gains by less than ${r.margin.toFixed(2)}, or design them.`));
     const show = (x) => (Number.isNaN(x) ? "undefined (they vanished)" : x.toFixed(3));
     const end = (list) => list[list.length - 1], reach = (rows) => Math.max(...rows.flat().map(Math.abs));
     const grown = reach(end(found.held)) / reach(found.held[0]);

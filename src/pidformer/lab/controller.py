@@ -163,10 +163,12 @@ def _stability_words(found: Look) -> str:
         )
     if report.worst_radius <= 1 + 1e-9:
         return f"On the edge for {where}: one mode neither grows nor decays."
+    way_out = f"Scale the gains by less than {report.gain_margin:.2f}, or design them."
+    if knobs.kappa_min == -1:
+        way_out = "At kappa_min = -1 no gains are stable: raise it."
     return (
         f"Unstable for {where}: the mode at kappa = {report.worst_kappa.real:.3g} grows by "
-        f"{report.worst_radius:.3f} a layer. Scale the gains by less than "
-        f"{report.gain_margin:.2f}, or design them."
+        f"{report.worst_radius:.3f} a layer. {way_out}"
     )
 
 

@@ -54,12 +54,13 @@ function fillNumbers() {
   const facts = {
     stable: Number(r.stable), "worst radius": r.radius, "worst kappa": r.kappa, "gain margin": r.margin,
     "settling depth": r.settling ?? NaN, "smallest eigenvalue": found.eigenvalues[0],
-    "last x": end(found.held)[0][0], "last x, free": end(found.free)[0][0],
+    "first token ends at x": end(found.held)[0][0], "and without control": end(found.free)[0][0],
   };
-  const cell = (value) => {
+  const text = (value) => !Number.isFinite(value) ? (value === Infinity ? "unlimited" : "none") : pidlab.general(value, 4);
+  const cell = ([value, shown]) => {
     const td = document.createElement("td");
     td.dataset.value = String(value);
-    td.textContent = Number.isFinite(value) ? pidlab.general(value, 5) : value === Infinity ? "unlimited" : "none";
+    td.textContent = shown;
     return td;
   };
   const row = (title, values) => {
@@ -68,9 +69,11 @@ function fillNumbers() {
     tr.append(th, ...values.map(cell));
     return tr;
   };
-  at("facts").tBodies[0].replaceChildren(...Object.entries(facts).map(([name, value]) => row(name, [value])));
+  at("facts").tBodies[0].replaceChildren(...Object.entries(facts).map(([name, value]) =>
+    row(name, [[value, name === "stable" ? (value ? "yes" : "no") : text(value)]])));
   at("layers").tBodies[0].replaceChildren(...found.similarity.map((_, l) =>
-    row(l, [found.freeSimilarity[l], found.similarity[l], found.freeRank[l], found.rank[l]])));
+    row(l, [found.freeSimilarity[l], found.similarity[l], found.freeRank[l], found.rank[l]].map(
+      (value) => [value, Number.isFinite(value) ? value.toFixed(3) : "none"]))));
 }
 
 async function copy(text, what) {

@@ -36,9 +36,11 @@ CSS = f"""
 .verdict.bad {{ border-color: {BAD}; }}
 .verdict p {{ margin: .2rem 0; }}
 .verdict p:first-child {{ font-weight: 600; }}
-.equation {{ font-family: var(--font-mono); font-size: .9rem; white-space: pre-wrap;
-  overflow-wrap: anywhere; padding: .5rem .7rem; background: var(--background-fill-secondary);
-  border-radius: 6px; }}
+.equation {{ font-family: var(--font-mono); font-size: .9rem; white-space: pre; overflow-x: auto;
+  padding: .5rem .7rem; background: var(--background-fill-secondary); border-radius: 6px; }}
+#attack-shown {{ min-height: 5rem; }}
+#attack-shown:has(.progress-level) .html-container {{ visibility: hidden; }}
+.cm-line span {{ color: inherit !important; }}
 .strip {{ display: flex; flex-wrap: wrap; gap: .8rem; }}
 .strip figure {{ margin: 0; text-align: center; }}
 .strip img {{ width: 168px; height: 168px; image-rendering: pixelated; border-radius: 4px;
@@ -146,10 +148,20 @@ def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
         ]
     with gr.Accordion("The command and the Python for this", open=False, elem_id=f"{view}-share"):
         command = gr.Code(
-            label="Command", language="shell", interactive=False, elem_id=f"{view}-command"
+            label="Command",
+            language="shell",
+            interactive=False,
+            lines=1,
+            max_lines=6,
+            wrap_lines=True,
+            elem_id=f"{view}-command",
         )
         python = gr.Code(
-            label="Python", language="python", interactive=False, elem_id=f"{view}-python"
+            label="Python",
+            language="python",
+            interactive=False,
+            wrap_lines=True,
+            elem_id=f"{view}-python",
         )
     for button, text in zip(buttons, (address, command, python), strict=True):
         whole = "location.origin + location.pathname + text" if text is address else "text"

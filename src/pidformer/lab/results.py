@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from pathlib import Path
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.lab.runs import labels
-from pidformer.report.collect import Run, inputs_hash
+from pidformer.report.collect import Run, check_twins, inputs_hash
 from pidformer.report.write import Report, write_report
 from pidformer.results import Record
 
@@ -24,6 +25,9 @@ MOST_LINES = 2000
 _CURVE = "train"
 """Records of training are many: only the last of each run is listed."""
 
+NONE = "(none)"
+"""In place of labels, when no run is chosen."""
+
 Line = tuple[str, str, str, str, float, int | None, str]
 
 
@@ -32,7 +36,7 @@ class ResultsKnobs:
     """What a visitor chose."""
 
     runs: str = ""
-    """Labels of runs, joined by commas; empty for all."""
+    """Labels of runs, joined by commas; empty for all, NONE for none."""
     kind: str = ""
     """Kind of record; empty for all."""
     find: str = ""
@@ -40,8 +44,10 @@ class ResultsKnobs:
 
 
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
-    """The runs that the knobs name; all if they name none that is here."""
+    """The runs that the knobs name; all if they name nobody that is here."""
     known = labels(runs)
+    if knobs.runs == NONE:
+        return {}
     wanted = [name for name in knobs.runs.split(",") if name in known]
     return {name: known[name] for name in wanted} if wanted else known
 
@@ -95,13 +101,25 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
     return path
 
 
+def report_command(runs: Sequence[Run]) -> str:
+    """What makes the report of these runs, whatever their recipes."""
+    try:
+        check_twins(runs)
+    except InputError:
+        return _command(runs, "--mixed")
+    return _command(runs)
+
+
 def report_of(runs: Sequence[Run], folder: Path) -> Report:
     """The report of these runs, made anew when a record is; whatever their recipes."""
     folders = [run.folder for run in runs]
     names = "\n".join(map(str, folders)) + inputs_hash(folders)
     place = folder / f"report-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
-    command = "pidformer report " + " ".join(map(str, folders))
     try:
-        return write_report(folders, place, command=command)
+        return write_report(folders, place, command=_command(runs))
     except InputError:  # no twins
-        return write_report(folders, place, mixed=True, command=command + " --mixed")
+        return write_report(folders, place, mixed=True, command=_command(runs, "--mixed"))
+
+
+def _command(runs: Sequence[Run], *options: str) -> str:
+    return shlex.join(["pidformer", "report", *(str(run.folder) for run in runs), *options])

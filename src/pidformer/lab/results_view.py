@@ -15,10 +15,12 @@ from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.results import (
     COLUMNS,
     MOST_LINES,
+    NONE,
     ResultsKnobs,
     chosen,
     csv_file,
     lines,
+    report_command,
     report_of,
 )
 from pidformer.lab.runs import Shelf, labels
@@ -31,6 +33,7 @@ EQUATION = """\
 difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
 clear      = the interval leaves out zero"""
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
+MAKE, MAKING = "Make the report", "Making the report ..."
 NOTHING = (
     "<p>No run folder was named. Start the lab with some: "
     "<code>pidformer lab --run runs/softmax --run runs/pid</code>, or a folder that contains "
@@ -58,7 +61,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             find = gr.Textbox(
                 label="only lines with", placeholder="fgsm top1", elem_id="results-find"
             )
-            make = gr.Button("Make the report", variant="primary", elem_id="results-make")
+            make = gr.Button(MAKE, variant="primary", elem_id="results-make")
             table = gr.DownloadButton("Download these lines (CSV)", elem_id="results-csv")
             page = gr.DownloadButton("Download the report (HTML)", visible=False)
             text = gr.DownloadButton("Download the report (Markdown)", visible=False)
@@ -81,7 +84,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     outputs = [count, shown, table, address, command, python]
 
     def knobs_of(runs: list[str], kind: str | None, find: str) -> ResultsKnobs:
-        named = "" if set(runs) == set(names) else ",".join(runs)
+        named = "" if set(runs) == set(names) else ",".join(runs) or NONE
         return ResultsKnobs(runs=named, kind=kind or "", find=find[:200])
 
     def show(runs: list[str], kind: str | None, find: str) -> list[Any]:
@@ -89,15 +92,16 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         found = lines(shelf.runs, knobs)
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
-        folders = [str(run.folder) for run in chosen(shelf.runs, knobs).values()]
-        said = f"<p>{len(found)} lines" + (
-            f", the first {MOST_LINES} shown</p>" if len(found) > MOST_LINES else "</p>"
-        )
+        taken = list(chosen(shelf.runs, knobs).values())
+        folders = [str(run.folder) for run in taken]
+        said = f"{len(found)} lines" if taken else "no run is chosen"
+        said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
         python = f"from pidformer import results\n\nfor folder in {folders!r}:\n"
         python += "    for record in results.read(folder):\n"
         python += "        print(record.kind, dict(record.metrics))\n"
         address = to_query("results", knobs)
-        return [said, rows, str(file), address, "pidformer report " + " ".join(folders), python]
+        command = report_command(taken) if taken else ""
+        return [f"<p>{said}</p>", rows, str(file), address, command, python]
 
     def write(runs: list[str], kind: str | None, find: str) -> list[Any]:
         taken = list(chosen(shelf.runs, knobs_of(runs, kind, find)).values())
@@ -116,7 +120,18 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
 
     for listen in (runs.input, kind.input, find.change):
         listen(show, inputs, outputs, trigger_mode="always_last", **QUIET)
-    make.click(write, inputs, [report, page, text], concurrency_limit=1, api_visibility="private")
+    begun = make.click(
+        lambda: [gr.Button(MAKING), f'<p role="status">{MAKING}</p>'], None, [make, report], **QUIET
+    )
+    made = begun.then(
+        write,
+        inputs,
+        [report, page, text],
+        concurrency_limit=1,
+        api_visibility="private",
+        show_progress="hidden",
+    )
+    made.then(lambda: gr.Button(MAKE), None, make, **QUIET)
 
     def arrive(query: str) -> list[Any]:
         knobs = from_query(ResultsKnobs, query)

@@ -85,6 +85,20 @@ class Shelf:
         demo = {name: str(self.home / f"digits-{model}") for name, model in DEMO.items()}
         return self.folders("classification") | others | demo
 
+    def twin(self, name: str, among: Sequence[str]) -> str | None:
+        """The first of the others with the same data and other gains, or the nearest to that."""
+        runs = labels(self.runs)
+
+        def facts(name: str) -> tuple[Any, Any]:
+            run = runs.get(name)
+            data = None if run is None or run.recipe is None else run.recipe["data"]["name"]
+            return data, () if run is None else run.gains
+
+        data, gains = facts(name)
+        others = {other: facts(other) for other in among if other != name}
+        likely = {other: (d == data, g != gains) for other, (d, g) in others.items()}
+        return max(likely, key=lambda other: likely[other], default=None)
+
     def subject(self, name: str, told: Told = lambda share, what: None) -> Subject:
         """The model of this name; the demo's is trained when it is asked for first."""
         if name not in self.classifiers:

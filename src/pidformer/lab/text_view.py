@@ -10,7 +10,7 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
-from pidformer.lab.parts import Shared, explanation, message, sharing_box
+from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.runs import Shelf
 from pidformer.lab.text import (
     MOST_CHARACTERS,
@@ -50,7 +50,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         gr.HTML(NOTHING, elem_id="text-shown")
         explanation(WORDS, EQUATION)
         return None
-    default = names[1] if len(names) > 1 else NOBODY
+    default = shelf.twin(names[0], names) or NOBODY
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
             one = gr.Dropdown(names, value=names[0], label="model", elem_id="text-first")
@@ -71,14 +71,16 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             button = gr.Button("Read and go on", variant="primary", elem_id="text-go")
         with gr.Column(scale=3, min_width=320):
             with gr.Row():
-                left = gr.HTML(INVITATION, elem_id="text-left", min_height=120)
-                right = gr.HTML(elem_id="text-right", min_height=120)
+                with gr.Column(min_width=280):
+                    left = gr.HTML(INVITATION, elem_id="text-left", min_height=120)
+                with gr.Column(min_width=280):
+                    right = gr.HTML(elem_id="text-right")
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("text")
     inputs = [one, two, prompt, noise, strength, tokens, temperature]
     outputs = [left, right, address, command, python]
 
-    def go_on(
+    def knobs_of(
         first: str,
         second: str,
         prompt: str,
@@ -86,49 +88,62 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         strength: int,
         tokens: int,
         temperature: float,
-    ) -> list[Any]:
-        twin = "" if second in (NOBODY, first) else second
-        try:
-            knobs = TextKnobs(
-                first=first,
-                second=twin,
-                prompt=prompt,
-                noise=noise,
-                strength=int(strength),
-                tokens=int(tokens),
-                temperature=float(temperature),
-            )
-            shown = [
-                text_html(name, read(opened(places[name]), knobs)) for name in (first, twin) if name
-            ]
-        except InputError as error:
-            return [message(str(error)), "", *[gr.skip()] * 3]
-        shown += [""] * (2 - len(shown))
+    ) -> TextKnobs:
+        return TextKnobs(
+            first=first,
+            second=second,
+            prompt=prompt,
+            noise=noise,
+            strength=int(strength),
+            tokens=int(tokens),
+            temperature=float(temperature),
+        )
+
+    def both(knobs: TextKnobs) -> list[str]:
+        alone = knobs.second in (NOBODY, knobs.first)
+        return [knobs.first] if alone else [knobs.first, knobs.second]
+
+    def texts_of(*values: Any) -> list[str]:
+        """Address, command and Python of what is chosen, read already or not."""
+        knobs = knobs_of(*values)
         return [
-            *shown,
             to_query("text", knobs),
-            "\n".join(knobs.command(places[name]) for name in (first, twin) if name),
-            knobs.python(places[first]),
+            "\n".join(knobs.command(places[name]) for name in both(knobs)),
+            knobs.python(places[knobs.first]),
         ]
 
+    def go_on(*values: Any) -> list[Any]:
+        try:
+            knobs = knobs_of(*values)
+            shown = [text_html(name, read(opened(places[name]), knobs)) for name in both(knobs)]
+        except InputError as error:
+            return [message(str(error)), "", *[gr.skip()] * 3]
+        return [*shown, *[""] * (2 - len(shown)), *texts_of(*values)]
+
     options: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 2}
+    options["show_progress_on"] = left  # one sign is enough
     button.click(go_on, inputs, outputs, **options)
+    texts = [address, command, python]
+    for component in (one, two, tokens, temperature):
+        component.input(texts_of, inputs, texts, trigger_mode="always_last", **QUIET)
+    prompt.blur(texts_of, inputs, texts, **QUIET)
     for component in (noise, strength):
         component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
 
     def arrive(query: str) -> list[Any]:
         knobs = from_query(TextKnobs, query)
-        return [
+        values = [
             knobs.first if knobs.first in names else names[0],
-            knobs.second if knobs.second in names else default,
+            knobs.second if knobs.second in (NOBODY, *names) else default,
             knobs.prompt,
             knobs.noise,
             knobs.strength,
             knobs.tokens,
             knobs.temperature,
         ]
+        return [*values, *texts_of(*values)]
 
-    shared.on_arrival(arrive, inputs)
+    shared.on_arrival(arrive, [*inputs, *texts])
     return address
 
 
@@ -139,7 +154,7 @@ def text_html(name: str, found: Read) -> str:
         f'<section class="read"><h2>{html.escape(name)}</h2><p>{cost} over {len(found.losses)} '
         f'guesses</p><h3>read</h3><p class="words">{_spans(found.tokens)}</p>'
         f'<h3>written</h3><p class="words written">{_spans(found.written)}</p>'
-        f'<p class="scale"><span>0</span><i></i><span>{REDDEST:g} nats</span></p></section>'
+        f'<p class="scale"><span>0</span><i></i><span>{REDDEST:g}&nbsp;nats</span></p></section>'
     )
 
 

@@ -16,7 +16,7 @@ from pidformer.control import PIDGains, is_stable, spectral_radius
 from pidformer.report.curve import curve_points
 from pidformer.report.looks import HEADLINES, Curves
 from pidformer.report.panels import Panel
-from pidformer.report.style import BAD, GOOD, run_colors
+from pidformer.report.style import BAD, GOOD, LEAST_I, run_colors
 from pidformer.report.table1 import TITLES
 from pidformer.report.tables import is_controlled, short_gains
 from pidformer.robustness.compare import Group
@@ -128,7 +128,7 @@ def _draw_map(
     d = gains[0].d
     top_p = max(1.15, 1.2 * max(g.p for g in gains))
     top_i = max(2.1, 1.2 * max(g.i for g in gains))
-    filled = _shade(axes, d, top_p, top_i)
+    filled = _shade(axes, d, top_p, top_i, has_integral=any(g.i for g in gains))
     figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
     limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
     if measured is not None:
@@ -156,22 +156,24 @@ def _draw_map(
     axes.legend(fontsize=9.5, loc="upper right")
 
 
-def _shade(axes: Axes, d: float, top_p: float, top_i: float) -> Any:
+def _shade(axes: Axes, d: float, top_p: float, top_i: float, *, has_integral: bool) -> Any:
     """The worst radius over kappa in [0, 1] for each (p, i)."""
     levels = np.linspace(0.5, 1, 11)
-    grid_p, grid_i, radii = _radii(d, top_p, top_i)
+    grid_p, grid_i, radii = _radii(d, top_p, top_i, LEAST_I if has_integral else 0.0)
     return axes.contourf(
         grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min", alpha=0.75
     )
 
 
 @cache
-def _radii(d: float, top_p: float, top_i: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _radii(
+    d: float, top_p: float, top_i: float, least_i: float
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 31), np.linspace(0, top_i, 31))
     kappas = torch.linspace(0, 1, 9, dtype=torch.float64)
     radii = np.empty_like(grid_p)
     for place in np.ndindex(grid_p.shape):
-        point = PIDGains(p=float(grid_p[place]), i=float(grid_i[place]), d=d)
+        point = PIDGains(p=float(grid_p[place]), i=max(least_i, float(grid_i[place])), d=d)
         radii[place] = float(spectral_radius(kappas, point).max())
     return grid_p, grid_i, radii
 

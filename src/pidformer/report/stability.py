@@ -22,7 +22,7 @@ from pidformer.control import (
     stable_interval,
 )
 from pidformer.files import atomic_path
-from pidformer.report.style import BAD, GOOD, GREY, check_format
+from pidformer.report.style import BAD, GOOD, GREY, LEAST_I, check_format
 
 _DEPTH = 12
 
@@ -114,7 +114,8 @@ def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     radii = np.empty_like(grid_p)
     kappas = torch.linspace(kappa_min, 1, 9, dtype=torch.float64)
     for index in np.ndindex(grid_p.shape):
-        point = PIDGains(p=float(grid_p[index]), i=float(grid_i[index]), d=gains.d)
+        least = LEAST_I if gains.i else 0.0
+        point = PIDGains(p=float(grid_p[index]), i=max(least, float(grid_i[index])), d=gains.d)
         radii[index] = float(spectral_radius(kappas, point).max())
     levels = np.linspace(0.5, 1, 11)
     filled = axes.contourf(grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min")

@@ -38,6 +38,11 @@ def run_colors(is_controlled: Sequence[bool]) -> list[str]:
     return [free[flag].pop() if free[flag] else others.pop(0) for flag in is_controlled]
 
 
+LEAST_I = 1e-3
+"""Stands for i = 0 where radii of controllers with an integral are shaded: at 0 itself their slow
+mode is gone, and the shade between it and the next gain would be of neither."""
+
+
 def check_format(path: str | Path, known: Sequence[str] = FORMATS) -> None:
     """Refuse a picture's name whose ending names no format."""
     if Path(path).suffix.lower() not in known:

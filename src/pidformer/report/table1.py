@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 
 from pidformer.results import Record
@@ -170,8 +171,18 @@ def _title(row: str) -> str:
     return TITLES.get(name, name) + (f" {budget}" if at else "")
 
 
-def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
-    """For a terminal. Differences are to the first column; ↓ marks what is better when lower."""
+def rich_table(lines: Sequence[Line], groups: Sequence[Group], width: int | None = None) -> Table:
+    """For a terminal. Differences are to the first column; ↓ marks what is better when lower.
+
+    Where `width` columns are too few for it, intervals go below their numbers.
+    """
+    table = _rich_table(lines, groups, " ")
+    if width is None or Console(width=10_000).measure(table).maximum <= width:
+        return table
+    return _rich_table(lines, groups, "\n")
+
+
+def _rich_table(lines: Sequence[Line], groups: Sequence[Group], gap: str) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         caption=_caption(groups),
@@ -182,7 +193,7 @@ def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
     table.add_column("")
     table.add_column("")
     for place, group in enumerate(groups):
-        seeds = f" ({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
+        seeds = f"{gap}({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
         table.add_column(group.label + seeds, justify="right")
         if place:
             table.add_column("difference", justify="right")
@@ -195,7 +206,7 @@ def rich_table(lines: Sequence[Line], groups: Sequence[Group]) -> Table:
             cells.append("-" if cell is None else str(cell))
             if place:
                 cells += difference_texts(difference)
-        table.add_row(*(cell.replace("[", r"\[") for cell in cells))
+        table.add_row(*(cell.replace(" [", f"{gap}[").replace("[", r"\[") for cell in cells))
         previous = line.title
     return table
 

@@ -271,13 +271,14 @@ def _save_figures(drawn: Sequence[FigureView], out: Path) -> list[Path]:
     return written
 
 
-_METRICS = ("top1", "aupr", "miou", "ppl", "min_real", "worst_radius", "similarity_layer_1", "loss")
+_METRICS = ("top1", "aupr", "miou", "ppl", "min_real", "worst_radius", "loss")
 
 
 def entry_text(entry: Entry) -> dict[str, str]:
     """A record of the appendix in words."""
     record, settings = entry.record, entry.record.settings
-    name = next((n for n in _METRICS if n in record.metrics), None)
+    layers = [name for name in record.metrics if name.startswith("similarity_layer_")]
+    name = next((n for n in (*layers[-1:], *_METRICS) if n in record.metrics), None)
     return {
         "value": "" if name is None else f"{name} {record.metrics[name]:.4g}",
         "run": str(settings.get("model", "")),

@@ -77,13 +77,10 @@ def plan_table(plan: Plan, lines: Sequence[Line]) -> Table:
     """Jobs with their state, time so far and estimate."""
     left = sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
     done = sum(line.state == "done" for line in lines)
-    table = Table(
-        box=SIMPLE_HEAD,
-        caption=f"{done} of {len(lines)} jobs done; about {duration(left)} of work left, expected "
-        f"on {plan.timed_on}" if plan.timed_on else f"{done} of {len(lines)} jobs done",
-        caption_justify="left",
-        pad_edge=False,
-    )  # fmt: skip
+    caption = f"{done} of {len(lines)} jobs done"
+    if plan.timed_on and done < len(lines):
+        caption += f"; about {duration(left)} of work left, expected on {plan.timed_on}"
+    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
     table.add_column("job")
     table.add_column("state")
     table.add_column("time", justify="right")
