@@ -17,10 +17,7 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     A killed process, a full disk or an error leaves the file that was there before.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise InputError(
-            f"cannot write {path}: folder {path.parent} does not exist; create it first"
-        )
+    check_place(path)
     # The suffix stays last: savers choose their format by it.
     temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
     try:
@@ -30,6 +27,14 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def check_place(path: Path) -> None:
+    """Refuse a file in a folder that is not there; before long work for it, too."""
+    if not path.parent.is_dir():
+        raise InputError(
+            f"cannot write {path}: folder {path.parent} does not exist; create it first"
+        )
 
 
 def out_folder(path: str | Path) -> Path:

@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from safetensors import SafetensorError
 from torch import Tensor
 
 from pidformer.checkpoint import (
@@ -21,7 +20,7 @@ from pidformer.data.text import Tokenizer, tokenizer_from
 from pidformer.data.text.tokenizers import load_tokenizer
 from pidformer.errors import InputError, unknown
 from pidformer.models.causal_lm import PIDformerForCausalLM
-from pidformer.models.language.build import build_language_model
+from pidformer.models.language.build import build_language_model, read_pretrained
 
 Weights = Literal["auto", "best", "model", "ema"]
 
@@ -77,12 +76,7 @@ def _exported(folder: Path, gains: Any) -> LanguageModel:
             "with pf.from_pretrained"
         )
     options = {} if gains is None else {"gains": gains}
-    try:
-        model = PIDformerForCausalLM.from_pretrained(folder, **options)
-    except SafetensorError as error:
-        raise InputError(
-            f"the weights in {folder} cannot be read ({error}); copy them again"
-        ) from None
+    model = read_pretrained(PIDformerForCausalLM, folder, **options)
     tokenizer: Tokenizer = load_tokenizer(str(folder))
     kept = folder / "vocabulary.json"
     if kept.exists():  # our words, which spell themselves without Hugging Face

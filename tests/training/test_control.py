@@ -14,8 +14,7 @@ from pidformer.data import open_images, sample_images
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
 from pidformer.training.tasks import LOOKED_AT, Classification
-from tests.training.test_run import same_weights
-from tests.training.tiny import tiny_recipe
+from tests.training.tiny import same_weights, tiny_recipe
 
 IMAGES = sample_images(open_images("digits", "val"), LOOKED_AT, image_size=8).images
 

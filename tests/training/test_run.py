@@ -1,16 +1,10 @@
-import json
 import os
-import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 import warnings
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -18,17 +12,10 @@ import pidformer as pf
 from pidformer import results
 from pidformer.checkpoint import load_checkpoint, load_weights
 from pidformer.errors import InputError
-from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
 from tests.data.sets import write_folders
-from tests.training.tiny import OPTIONS, tiny_recipe
-
-ROOT = Path(__file__).parents[2]
-TWO = [
-    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-    "-m", "pidformer", "train",
-]  # fmt: skip
+from tests.training.tiny import losses, same_weights, stop_after, tiny_recipe
 
 
 @pytest.fixture(scope="module")
@@ -37,34 +24,6 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "whole"
     scores = train(tiny_recipe(), folder, device="cpu", is_shown=False)
     return folder, scores
-
-
-def same_weights(a: Path, b: Path) -> bool:
-    for name in ("model", "ema"):
-        left, right = (load_weights(run / f"{name}.safetensors") for run in (a, b))
-        if not all(torch.equal(left[key], right[key]) for key in left):
-            return False
-    return True
-
-
-def losses(run: Path) -> list[float]:
-    return [r.metrics["loss"] for r in results.read(run) if r.kind == "train"]
-
-
-def controls(run: Path) -> list[float]:
-    return [r.metrics["ratio"] for r in results.read(run) if r.kind == "control"]
-
-
-def stop_after(monkeypatch, steps: int) -> None:
-    """Break the training after so many steps, as a crash would."""
-    inner = Trainer._save_or_stop
-
-    def crash(self, at_end=False):
-        inner(self, at_end)
-        if self.step == steps:
-            raise RuntimeError("crash")
-
-    monkeypatch.setattr(Trainer, "_save_or_stop", crash)
 
 
 @pytest.mark.parametrize("steps", [8, 13])  # between the log's lines at 5, 10 and 11; 15
@@ -136,20 +95,6 @@ def test_a_signal_in_the_last_step_lets_the_run_finish(whole, tmp_path, monkeypa
         patch.setattr(Trainer, "_train_step", signalled)
         assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
     assert same_weights(run, whole[0])
-
-
-@pytest.mark.slow
-def test_twenty_sigkills_at_random_moments_change_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.kill", str(tmp_path), "20", "0"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"killed": 20, "same": True}
 
 
 def test_the_newest_checkpoint_damaged_is_named_and_the_one_before_used(whole, tmp_path):
@@ -275,98 +220,6 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
         train(tiny_recipe(*options, f"train.accumulate={parts}"), run, device="cpu", is_shown=False)
         curves.append(losses(run))
     assert curves[0] == pytest.approx(curves[1], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_two_processes_have_the_loss_curve_of_one(tmp_path):
-    overrides = [
-        f"model.options={OPTIONS}",
-        "schedule.epochs=2",
-        "schedule.warmup_epochs=1",
-        "augment={crop: padded, padding: 1, mixup: 0.8}",
-        "train.log_steps=1",
-        "train.ema=0.9",
-    ]
-    recipe = load_recipe("digits/pid.yaml", overrides)
-    scores = train(recipe, tmp_path / "one", device="cpu", is_shown=False)
-    one = losses(tmp_path / "one")
-    assert len(one) == 44 and abs(scores["ema_loss"] - scores["loss"]) > 1e-3
-    for parallel in ("ddp", "fsdp"):
-        out = tmp_path / parallel
-        extra = [f"train.parallel={parallel}", "--device", "cpu", "--out", str(out)]
-        done = subprocess.run(
-            [*TWO, "digits/pid.yaml", *overrides, *extra],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.count("top-1") == 1  # one process speaks
-        two = losses(out)
-        assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()
-        found = [r for r in results.read(out) if r.kind == "evaluate"][-1].metrics
-        assert controls(out) == pytest.approx(controls(tmp_path / "one"), rel=1e-3)
-        for name in ("loss", "ema_loss"):
-            assert found[name] == pytest.approx(scores[name], rel=1e-3)
-
-
-@pytest.mark.slow
-def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
-    command = [
-        *TWO, "digits/pid.yaml", f"model.options={OPTIONS}", "schedule.epochs=3",
-        "train.parallel=fsdp", "train.ema=0.9", "train.checkpoint_steps=11",
-        "train.log_steps=11", "--device", "cpu", "--out",
-    ]  # fmt: skip
-    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(whole)], check=True, capture_output=True, **options)
-    process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options)
-    while not any((killed / "checkpoints").glob("step-*[1-9]*")):
-        time.sleep(0.05)
-        assert process.poll() is None
-    workers = psutil.Process(process.pid).children(recursive=True)  # in sessions of their own
-    assert len(workers) == 2
-    for worker in [*workers, process]:
-        worker.kill()
-    psutil.wait_procs(workers)
-    process.wait()
-    assert not (killed / "model.safetensors").exists()
-    subprocess.run([*command, str(killed)], check=True, capture_output=True, **options)
-    assert same_weights(whole, killed)
-
-
-@pytest.mark.slow
-def test_interrupting_saves_and_says_how_to_go_on(tmp_path):
-    run = tmp_path / "run"
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "pidformer",
-            "train",
-            "digits/pid.yaml",
-            "--out",
-            str(run),
-            "--device",
-            "cpu",
-            "schedule.epochs=500",
-            "train.log_steps=2",
-            f"model.options={OPTIONS}",
-        ],
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    while not (run / results.FILE_NAME).exists() or len(results.read(run)) < 2:
-        time.sleep(0.2)
-        assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert re.search(r"saved in .*; run the same command to go on", errors)
-    assert load_checkpoint(run) is not None
 
 
 def test_a_loss_that_is_no_number_stops_with_a_diagnosis(tmp_path):

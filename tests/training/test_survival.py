@@ -16,8 +16,7 @@ from pidformer.errors import InputError
 from pidformer.training import loop
 from pidformer.training.progress import Progress
 from pidformer.training.run import train
-from tests.training.test_run import same_weights, stop_after
-from tests.training.tiny import tiny_recipe
+from tests.training.tiny import same_weights, stop_after, tiny_recipe
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,13 @@
-"""A recipe that trains in a second or two, with everything random switched on."""
+"""A recipe that trains in a second or two, with everything random switched on; its runs."""
 
+from pathlib import Path
+
+import torch
+
+from pidformer import results
+from pidformer.checkpoint import load_weights
 from pidformer.training import Recipe, load_recipe
+from pidformer.training.loop import Trainer
 
 OPTIONS = "{patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, mlp_ratio: 2}"
 
@@ -22,3 +29,31 @@ def tiny_recipe(*overrides: str) -> Recipe:
             *overrides,
         ],
     )
+
+
+def same_weights(a: Path, b: Path) -> bool:
+    for name in ("model", "ema"):
+        left, right = (load_weights(run / f"{name}.safetensors") for run in (a, b))
+        if not all(torch.equal(left[key], right[key]) for key in left):
+            return False
+    return True
+
+
+def losses(run: Path) -> list[float]:
+    return [r.metrics["loss"] for r in results.read(run) if r.kind == "train"]
+
+
+def controls(run: Path) -> list[float]:
+    return [r.metrics["ratio"] for r in results.read(run) if r.kind == "control"]
+
+
+def stop_after(monkeypatch, steps: int) -> None:
+    """Break the training after so many steps, as a crash would."""
+    inner = Trainer._save_or_stop
+
+    def crash(self, at_end=False):
+        inner(self, at_end)
+        if self.step == steps:
+            raise RuntimeError("crash")
+
+    monkeypatch.setattr(Trainer, "_save_or_stop", crash)

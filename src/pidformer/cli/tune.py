@@ -54,9 +54,11 @@ def tune(
 
     Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
     """
+    from pidformer.files import check_place
+    from pidformer.report.style import check_format
     from pidformer.tune import Space, read_levels
     from pidformer.tune import tune as run_search
-    from pidformer.tune.figure import check_figure, pareto_figure
+    from pidformer.tune.figure import pareto_figure
 
     given = {"p": p, "i": i, "d": d, "beta": beta}
     levels: Any = {
@@ -65,7 +67,8 @@ def tune(
     figure = None
     if metric in ("pgd", "noise"):
         figure = plot or run / f"tune-{metric}.png"
-        check_figure(figure)
+        check_format(figure)
+        check_place(figure)
     kinds: Any = {"metric": metric, "search": search}
     found = run_search(
         run,

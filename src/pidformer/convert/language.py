@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -25,6 +24,7 @@ from pidformer.control.pid import pid_step
 from pidformer.convert.plan import Plan, remove
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
+from pidformer.models.language.build import read_pretrained
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import add_control
 
@@ -179,12 +179,7 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
     kind = getattr(transformers, names[0], None)
     if kind is None:
         raise InputError(f"{folder} names {names[0]}, which transformers does not have")
-    try:
-        return kind.from_pretrained(folder, **options)
-    except SafetensorError as error:
-        raise InputError(
-            f"the weights in {folder} cannot be read ({error}); copy them again"
-        ) from None
+    return read_pretrained(kind, folder, **options)
 
 
 def _config(folder: str | Path) -> Any:

@@ -16,8 +16,8 @@ from pidformer.training.recipe import shipped_recipes
 
 SCALES = ("demo", "small", "paper")
 STUDY = "study"
-MOST_SEEDS = 1000
 """The scale of docs/study.md, whose parts are groups of rows."""
+MOST_SEEDS = 1000
 PARTS = ("table1", "table2", "table3", "figures")
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 
 from pidformer.errors import InputError, unknown
+from pidformer.levels import levels_of
 from pidformer.robustness.attacks import PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.registry import THREATS, threat_from
@@ -100,15 +101,7 @@ def read_budgets(text: str) -> list[float]:
     >>> [round(255 * eps) for eps in read_budgets("0:4:2")]
     [0, 2, 4]
     """
-    try:
-        if ":" in text:
-            first, last, step = (float(part) for part in text.split(":"))
-            count = min(int((last - first) / step + 1e-9), MOST_BUDGETS) + 1
-            levels = [first + step * place for place in range(count)]
-        else:
-            levels = [float(part) for part in text.split(",")]
-    except (ValueError, ArithmeticError):
-        levels = []
+    levels = levels_of(text, MOST_BUDGETS)
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise InputError(
             f"budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got {text!r}"

@@ -7,22 +7,8 @@ from pathlib import Path
 import matplotlib
 from matplotlib.figure import Figure
 
-from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.tune.run import Tuned
-
-SUFFIXES = (".png", ".svg", ".pdf")
-
-
-def check_figure(path: str | Path) -> None:
-    """Refuse a place where no figure can be written, before hours of work for it."""
-    path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"a figure must end in {', '.join(SUFFIXES)}, got {path}")
-    if not path.parent.is_dir():
-        raise InputError(
-            f"cannot write {path}: folder {path.parent} does not exist; create it first"
-        )
 
 
 def pareto_figure(tuned: Tuned, metric: str, path: str | Path) -> None:

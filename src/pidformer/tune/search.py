@@ -11,6 +11,7 @@ from typing import Any
 from pidformer.control import PIDGains
 from pidformer.control.stability import check_range, is_stable
 from pidformer.errors import InputError
+from pidformer.levels import levels_of
 
 Scores = dict[str, float]
 MOST = 100_000
@@ -62,15 +63,7 @@ def read_levels(text: str, name: str) -> tuple[float, ...]:
     >>> read_levels("0:0.4:0.2", "p")
     (0.0, 0.2, 0.4)
     """
-    try:
-        if ":" in text:
-            first, last, step = (float(part) for part in text.split(":"))
-            count = min(int((last - first) / step + 1e-9), MOST) + 1
-            found = [round(first + step * place, 12) for place in range(count)]
-        else:
-            found = [float(part) for part in text.split(",")]
-    except (ValueError, ArithmeticError):
-        found = []
+    found = levels_of(text, MOST)
     if not found:
         raise InputError(f"--{name} must be FIRST:LAST:STEP or a list, as 0:0.8:0.2, got {text!r}")
     return tuple(found)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+from safetensors import SafetensorError
 
 from pidformer.errors import InputError, unknown
 from pidformer.models.build import REFUSALS
@@ -53,4 +56,14 @@ def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerFo
     except REFUSALS as error:
         raise InputError(
             f"model {config['name']} with options {config.get('options')}: {error}"
+        ) from None
+
+
+def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
+    """`kind.from_pretrained(folder)`; weights that are damaged get one line."""
+    try:
+        return kind.from_pretrained(folder, **options)
+    except SafetensorError as error:
+        raise InputError(
+            f"the weights in {folder} cannot be read ({error}); copy them again"
         ) from None

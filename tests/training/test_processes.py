@@ -1,0 +1,132 @@
+"""Trainings in processes of their own: several at once, killed, interrupted."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from pidformer import results
+from pidformer.checkpoint import load_checkpoint
+from pidformer.training import load_recipe
+from pidformer.training.run import train
+from tests.training.tiny import OPTIONS, controls, losses, same_weights
+
+ROOT = Path(__file__).parents[2]
+TWO = [
+    sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+    "-m", "pidformer", "train",
+]  # fmt: skip
+
+
+@pytest.mark.slow
+def test_twenty_sigkills_at_random_moments_change_nothing(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.training.kill", str(tmp_path), "20", "0"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found == {"killed": 20, "same": True}
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_curve_of_one(tmp_path):
+    overrides = [
+        f"model.options={OPTIONS}",
+        "schedule.epochs=2",
+        "schedule.warmup_epochs=1",
+        "augment={crop: padded, padding: 1, mixup: 0.8}",
+        "train.log_steps=1",
+        "train.ema=0.9",
+    ]
+    recipe = load_recipe("digits/pid.yaml", overrides)
+    scores = train(recipe, tmp_path / "one", device="cpu", is_shown=False)
+    one = losses(tmp_path / "one")
+    assert len(one) == 44 and abs(scores["ema_loss"] - scores["loss"]) > 1e-3
+    for parallel in ("ddp", "fsdp"):
+        out = tmp_path / parallel
+        extra = [f"train.parallel={parallel}", "--device", "cpu", "--out", str(out)]
+        done = subprocess.run(
+            [*TWO, "digits/pid.yaml", *overrides, *extra],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("top-1") == 1  # one process speaks
+        two = losses(out)
+        assert np.allclose(one, two, rtol=2e-4), np.abs(np.array(one) - two).max()
+        found = [r for r in results.read(out) if r.kind == "evaluate"][-1].metrics
+        assert controls(out) == pytest.approx(controls(tmp_path / "one"), rel=1e-3)
+        for name in ("loss", "ema_loss"):
+            assert found[name] == pytest.approx(scores[name], rel=1e-3)
+
+
+@pytest.mark.slow
+def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
+    command = [
+        *TWO, "digits/pid.yaml", f"model.options={OPTIONS}", "schedule.epochs=3",
+        "train.parallel=fsdp", "train.ema=0.9", "train.checkpoint_steps=11",
+        "train.log_steps=11", "--device", "cpu", "--out",
+    ]  # fmt: skip
+    options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    subprocess.run([*command, str(whole)], check=True, capture_output=True, **options)
+    process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options)
+    while not any((killed / "checkpoints").glob("step-*[1-9]*")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    workers = psutil.Process(process.pid).children(recursive=True)  # in sessions of their own
+    assert len(workers) == 2
+    for worker in [*workers, process]:
+        worker.kill()
+    psutil.wait_procs(workers)
+    process.wait()
+    assert not (killed / "model.safetensors").exists()
+    subprocess.run([*command, str(killed)], check=True, capture_output=True, **options)
+    assert same_weights(whole, killed)
+
+
+@pytest.mark.slow
+def test_interrupting_saves_and_says_how_to_go_on(tmp_path):
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "pidformer",
+            "train",
+            "digits/pid.yaml",
+            "--out",
+            str(run),
+            "--device",
+            "cpu",
+            "schedule.epochs=500",
+            "train.log_steps=2",
+            f"model.options={OPTIONS}",
+        ],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    while not (run / results.FILE_NAME).exists() or len(results.read(run)) < 2:
+        time.sleep(0.2)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.search(r"saved in .*; run the same command to go on", errors)
+    assert load_checkpoint(run) is not None
