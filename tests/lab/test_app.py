@@ -175,9 +175,9 @@ def test_a_model_alone_stays_alone_for_somebody_else(visit):
     page = visit("?view=attack").page
     page.click("#attack-second input")
     page.get_by_role("option", name="(none)").click()
-    page.wait_for_function("location.search.includes('second=')")
+    page.wait_for_function("new URLSearchParams(location.search).get('second') === '(none)'")
     other = visit(page.evaluate("location.search")).page
-    assert other.input_value("#attack-second input") == "(none)"
+    other.wait_for_function("document.querySelector('#attack-second input').value === '(none)'")
 
 
 def test_no_run_chosen_shows_no_line(visit):
