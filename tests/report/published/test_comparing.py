@@ -1,9 +1,12 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
+from dataclasses import replace
+
 import pytest
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
+from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
 from pidformer.report.published.tables import differences_by_variant, gains_text
 from pidformer.results import Record
@@ -102,3 +105,20 @@ def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
     assert made.splitlines()[0] == "|  | x |"
     assert cells(made, "a less softmax")[1].startswith("**+1.00 [")
     assert cells(made, "b less softmax")[1].startswith("+0.07 [")
+
+
+def test_numbers_of_an_analysis_have_columns_where_a_run_has_them():
+    def looked(study, **metrics):
+        settings = {"what": "token_similarity", "label": "x"}
+        records = (Record(kind="analysis", metrics=metrics, settings=settings),)
+        return study.only([replace(run, records=records) for run in study.runs])
+
+    study = study_of({"softmax": (1, 1, 1), "pid": (2, 2, 2)})
+    for metrics, titles in (
+        ({"similarity_layer_1": 0.5}, ["similarity"]),
+        ({"similarity_layer_1": 0.5, "effective_rank_last": 3.0}, ["similarity", "effective rank"]),
+    ):
+        runs = looked(study, **metrics).runs
+        found = classification_metrics(runs, None)
+        assert [metric.title for metric in found] == titles
+        assert [metric.read(metric.find(runs[0])) for metric in found] == [*metrics.values()]

@@ -23,6 +23,7 @@ from pidformer.report.published.numbers import compare_all
 from pidformer.report.published.page import PAGE, results_page
 from pidformer.report.published.rerun import train_command
 from pidformer.report.published.section import Section
+from pidformer.report.tables import minus
 from pidformer.report.views import machine_text
 from pidformer.results import Record
 from tests.report.published.fresh import GAINS, classifiers
@@ -71,7 +72,7 @@ def text(images):
 def test_cells_are_means_over_seeds_with_student_intervals(images, text):
     shares = 100 * outcomes(images[1], "softmax", "clean").mean(1)
     low, high = stats.t.interval(0.95, 2, shares.mean(), stats.sem(shares))
-    assert cells(text, "softmax")[3] == f"{shares.mean():.2f} [{low:.2f}, {high:.2f}]"
+    assert cells(text, "softmax")[3] == minus(f"{shares.mean():.2f} [{low:.2f}, {high:.2f}]")
 
 
 def test_differences_are_paired_by_seed_and_image(images, text):
@@ -82,8 +83,8 @@ def test_differences_are_paired_by_seed_and_image(images, text):
     freedom = (seeds + items) ** 2 / (seeds**2 / 2 + items**2 / 39)
     half = stats.t.ppf(0.975, freedom) * np.sqrt(seeds + items)
     mean = gain.mean()
-    wanted = f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]".replace("-", "−")  # noqa: RUF001
-    assert cells(text, "pid less softmax")[1].strip("*") == wanted
+    wanted = f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
+    assert cells(text, "pid less softmax")[1].strip("*") == minus(wanted)
 
 
 def test_the_page_says_what_was_done_and_by_which_command(text):

@@ -17,6 +17,7 @@ from pidformer.report.published import (
 )
 from pidformer.report.published.page import results_page
 from pidformer.report.published.segments import compare_miou, leave_one_out
+from pidformer.report.tables import minus
 from pidformer.results import Record
 from tests.data.pairs import write_parquet
 from tests.report.published.fresh import segmenters
@@ -43,7 +44,7 @@ def test_segmentation_is_reported_by_scale_and_threat(segments):
         if r.kind == "segmentation" and r.settings["views"] == "multi"
     ]
     low, high = stats.t.interval(0.95, 1, np.mean(own), stats.sem(own))
-    wanted = f"{np.mean(own):.2f} [{low:.2f}, {high:.2f}]"
+    wanted = minus(f"{np.mean(own):.2f} [{low:.2f}, {high:.2f}]")
     assert cells(text, "mIoU, multi-scale")[1] == wanted
     assert "### Under threats" in text and cells(text, "FGSM")[1] and len(pictures) == 2
     assert "evaluate_segmentation(RUN, data=DATA, threat=FGSM(eps=1/255), views='single')" in text

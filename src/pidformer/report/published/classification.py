@@ -40,8 +40,10 @@ _EVEN = "On the other half of the images (0, 2, 4, ...)."
 _COLUMNS = (
     "Accuracy in per cent, of corruptions the mean over their rows; AUPR: how well low confidence "
     "tells images of no class, over all images; similarity: mean cosine between the tokens of an "
-    "image after the last layer; control's size: its root mean square over that of the attention's "
-    "output, mean over the layers in which it acts, trained and (at first) before the first step. "
+    "image after the last layer; effective rank: of these tokens as one matrix, 1 where all lie on "
+    "one line, whatever their signs; control's size: its root mean square over that of the "
+    "attention's output, mean over the layers in which it acts, trained and (at first) before the "
+    "first step. "
     "Rows on a sample of images take all of it."
 )
 

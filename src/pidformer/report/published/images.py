@@ -19,6 +19,12 @@ from pidformer.robustness.compare import hits
 
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
 _OUTSIDE = ("ood", "imagenet-o")
+_INSIDE = (
+    ("token_similarity", "effective_rank_last", "effective rank", 2),
+    ("control_scale", "ratio", "control's size", 3),
+    ("control_scale", "initial_ratio", "at first", 3),
+)
+"""Numbers of an analysis: its record, the metric in it, title and digits."""
 
 
 class Key(NamedTuple):
@@ -68,16 +74,16 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
                 difference_digits=3,
             )
         )
-    for name, title in (("ratio", "control's size"), ("initial_ratio", "at first")):
-        if any(name in r.metrics for run in runs for r in run.all("analysis")):
-            find = partial(_scale, name=name)
+    for what, name, title, digits in _INSIDE:
+        find = partial(_inside, what=what, name=name)
+        if any(find(run) is not None for run in runs):
             read = partial(_number, name=name)
-            found.append(Metric(title=title, find=find, read=read, better=0, digits=3))
+            found.append(Metric(title=title, find=find, read=read, better=0, digits=digits))
     return found
 
 
-def _scale(run: PublishedRun, name: str) -> Record | None:
-    record = run.one("analysis", what="control_scale")
+def _inside(run: PublishedRun, what: str, name: str) -> Record | None:
+    record = run.one("analysis", what=what)
     return record if record is not None and name in record.metrics else None
 
 

@@ -164,8 +164,8 @@ def mean_text(found: Mean | None, digits: int = 2) -> str:
     if found is None:
         return NONE
     if math.isnan(found.low):
-        return f"{found.mean:.{digits}f}"
-    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+        return minus(f"{found.mean:.{digits}f}")
+    return minus(f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]")
 
 
 def difference_text(found: Crossed, digits: int = 2) -> str:
