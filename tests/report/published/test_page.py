@@ -129,11 +129,13 @@ def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7, 8), "b": (5, 5, 5)})
     assert control_section(study) == []
     curves = {
-        "a-seed0": [[0, 2.0], [1.5, 1.0], [3.0, 0.5]],
-        "a-seed2": [[0, 3.0], [3.0, 1.5]],
+        "a-seed0": [[0, 2.0], [1.5, 1.0], [2.0, 1.0], [3.0, 0.5]],
+        "a-seed2": [[0, 3.0], [2.0, 2.0], [3.0, 1.5]],
+        "b-seed0": [[0, 2.0], [3.0, 1.0]],
     }
     study = with_curves(study, curves)
-    assert [control_curve(v) for v in study.variants] == [[], [(0, 2.5), (3.0, 1.0)], []]
+    points = [(0, 2.5), (2.0, 1.5), (3.0, 1.0)]
+    assert [control_curve(v) for v in study.variants] == [[], points, [(0, 2.0), (3.0, 1.0)]]
     (section,) = control_section(study)
     ((panel, words),) = section.panels
     assert words == "Control over attention's output by epoch: a"
@@ -141,18 +143,22 @@ def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
     panel.draw(figure)
     (axes,) = figure.axes
     (line,) = axes.lines
-    assert line.get_label() == "a" and np.array_equal(line.get_xydata(), [[0, 2.5], [3, 1]])
+    assert line.get_label() == "a" and np.array_equal(line.get_xydata(), points)
 
 
 def test_many_variants_share_a_picture_of_few_panels(tmp_path):
     names = [f"v{place:02}" for place in range(40)]
     study = study_of(dict.fromkeys(names, (5,)), seeds=(0,))
-    curves = {f"{n}-seed0": [[0, 2.0], [20, 1.5 + k / 40]] for k, n in enumerate(names)}
+    curves = {f"{n}-seed0": [[0, 2.0], [20, 1.5 + k / 40], [40, 1.5]] for k, n in enumerate(names)}
     (section,) = control_section(with_curves(study, curves))
     drawn = ", ".join(words for _, words in section.panels)
     assert len(section.panels) == 6 and all(name in drawn for name in names)
     save_panels([panel for panel, _ in section.panels], tmp_path / "many.png")
     assert (tmp_path / "many.png").stat().st_size < 400_000
+    groups = {"one": names[:2], "two": ["not run"], None: names[2:3]}
+    (section,) = control_section(with_curves(study, curves), groups)
+    drawn = [words.split(": ")[-1] for _, words in section.panels]
+    assert drawn == ["v00, v01", "v02"]
 
 
 def test_a_page_with_curves_has_one_more_picture(images, tmp_path):
@@ -162,7 +168,7 @@ def test_a_page_with_curves_has_one_more_picture(images, tmp_path):
     path = folder / "pid-seed1.jsonl"
     first, *rest = path.read_text().splitlines()
     header = Record.from_json(first)
-    curves = dict(header.details) | {"control": [[0.0, 2.0], [3.0, 1.0]]}
+    curves = dict(header.details) | {"control": [[0.0, 2.0], [1.0, 1.5], [3.0, 1.0]]}
     path.write_text("\n".join([replace(header, details=curves).to_json(), *rest]) + "\n")
     made = write_results([tmp_path / "results"], tmp_path / "docs")
     assert [f.name for f in made.figures] == ["digits-1.png", "digits-2.png"]

@@ -54,10 +54,11 @@ def classification_sections(study: Study) -> list[Section]:
     if not kept or study.name not in shipped_studies():
         return [_section(study, "", None), *control_section(study)]
     looked = [run for run in study.runs if run.seed < CONFIRMING]
-    found = _confirmed(study.only(kept), load_study(study.name))
+    plan = load_study(study.name)
+    found = _confirmed(study.only(kept), plan)
     if looked:
         found.append(_section(study.only(looked), "Searched", 0))
-    return found + control_section(study)
+    return found + control_section(study, _by_group(study, plan))
 
 
 def _section(study: Study, name: str, part: int | None) -> Section:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from pidformer.report.panels import Panel
 from pidformer.report.published.draw import lines_panel
 from pidformer.report.published.publishing import CONTROL
@@ -9,27 +11,39 @@ from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
 
 _LINES, _PANELS = 6, 6
-"""Lines in a panel while there are few, and panels in the picture, at most."""
+"""Without groups: lines in a panel while there are few, and panels in the picture, at most."""
+_WHAT = "control / attention's output"
 _WORDS = (
     "The size of the control (root mean square) over that of the attention's output, mean over the "
     "layers in which it acts and over seeds, from before the first step to the last, on a few "
-    "validation images, always the same."
+    "validation images, always the same. Of rows that were not looked at in between the tables "
+    "have both ends."
 )
 
 
-def control_section(study: Study) -> list[Section]:
-    """One picture for all variants whose runs were looked at as they trained; nothing if none."""
-    found = [(v.name, points) for v in study.variants if (points := control_curve(v))]
-    size = max(_LINES, -(-len(found) // _PANELS))
+def control_section(
+    study: Study, groups: Mapping[str | None, Sequence[str]] | None = None
+) -> list[Section]:
+    """One picture of the variants whose runs were looked at as they trained; nothing if none.
+
+    `groups` (names of variants) have a panel each.
+    """
+    curves = {variant.name: control_curve(variant) for variant in study.variants}
+    found = {name: points for name, points in curves.items() if len(points) > 2}
     panels: list[tuple[Panel, str]] = []
-    for start in range(0, len(found), size):
-        lines = dict(found[start : start + size])
-        plain = [False] * len(lines)
-        panel = lines_panel(lines, "control / attention's output", "epoch", "ratio", plain)
-        begin = "" if panels else "Control over attention's output by epoch: "
-        panels.append((panel, begin + ", ".join(lines)))
+    for title, names in _parts([*found]) if groups is None else groups.items():
+        lines = {name: found[name] for name in names if name in found}
+        if lines:
+            panel = lines_panel(lines, title or _WHAT, "epoch", "ratio", [False] * len(lines))
+            begin = "" if panels else "Control over attention's output by epoch: "
+            panels.append((panel, begin + ", ".join(lines)))
     title = "Control during training"
     return [Section(title=title, body=[_WORDS], panels=panels)] if panels else []
+
+
+def _parts(names: Sequence[str]) -> list[tuple[str | None, Sequence[str]]]:
+    size = max(_LINES, -(-len(names) // _PANELS))
+    return [(None, names[start : start + size]) for start in range(0, len(names), size)]
 
 
 def control_curve(variant: Variant) -> list[tuple[float, float]]:
