@@ -12,7 +12,12 @@ from pidformer.studies.fields import Pair, check_keys, mapping, pairs
 _HYPOTHESIS = ("text", "pairs", "against", "correlation", "expects", "note")
 EXPECTED = ("better", "worse", "more", "less", "level", None)
 """What a hypothesis may expect of a difference; None: it has no direction."""
-CORRELATES = ("largest radius", "control's size at first", "control's size, trained")
+CORRELATES = (
+    "largest radius",
+    "measured radius",
+    "control's size at first",
+    "control's size, trained",
+)
 """What a hypothesis may set beside the differences of all rows."""
 
 

@@ -2,12 +2,7 @@
 
 import pytest
 
-from pidformer.report.published import (
-    classification,
-    hypotheses,
-    length,
-    predict,
-)
+from pidformer.report.published import classification, hypotheses, length
 from pidformer.report.published.numbers import Metric
 from tests.report.published.made import metric
 
@@ -16,6 +11,6 @@ from tests.report.published.made import metric
 def clean(monkeypatch):
     """The one metric of a page."""
     found = Metric(title="Clean", find=metric().find, read=metric().read)
-    for module in (classification, hypotheses, length, predict):
+    for module in (classification, hypotheses, length):
         monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
     return found

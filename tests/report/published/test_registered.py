@@ -19,7 +19,13 @@ from pidformer.report.published import (
 )
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.numbers import compare_all
-from pidformer.report.published.predict import RADIUS, prediction_section, worst_radius
+from pidformer.report.published.predict import (
+    MEASURED,
+    RADIUS,
+    prediction_section,
+    worst_radius,
+)
+from pidformer.report.tables import minus
 from pidformer.results import Record
 from pidformer.studies import load_study
 from tests.report.published.fresh import classifiers
@@ -149,9 +155,25 @@ def test_the_margin_is_set_beside_the_accuracy(clean):
     assert f"{RADIUS} and the difference in Clean, 4 rows with softmax" in found.findings[0]
     assert f"{rank.statistic:+.2f}" in found.findings[0]
     assert cells(found.body[1], "d")[2] == f"{radii[3]:.3f}"
-    assert len(found.panels) == 1  # nothing is known of the control's size
+    assert len(found.panels) == 1  # nothing else is known of the control
+    measured = {name: 2.0 - 0.1 * place for place, name in enumerate(given)}
+    certified = [
+        replace(run, records=(*run.records, _certificate(measured[run.variant])))
+        if run.variant in measured
+        else run
+        for run in runs
+    ]
+    (found,) = prediction_section(study.only(certified), compared)
+    assert f"{MEASURED} and the difference in Clean, 4 rows with softmax" in found.findings[1]
+    assert minus("rank correlation -1.00") in found.findings[1] and len(found.panels) == 2
+    assert cells(found.body[1], "d")[3] == "1.700"
     few = study.only(runs[:6])
     assert prediction_section(few, compare_all(few, [clean])) == []
+
+
+def _certificate(radius):
+    settings = {"what": "certificate", "label": "x"}
+    return Record(kind="analysis", metrics={"worst_radius": radius}, settings=settings)
 
 
 def test_rows_of_each_twin_have_panels_of_their_own(clean, tmp_path):

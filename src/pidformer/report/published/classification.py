@@ -8,6 +8,7 @@ from pidformer.report.published.choice import choice_section
 from pidformer.report.published.course import control_section
 from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.images import classification_metrics, threats_text
+from pidformer.report.published.inside import spectra_section
 from pidformer.report.published.length import length_section
 from pidformer.report.published.numbers import (
     Compared,
@@ -96,6 +97,7 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
         *choice_section(plan, compared),
         *length_section(study, compared),
         *prediction_section(study, compared),
+        *spectra_section(study),
     ]
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pidformer.report.looks import layers
+from pidformer.report.published.inside import LOOKS, inside_metrics
 from pidformer.report.published.numbers import Metric, over_items
 from pidformer.report.published.shrink import corruption_hits
 from pidformer.report.published.studies import PublishedRun
@@ -19,12 +20,6 @@ from pidformer.robustness.compare import hits
 
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
 _OUTSIDE = ("ood", "imagenet-o")
-_INSIDE = (
-    ("token_similarity", "effective_rank_last", "effective rank", 2),
-    ("control_scale", "ratio", "control's size", 3),
-    ("control_scale", "initial_ratio", "at first", 3),
-)
-"""Numbers of an analysis: its record, the metric in it, title and digits."""
 
 
 class Key(NamedTuple):
@@ -74,21 +69,7 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
                 difference_digits=3,
             )
         )
-    for what, name, title, digits in _INSIDE:
-        find = partial(_inside, what=what, name=name)
-        if any(find(run) is not None for run in runs):
-            read = partial(_number, name=name)
-            found.append(Metric(title=title, find=find, read=read, better=0, digits=digits))
-    return found
-
-
-def _inside(run: PublishedRun, what: str, name: str) -> Record | None:
-    record = run.one("analysis", what=what)
-    return record if record is not None and name in record.metrics else None
-
-
-def _number(record: Record, name: str) -> float:
-    return record.metrics[name]
+    return found + inside_metrics(runs, LOOKS)
 
 
 _AUPR = {"ood": "AUPR", "imagenet-o": "AUPR, ImageNet-O"}

@@ -18,7 +18,7 @@ from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
 from pidformer.report.panels import Panel
 from pidformer.report.published.draw import Point, points_panel
-from pidformer.report.published.images import classification_metrics
+from pidformer.report.published.inside import LOOKS, SPECTRA, inside_metrics
 from pidformer.report.published.numbers import NONE, Compared
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
@@ -28,15 +28,16 @@ from pidformer.studies.hypotheses import CORRELATES
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
-RADIUS, FIRST, TRAINED = CORRELATES
-_WIDTH, _HEIGHT = 3.1, 2.9
-"""Three panels beside each other."""
+RADIUS, MEASURED, FIRST, TRAINED = CORRELATES
+_HEIGHT = 2.9
 _WORDS = (
     "The difference in Clean beside what might predict it: the largest radius of the idealised "
     "recursion over eigenvalues of attention in [0, 1] (above 1 some mode grows; rows with one set "
-    "of gains), and the size of the control over that of the attention's output, before and after "
-    "training. Rank correlations are among rows of one softmax twin, four or more; such rows share "
-    "its runs, so take them as a description."
+    "of gains), the same over those measured in the trained networks (all rows that have a "
+    "certificate), and the size of the control "
+    "over that of the attention's output, before and after training. Rank correlations are among "
+    "rows of one softmax twin, four or more; such rows share its runs, so take them as a "
+    "description."
 )
 
 
@@ -87,7 +88,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
         for rows in by_twin.values()
         for row in rows
     ]
-    words = "The difference in Clean over what might predict it, a row of pictures for each twin: "
+    words = "The difference in Clean over what might predict it, pictures for each twin: "
     return [
         Section(
             title="What predicts the difference",
@@ -121,14 +122,19 @@ def _by_twin(study: Study, compared: Sequence[Compared]) -> dict[str, list[Predi
 
 def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
     clean = {one.variant: one for one in compared if one.metric.title == "Clean"}
-    metrics = {m.title: m for m in classification_metrics(study.runs, 1)}
+    looks = inside_metrics(study.runs, (*LOOKS, *SPECTRA))
+    metrics = {metric.title: metric for metric in looks}
     found = []
     for variant in (v for v in study.variants if v.name in clean):
         known: dict[str, float] = {}
         gains = _gains(variant)
         if gains is not None:
             known[RADIUS] = worst_radius(gains)
-        for what, title in ((FIRST, "at first"), (TRAINED, "control's size")):
+        for what, title in (
+            (MEASURED, "largest radius"),
+            (FIRST, "at first"),
+            (TRAINED, "control's size"),
+        ):
             mean = metrics[title].mean(variant) if title in metrics else None
             if mean is not None:
                 known[what] = mean.mean
@@ -153,7 +159,7 @@ def _panel(one: Correlation) -> Panel:
     panel = points_panel(
         {one.twin: points}, f"less {one.twin}", one.what, "Clean, points", is_plain=[False]
     )
-    return panel._replace(width=_WIDTH, height=_HEIGHT)
+    return panel._replace(height=_HEIGHT)
 
 
 def worst_radius(gains: PIDGains) -> float:

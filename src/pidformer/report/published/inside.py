@@ -1,0 +1,77 @@
+"""What `pidformer analyze` measured inside the networks: tokens, control, spectra, certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from pidformer.report.published.numbers import Metric
+from pidformer.report.published.section import Section
+from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.tables import by_variant
+from pidformer.results import Record
+
+
+class Look(NamedTuple):
+    """A number of an analysis: its record, the metric in it, how it is shown."""
+
+    what: str
+    name: str
+    title: str
+    digits: int = 2
+    scale: float = 1.0
+
+
+LOOKS = (
+    Look("token_similarity", "effective_rank_last", "effective rank"),
+    Look("control_scale", "ratio", "control's size", 3),
+    Look("control_scale", "initial_ratio", "at first", 3),
+)
+SPECTRA = (
+    Look("spectrum", "min_real", "Re kappa from"),
+    Look("spectrum", "share_negative", "below 0, %", 1, 100),
+    Look("certificate", "share_outside", "modes outside, %", 2, 100),
+    Look("certificate", "worst_radius", "largest radius"),
+    Look("certificate", "peak_growth", "growth of v_0"),
+    Look("certificate", "value_gain_mean", "sensitivity"),
+)
+_WORDS = (
+    "Of attention on 64 images: the smallest real part of its eigenvalues kappa, and the share "
+    "with a negative one. With these eigenvalues the idealised recursion (no LayerNorm, "
+    "projections, residual or MLP) has this share of modes outside the unit circle and this "
+    "largest radius; with the matrices, layer by layer, it lets a perturbation of the first values "
+    "grow to this at most. Sensitivity is that of the whole network: last values over first, along "
+    "random directions of the input ([analysis.md](analysis.md#certificates))."
+)
+
+
+def inside_metrics(runs: Sequence[PublishedRun], looks: Sequence[Look]) -> list[Metric]:
+    """Those of the looks that any of the runs has; none is better or worse."""
+    return [
+        Metric(
+            title=look.title,
+            find=partial(_find, look=look),
+            read=partial(_read, look=look),
+            better=0,
+            digits=look.digits,
+        )
+        for look in looks
+        if any(_find(run, look) is not None for run in runs)
+    ]
+
+
+def spectra_section(study: Study) -> list[Section]:
+    """A table of all variants; nothing where no run was looked into."""
+    metrics = inside_metrics(study.runs, SPECTRA)
+    body = [_WORDS, by_variant(study, metrics)]
+    return [Section(title="Spectra and certificates", body=body)] if metrics else []
+
+
+def _find(run: PublishedRun, look: Look) -> Record | None:
+    record = run.one("analysis", what=look.what)
+    return record if record is not None and look.name in record.metrics else None
+
+
+def _read(record: Record, look: Look) -> float:
+    return look.scale * record.metrics[look.name]
