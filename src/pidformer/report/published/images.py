@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pidformer.report.looks import layers
-from pidformer.report.published.inside import LOOKS, inside_metrics
+from pidformer.report.published.inside import token_metrics
 from pidformer.report.published.numbers import Metric, over_items
 from pidformer.report.published.shrink import corruption_hits
 from pidformer.report.published.studies import PublishedRun
@@ -58,18 +57,7 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
     for key in (key for key in keys if key.row in _OUTSIDE):
         find = partial(_find, key=key)
         found.append(Metric(title=_AUPR[key.row], find=find, read=_aupr))
-    if any(_similarity(run) is not None for run in runs):
-        found.append(
-            Metric(
-                title="similarity",
-                find=_similarity,
-                read=lambda record: layers(record)[-1],
-                better=0,
-                digits=3,
-                difference_digits=3,
-            )
-        )
-    return found + inside_metrics(runs, LOOKS)
+    return found + token_metrics(runs)
 
 
 _AUPR = {"ood": "AUPR", "imagenet-o": "AUPR, ImageNet-O"}
@@ -93,10 +81,6 @@ def _outcomes(record: Record, part: int | None) -> np.ndarray:
 
 def _find(run: PublishedRun, key: Key) -> Record | None:
     return next((r for r in run.all("robustness") if _key(r) == key), None)
-
-
-def _similarity(run: PublishedRun) -> Record | None:
-    return run.one("analysis", what="token_similarity")
 
 
 def _aupr(record: Record) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.looks import layers
 from pidformer.report.published.numbers import Metric
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import PublishedRun, Study
@@ -46,6 +47,22 @@ _WORDS = (
 )
 
 
+def token_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
+    """How alike the last layer's tokens are, and how large the control is."""
+    found = inside_metrics(runs, LOOKS)
+    if all(_similarity(run) is None for run in runs):
+        return found
+    similarity = Metric(
+        title="similarity",
+        find=_similarity,
+        read=lambda record: layers(record)[-1],
+        better=0,
+        digits=3,
+        difference_digits=3,
+    )
+    return [similarity, *found]
+
+
 def inside_metrics(runs: Sequence[PublishedRun], looks: Sequence[Look]) -> list[Metric]:
     """Those of the looks that any of the runs has; none is better or worse."""
     return [
@@ -66,6 +83,10 @@ def spectra_section(study: Study) -> list[Section]:
     metrics = inside_metrics(study.runs, SPECTRA)
     body = [_WORDS, by_variant(study, metrics)]
     return [Section(title="Spectra and certificates", body=body)] if metrics else []
+
+
+def _similarity(run: PublishedRun) -> Record | None:
+    return run.one("analysis", what="token_similarity")
 
 
 def _find(run: PublishedRun, look: Look) -> Record | None:
