@@ -77,7 +77,8 @@ def analysis(folder, values, min_real=-0.2, what=("token_similarity", "spectrum"
         "command": f"pidformer analyze {folder}",
     }
     metrics = {
-        "token_similarity": {f"similarity_layer_{k}": v for k, v in enumerate(values, 1)},
+        "token_similarity": {f"similarity_layer_{k}": v for k, v in enumerate(values, 1)}
+        | {"effective_rank_last": 10 * values[-1]},
         "spectrum": {"min_real": min_real, "max_imag": 0.3},
         "certificate": {"worst_radius": 0.9, "share_outside": 0.02},
     }

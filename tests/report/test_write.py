@@ -139,6 +139,15 @@ def test_the_markdown_says_the_same(made):
         assert finding in text
 
 
+def test_similarity_and_rank_of_the_tokens_stand_side_by_side(made):
+    lines = made.markdown.read_text(encoding="utf-8").splitlines()
+    at = next(k for k, line in enumerate(lines) if "Effective rank" in line)
+    assert re.split(r" ?\| ?", lines[at + 2])[2:4] == [
+        "0.400 (0.400 to 0.400)",
+        "4.0 (4.0 to 4.0)",
+    ]
+
+
 def test_findings_are_chosen_by_the_numbers(made):
     clean, threats, similarity = made.findings
     assert "pid 62.5 %, softmax 52.5 %" in clean and "+10.0 points" in clean

@@ -67,8 +67,10 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
         certificates = [run["certificate"] for run in group.runs if "certificate" in run]
         similar = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
         section = f"Analysis, {group.label}"
+        tokens = sources.add(section, "token_similarity", similar)
         cells = [
-            _cell(similar, _last_layer, 3, sources.add(section, "token_similarity", similar)),
+            _cell(similar, _last_layer, 3, tokens),
+            _cell(similar, "effective_rank_last", 1, tokens),
             _cell(spectra, "min_real", 3, sources.add(section, "spectrum", spectra)),
             _cell(spectra, "max_imag", 3, sources.add(section, "spectrum", spectra)),
         ]
@@ -82,13 +84,15 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
         return None
     return TableView(
         title="Inside the trained models",
-        caption="Token similarity in the last layer (1: all tokens alike); the smallest real part "
-        "and largest imaginary part of the attention matrices' eigenvalues kappa; the largest "
-        "radius of the closed loop with the run's gains, and the share of modes outside the unit "
-        "circle, per cent. Small: the range over training seeds.",
+        caption="Token similarity (1: all tokens alike) and effective rank (1: all on one line, "
+        "whatever their signs) in the last layer; the smallest real part and largest imaginary "
+        "part of the attention matrices' eigenvalues kappa; the largest radius of the closed loop "
+        "with the run's gains, and the share of modes outside the unit circle, per cent. Small: "
+        "the range over training seeds.",
         columns=(
             Column("Model"),
             Column("Similarity", "last layer"),
+            Column("Effective rank", "last layer"),
             Column("min Re kappa"),
             Column("max |Im kappa|"),
             Column("Worst radius"),
