@@ -212,6 +212,10 @@ def _draw_curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if log:
         axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        if high < 10 * low:  # within a decade: 4.2, not 4.2 x 10^0
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("{x:g}")
     if top is not None:
         axes.set_ylim(top=max(top, axes.dataLim.ymax))
     if bottom is not None:
