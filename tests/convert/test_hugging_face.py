@@ -212,20 +212,22 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         model.save_pretrained(folder)
         with torch.no_grad():
             torch.save({"x": x, "logits": model(**x).logits}, folder / "seen.pt")
+    # Close, not equal: convolutions round by the number of threads, one here and all there.
     code = (
         "import sys, torch, pidformer as pf\n"
         "from pathlib import Path\n"
         "for folder in sorted(Path(sys.argv[1]).iterdir()):\n"
+        "    print(folder.name)\n"
         "    seen = torch.load(folder / 'seen.pt', weights_only=True)\n"
         "    model = pf.from_pretrained(folder)\n"
         "    with torch.no_grad():\n"
-        "        assert torch.equal(model(**seen['x']).logits, seen['logits']), folder\n"
-        "    print(folder.name)\n"
+        "        logits = model(**seen['x']).logits\n"
+        "    torch.testing.assert_close(logits, seen['logits'], rtol=1e-5, atol=1e-6)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.split()) == len(FAMILIES)
 
 
@@ -382,7 +384,8 @@ def test_a_pickled_model_runs_in_a_process_that_converted_none(tmp_path):
         "import pickle, sys, torch\n"
         "model, x, out = pickle.load(open(sys.argv[1], 'rb'))\n"
         "with torch.no_grad():\n"
-        "    assert torch.equal(model(**x).logits, out)\n"
+        "    logits = model(**x).logits\n"
+        "torch.testing.assert_close(logits, out, rtol=1e-5, atol=1e-6)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "model.pickle")], capture_output=True, text=True

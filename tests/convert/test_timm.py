@@ -211,19 +211,21 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         with torch.no_grad():
             logits = pf.PixelModel(model, [0.5] * 3, [0.5] * 3)(x)
         torch.save({"x": x, "logits": logits}, folder / "seen.pt")
+    # Close, not equal: convolutions round by the number of threads, one here and all there.
     code = (
         "import sys, torch, pidformer as pf\n"
         "from pathlib import Path\n"
         "for folder in sorted(Path(sys.argv[1]).iterdir()):\n"
+        "    print(folder.name)\n"
         "    seen = torch.load(folder / 'seen.pt', weights_only=True)\n"
         "    with torch.no_grad():\n"
-        "        assert torch.equal(pf.load(folder)(seen['x']), seen['logits']), folder\n"
-        "    print(folder.name)\n"
+        "        logits = pf.load(folder)(seen['x'])\n"
+        "    torch.testing.assert_close(logits, seen['logits'], rtol=1e-5, atol=1e-6)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     assert len(done.stdout.split()) == len(families) == 9
 
 
