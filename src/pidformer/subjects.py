@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import json
 import logging
 import sys
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ from pidformer.checkpoint import load, load_weights, read_model_info, read_recip
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
+from pidformer.twins import recipe_hash
 
 _IMAGES = "classification"
 
@@ -208,16 +208,3 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
-
-
-def recipe_hash(recipe: Mapping[str, Any]) -> str:
-    """16 hex digits of all that twins share: the recipe without its gains, seed and backbone."""
-    shared = {key: v for key, v in recipe.items() if key != "seed" and v is not None}
-    model = {key: v for key, v in recipe["model"].items() if key != "gains"}
-    shared["model"] = {key: v for key, v in model.items() if key != "init" or v is not None}
-    if schedule := shared.get("schedule"):  # how the gains come in is the controller's matter
-        shared["schedule"] = {k: v for k, v in schedule.items() if not k.startswith("gain_ramp")}
-    if own := shared.get("segmentation"):  # twins start from twins
-        decoder = {key: v for key, v in own["decoder"].items() if key != "gains"}
-        shared["segmentation"] = {**own, "decoder": decoder, "backbone": None}
-    return hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:16]

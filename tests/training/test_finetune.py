@@ -6,10 +6,10 @@ import torch
 import pidformer as pf
 from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
-from pidformer.subjects import recipe_hash
 from pidformer.training import load_recipe
 from pidformer.training.recipe import SHIPPED
 from pidformer.training.run import train
+from pidformer.twins import recipe_hash
 from tests.training.tiny import tiny_recipe
 
 SOFTMAX = ("model.gains=null", "schedule.epochs=1", "schedule.warmup_epochs=0")

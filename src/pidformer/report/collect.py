@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from pidformer.errors import InputError
 from pidformer.models.gains import as_gains
 from pidformer.results import FILE_NAME, Record
 from pidformer.training.recipe import difference
-from pidformer.training.run import MAY_DIFFER
+from pidformer.twins import recipe_hash, twin_recipe
 
 MEASURED = ("robustness", "analysis", "segmentation", "language")
 """Records that a report shows, beside those of training."""
@@ -120,7 +119,7 @@ def _read(folder: Path) -> Run | None:
         about |= {
             "gains": (f"({written})" if len(run.gains) > 1 else written) or None,
             "train_seed": recipe.get("seed"),
-            "recipe": _hash(twin_recipe(recipe)),
+            "recipe": recipe_hash(recipe),
         }
     kept, left_out = _of_present_weights(records)
     completed = tuple(replace(r, settings=_completed(r.settings, about)) for r in kept)
@@ -151,23 +150,6 @@ def _of_present_weights(records: Sequence[Record]) -> tuple[list[Record], int]:
         if not r.settings.get("weights") or r.settings["weights"] == newest[use(r)]
     ]
     return kept, len(records) - len(kept)
-
-
-def twin_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """What twins share: all but gains, seed, their own backbones, and what moves no number."""
-    shared = {
-        key: dict(value) if isinstance(value, Mapping) else value for key, value in recipe.items()
-    }
-    shared.pop("seed", None)
-    shared.get("model", {}).pop("gains", None)
-    for name in (*MAY_DIFFER, "segmentation.backbone"):
-        section, _, key = name.partition(".")
-        (shared.get(section) or {}).pop(key, None)
-    return shared
-
-
-def _hash(fields: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def check_twins(runs: Sequence[Run]) -> None:

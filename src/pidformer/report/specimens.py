@@ -24,7 +24,8 @@ from pidformer.data.sources import shorter_side
 from pidformer.data.views import first
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
-from pidformer.subjects import Subject, fingerprint, open_subject, recipe_hash, task_of
+from pidformer.subjects import Subject, fingerprint, open_subject, task_of
+from pidformer.twins import recipe_hash
 
 
 class Specimen(Protocol):

@@ -37,7 +37,8 @@ from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model
-from pidformer.subjects import fingerprint, recipe_hash
+from pidformer.subjects import fingerprint
+from pidformer.twins import recipe_hash
 
 PixelThreat = Corruption | FGSM | PGD
 UNLABELLED = -100

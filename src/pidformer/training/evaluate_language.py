@@ -19,8 +19,9 @@ from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, unknown
 from pidformer.language import LanguageModel, Weights, load_language
-from pidformer.subjects import fingerprint, recipe_hash
+from pidformer.subjects import fingerprint
 from pidformer.training.perplexity import window_nll
+from pidformer.twins import recipe_hash
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
 BLOCK = 1024

@@ -21,17 +21,9 @@ from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
 from pidformer.training.recipe import Recipe, difference, recipe_from
 from pidformer.training.tasks import Task, build_task
+from pidformer.twins import MOVES_NOTHING
 
 LOCK = ".lock"
-MAY_DIFFER = (
-    "data.workers",
-    "train.log_steps",
-    "train.checkpoint_seconds",
-    "train.checkpoint_steps",
-    "train.compile",
-    "text.cache",
-)
-"""What may change when a run continues: nothing that moves its numbers beyond rounding."""
 
 
 def train(
@@ -75,7 +67,7 @@ def _check_folder(out: Path, recipe: Recipe) -> None:
         return  # ended before its first checkpoint: nothing to lose
     held = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
     lines = difference(held, recipe.to_dict())
-    moved = [line for line in lines if not line.startswith(MAY_DIFFER)]
+    moved = [line for line in lines if not line.startswith(MOVES_NOTHING)]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")
         raise InputError(

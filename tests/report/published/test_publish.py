@@ -11,14 +11,14 @@ from pidformer import results
 from pidformer.errors import InputError
 from pidformer.models.gains import as_gains
 from pidformer.report.published import publish, read_studies
-from pidformer.report.published.publishing import run_name, twin_key
+from pidformer.report.published.publishing import run_name
 from pidformer.report.published.rerun import train_command
 from pidformer.report.published.shrink import block_losses, corruption_hits, newest, shrink
 from pidformer.report.published.studies import read_run
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from pidformer.training import load_recipe, shipped_recipes
-from pidformer.training.run import MAY_DIFFER
+from pidformer.twins import MOVES_NOTHING
 from tests.report.published.fresh import classifiers, fresh_run
 from tests.training.tiny import tiny_recipe
 
@@ -110,17 +110,6 @@ def test_losses_of_blocks_are_kept_to_half_a_thousandth():
     assert np.array_equal(block_losses(record), losses)
 
 
-def test_twins_share_a_key_and_other_recipes_do_not():
-    def key(*overrides):
-        return twin_key(tiny_recipe(*overrides).to_dict())
-
-    softmax = key("model.gains=null")
-    assert softmax == key("seed=3", "model.learn_gains=true", "schedule.gain_ramp=0.3")
-    assert softmax == key("data.workers=2", "model.options.value_residual=0.5")
-    assert softmax != key("model.attention_residual=false")
-    assert softmax != key("optim.weight_decay=0.3")
-
-
 @pytest.mark.parametrize("name", shipped_recipes())
 def test_the_command_of_a_run_makes_its_recipe_again(name):
     changes = ["optim.lr=0.00123", "seed=7"]
@@ -137,7 +126,7 @@ def resolved(recipe):
     gains = fields["model"]["gains"]
     if isinstance(gains, list):
         fields["model"]["gains"] = [as_gains(layer) for layer in gains]
-    for name in MAY_DIFFER:
+    for name in MOVES_NOTHING:
         section, key = name.split(".")
         (fields.get(section) or {}).pop(key, None)
     return fields

@@ -7,8 +7,6 @@ is not written again.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import re
 from collections import Counter
@@ -20,10 +18,11 @@ from typing import Any
 from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.collect import MEASURED, Run, collect, twin_recipe
+from pidformer.report.collect import MEASURED, Run, collect
 from pidformer.report.published.rerun import measure_command, train_command
 from pidformer.report.published.shrink import newest, shrink
 from pidformer.results import Record
+from pidformer.twins import control_free_hash
 
 FILE_BYTES, ALL_BYTES = 1_000_000, 5_000_000
 """The most that a file, and a folder of studies, may take."""
@@ -120,7 +119,7 @@ def _header(run: Run, study: str, name: str, last: Record) -> Record:
         "weights": last.settings.get("weights"),
         "recipe": recipe,
         "recipe_hash": last.settings.get("recipe"),
-        "twin": twin_key(recipe),
+        "twin": control_free_hash(recipe),
         "data": recipe.get("data", {}).get("name"),
         "machine": last.settings.get("machine"),
         "command": train_command(recipe),
@@ -130,29 +129,6 @@ def _header(run: Run, study: str, name: str, last: Record) -> Record:
     return Record(
         kind="run", metrics=known, settings=settings, details=_curves(run), time=last.time
     )
-
-
-def twin_key(recipe: Mapping[str, Any]) -> str:
-    """16 hex digits of what a controlled run shares with its softmax twin.
-
-    All but seed, where its weights come from, and what acts between layers: gains, how they come
-    in, learned or not, the integral's form, and the residual of values.
-    """
-    shared = twin_recipe(recipe)
-    model = dict(shared.get("model") or {})
-    model.pop("learn_gains", None)
-    model.pop("init", None)
-    options = dict(model.get("options") or {})
-    for name in ("value_residual", "integral_leak", "integral_limit"):
-        options.pop(name, None)
-    shared["model"] = model | {"options": options}
-    schedule = dict(shared.get("schedule") or {})
-    shared["schedule"] = {k: v for k, v in schedule.items() if not k.startswith("gain_ramp")}
-    if segmentation := shared.get("segmentation"):
-        decoder = {k: v for k, v in segmentation["decoder"].items() if k != "gains"}
-        shared["segmentation"] = {**segmentation, "decoder": decoder}
-    text = json.dumps(shared, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def training_seconds(run: Run) -> float | None:

@@ -18,7 +18,7 @@ from pidformer.models.gains import as_gains
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.training.recipe import load_recipe, shipped_recipes
-from pidformer.training.run import MAY_DIFFER
+from pidformer.twins import MOVES_NOTHING
 
 
 def train_command(recipe: Mapping[str, Any]) -> str:
@@ -48,7 +48,7 @@ def _overrides(base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = ""
     for key, value in own.items():
         name = f"{prefix}{key}"
         before = base.get(key)
-        if value == before or name in MAY_DIFFER:
+        if value == before or name in MOVES_NOTHING:
             continue
         if isinstance(value, Mapping) and isinstance(before, Mapping) and key != "gains":
             found += _overrides(before, value, f"{name}.")
