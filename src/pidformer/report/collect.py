@@ -15,6 +15,7 @@ from pidformer.checkpoint import read_recipe
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
 from pidformer.models.gains import as_gains
+from pidformer.report.rerun import train_command
 from pidformer.results import FILE_NAME, Record
 from pidformer.training.recipe import difference
 from pidformer.twins import recipe_hash, twin_recipe
@@ -122,7 +123,11 @@ def _read(folder: Path) -> Run | None:
             "recipe": recipe_hash(recipe),
         }
     kept, left_out = _of_present_weights(records)
-    completed = tuple(replace(r, settings=_completed(r.settings, about)) for r in kept)
+    trained = {} if recipe is None else {"command": train_command(recipe, str(folder))}
+    completed = tuple(
+        replace(r, settings=_completed(r.settings, about | ({} if r.kind in MEASURED else trained)))
+        for r in kept
+    )
     return replace(run, records=completed, left_out=left_out)
 
 

@@ -1,9 +1,8 @@
-"""What happens inside: similarity by layer, certificates, training and cost, from records."""
+"""What happens inside: similarity by layer, certificates and training, from records."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import median
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pidformer.report.collect import Run
@@ -166,83 +165,3 @@ def training_curves(
 
 def _line(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(x for x, _ in points), tuple(y for _, y in points)
-
-
-def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
-    """What training and measuring took."""
-    lines = []
-    for task in dict.fromkeys(run.task for run in runs):
-        by_folder = {str(run.folder): run for run in runs}
-        for group in training_groups(runs, task):
-            members = [by_folder[str(row["train"].settings["model"])] for row in group.runs]
-            lasts = [row["train"] for row in group.runs]
-            source = sources.add(f"Training, {group.label}", "train", lasts)
-            speeds = [_speed(run) for run in members]
-            spent = [seconds for run in members if (seconds := _training_seconds(run)) is not None]
-            memory = [m for run in members if (m := _memory(run)) is not None]
-            measuring = [
-                sum(r.metrics.get("seconds", 0.0) for r in run.records if r.kind != "train")
-                for run in members
-            ]
-            cells = (
-                _plain([s for s in speeds if s is not None], "{:,.0f}", source),
-                _plain(spent, "{:,.0f} s", source),
-                _plain(memory, "{:.1f} GB", source) if memory else CellView("not recorded"),
-                _plain(measuring, "{:,.0f} s", None) if any(measuring) else NOTHING,
-            )
-            lines.append(LineView(group.label, _machines(members), cells))
-    if not lines:
-        return None
-    return TableView(
-        title="What it cost",
-        caption="Mean over runs. Training speed is the median over the log; training time is "
-        "computed from it and leaves out evaluation and start. Measuring is the sum over the "
-        "run's rows.",
-        columns=(
-            Column("Model"),
-            Column("Training", "images or windows a second"),
-            Column("Training time", "a run"),
-            Column("Memory", "peak"),
-            Column("Measuring", "a run"),
-        ),
-        lines=tuple(lines),
-    )
-
-
-def _plain(values: Sequence[float], shape: str, source: str | None) -> CellView:
-    if not values:
-        return NOTHING
-    return CellView(shape.format(sum(values) / len(values)), "", source)
-
-
-def _speed(run: Run) -> float | None:
-    name = "images_per_second"
-    found = [r.metrics[name] for r in run.of("train") if name in r.metrics]
-    return median(found) if found else None
-
-
-def _training_seconds(run: Run) -> float | None:
-    batch: Mapping[str, Any] = (run.recipe or {}).get("data", {})
-    size, last, total = batch.get("batch_size"), 0, 0.0
-    for record in run.of("train"):
-        speed = record.metrics.get("images_per_second")
-        if not size or not speed or record.step is None:
-            return None
-        total += (record.step - last) * size / speed
-        last = record.step
-    return total or None
-
-
-def _memory(run: Run) -> float | None:
-    found = [value for r in run.records for name, value in r.metrics.items() if name == "memory_gb"]
-    return max(found) if found else None
-
-
-def _machines(runs: Sequence[Run]) -> str:
-    names = dict.fromkeys(
-        str(machine.get("gpu") or f"{machine.get('cores')} cores")
-        for run in runs
-        for r in run.records
-        if isinstance(machine := r.settings.get("machine"), dict)
-    )
-    return ", ".join(names)

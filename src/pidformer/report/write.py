@@ -14,6 +14,7 @@ from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import figures, looks
 from pidformer.report.collect import MAIN_TASK, Run, check_twins, collect, inputs_hash
+from pidformer.report.cost import cost_view
 from pidformer.report.markdown import as_markdown
 from pidformer.report.panels import Panel, picture, save_panels
 from pidformer.report.table1 import as_data
@@ -85,7 +86,7 @@ def write_report(
     views = _views(runs, tables, sources)
     details = [
         view
-        for view in (looks.certificate_view(groups, sources), looks.cost_view(runs, sources))
+        for view in (looks.certificate_view(groups, sources), cost_view(runs, sources))
         if view is not None
     ]
     for table in tables:

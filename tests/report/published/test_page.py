@@ -21,8 +21,8 @@ from pidformer.report.published import (
 from pidformer.report.published.course import control_curve, control_section
 from pidformer.report.published.numbers import compare_all
 from pidformer.report.published.page import PAGE, results_page
-from pidformer.report.published.rerun import train_command
 from pidformer.report.published.section import Section
+from pidformer.report.rerun import train_command
 from pidformer.report.tables import minus
 from pidformer.report.views import machine_text
 from pidformer.results import Record

@@ -1,6 +1,5 @@
 import json
 import math
-import shlex
 import shutil
 from pathlib import Path
 
@@ -9,16 +8,12 @@ import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.models.gains import as_gains
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.publishing import run_name
-from pidformer.report.published.rerun import train_command
 from pidformer.report.published.shrink import block_losses, corruption_hits, newest, shrink
 from pidformer.report.published.studies import read_run
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
-from pidformer.training import load_recipe, shipped_recipes
-from pidformer.twins import MOVES_NOTHING
 from tests.report.published.fresh import classifiers, fresh_run
 from tests.training.tiny import tiny_recipe
 
@@ -108,49 +103,6 @@ def test_losses_of_blocks_are_kept_to_half_a_thousandth():
     (small,) = shrink([record])
     assert np.abs(block_losses(small) - losses).max() <= 0.0005 + 1e-12
     assert np.array_equal(block_losses(record), losses)
-
-
-@pytest.mark.parametrize("name", shipped_recipes())
-def test_the_command_of_a_run_makes_its_recipe_again(name):
-    changes = ["optim.lr=0.00123", "seed=7"]
-    recipe = load_recipe(name, changes).to_dict()
-    words = train_command(recipe).split()
-    assert words[:2] == ["pidformer", "train"] and words[-4:] == ["--data", "DATA", "--out", "RUN"]
-    again = load_recipe(words[2], [word.strip("'") for word in words[3:-4]]).to_dict()
-    assert again == recipe
-
-
-def resolved(recipe):
-    """The recipe, its gains as numbers and without what moves rounding at most."""
-    fields = {key: dict(own) if isinstance(own, dict) else own for key, own in recipe.items()}
-    gains = fields["model"]["gains"]
-    if isinstance(gains, list):
-        fields["model"]["gains"] = [as_gains(layer) for layer in gains]
-    for name in MOVES_NOTHING:
-        section, key = name.split(".")
-        (fields.get(section) or {}).pop(key, None)
-    return fields
-
-
-@pytest.mark.parametrize("study", sorted(p.name for p in (ROOT / "results").glob("*/")))
-def test_the_command_of_every_published_run_makes_its_recipe_again(study):
-    for path in sorted((ROOT / "results" / study).glob("*.jsonl")):
-        recipe = dict(read_run(path).recipe)
-        command = train_command(recipe)
-        words = shlex.split(command)
-        again = load_recipe(words[2], words[3:-4]).to_dict()
-        assert resolved(again) == resolved(recipe), path.name
-        assert len(command) < 600, path.name
-
-
-def test_a_variant_is_trained_by_overrides_of_the_nearest_recipe():
-    gains = [{"p": 0.4, "i": 0.1, "d": 0.0, "beta": 1.0}] * 2
-    given = load_recipe("tiny_imagenet_100/deit_tiny_softmax.yaml", ["schedule.epochs=100"])
-    fields = given.to_dict()
-    fields["model"] |= {"gains": gains, "learn_gains": True}
-    command = train_command(fields)
-    assert "tiny_imagenet_100/" in command and "schedule.epochs=100" in command
-    assert "model.learn_gains=true" in command
 
 
 def test_names_of_runs(runs, tmp_path):

@@ -16,12 +16,12 @@ from pidformer.report.panels import Panel, save_panels
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.draw import differences_panel
 from pidformer.report.published.numbers import NONE
-from pidformer.report.published.rerun import train_command
 from pidformer.report.published.section import Section
 from pidformer.report.published.segments import segmentation_sections
 from pidformer.report.published.studies import PublishedRun, Study, find_studies, read_studies
 from pidformer.report.published.tables import table
 from pidformer.report.published.texts import language_sections
+from pidformer.report.rerun import train_command
 from pidformer.report.views import machine_text
 
 PAGE = "results.md"

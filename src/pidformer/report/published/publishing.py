@@ -19,8 +19,9 @@ from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.collect import MEASURED, Run, collect
-from pidformer.report.published.rerun import measure_command, train_command
+from pidformer.report.cost import training_seconds
 from pidformer.report.published.shrink import newest, shrink
+from pidformer.report.rerun import measure_command, train_command
 from pidformer.results import Record
 from pidformer.twins import control_free_hash
 
@@ -129,22 +130,6 @@ def _header(run: Run, study: str, name: str, last: Record) -> Record:
     return Record(
         kind="run", metrics=known, settings=settings, details=_curves(run), time=last.time
     )
-
-
-def training_seconds(run: Run) -> float | None:
-    """Time in training steps, from the speeds that the log holds; evaluation aside."""
-    recipe = run.recipe or {}
-    size, last, total = recipe.get("data", {}).get("batch_size"), 0, 0.0
-    for record in run.of("train"):
-        speed, unit = record.metrics.get("images_per_second"), 1
-        if speed is None:
-            speed = record.metrics.get("tokens_per_second")
-            unit = (recipe.get("text") or {}).get("length", 1)
-        if not size or not speed or record.step is None:
-            return None
-        total += (record.step - last) * size * unit / speed
-        last = record.step
-    return total or None
 
 
 def _parameters(folder: Path) -> float | None:

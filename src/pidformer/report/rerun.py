@@ -21,8 +21,11 @@ from pidformer.training.recipe import load_recipe, shipped_recipes
 from pidformer.twins import MOVES_NOTHING
 
 
-def train_command(recipe: Mapping[str, Any]) -> str:
-    """`pidformer train` with the shipped recipe that is nearest, and what differs from it."""
+def train_command(recipe: Mapping[str, Any], run: str = "RUN") -> str:
+    """`pidformer train` with the shipped recipe that is nearest, and what differs from it.
+
+    A task that no shipped recipe has: with the run's own recipe.
+    """
     task, seed = recipe.get("task", "classification"), recipe.get("seed", 0)
     wanted = {key: value for key, value in recipe.items() if key != "seed"}
     found = [
@@ -30,9 +33,12 @@ def train_command(recipe: Mapping[str, Any]) -> str:
         for name, fields in _shipped().items()
         if fields["task"] == task
     ]
-    overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]))
-    words = ["pidformer", "train", name, *overrides, f"seed={seed}", "--data", "DATA"]
-    return shlex.join([*words, "--out", "RUN"])
+    own: tuple[list[str], str] = ([], f"{run}/recipe.yaml")
+    overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]), default=own)
+    words = ["pidformer", "train", name, *overrides, f"seed={seed}"]
+    if recipe.get("data", {}).get("name") != "digits":  # these come with the package
+        words += ["--data", "DATA"]
+    return shlex.join([*words, "--out", run])
 
 
 @cache
