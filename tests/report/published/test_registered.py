@@ -25,6 +25,7 @@ from pidformer.report.published.predict import (
     prediction_section,
     worst_radius,
 )
+from pidformer.report.style import GOOD, GREY
 from pidformer.report.tables import minus
 from pidformer.results import Record
 from pidformer.studies import load_study
@@ -97,6 +98,14 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
         f"{k * p:.2g}" for k, p in zip((3, 2, 1), ps, strict=True)
     }
     assert first.findings[0].endswith("wins: p, pid_learned; losses: none.")
+    ((panel, words),) = first.panels
+    figure = Figure()
+    panel.draw(figure)
+    (axes,) = figure.axes
+    drawn = [tick.get_text() for tick in axes.get_yticklabels()]
+    colors = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 1]
+    assert drawn == ["pid_learned", "pid", "p"] and colors == [GOOD, GREY, GOOD]
+    assert words.endswith("coloured after Holm: Clean")
     assert (
         cells(asked.body[1], "H1, primary")[3]
         == "better: p on Clean, pid_learned on Clean; not resolved: 1"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pidformer.report.panels import Panel
 from pidformer.report.published.choice import choice_section
 from pidformer.report.published.course import control_section
+from pidformer.report.published.draw import differences_panel
 from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.images import classification_metrics, threats_text
 from pidformer.report.published.inside import spectra_section
 from pidformer.report.published.length import length_section
 from pidformer.report.published.numbers import (
     Compared,
+    Judged,
     compare_all,
     compare_pairs,
     findings,
@@ -89,7 +92,8 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     if judged:
         body += [f"Holm's p is over these {len(judged)}:", judged_table(judged)]
     title = "Primary comparisons" if judged else "Reported"
-    found = [Section(title=title, body=body, findings=[wins_text(judged)] if judged else [])]
+    says = [wins_text(judged)] if judged else []
+    found = [Section(title=title, body=body, findings=says, panels=_primary_panels(judged))]
     found += hypotheses_section(study, plan, compared, judged)
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     return [
@@ -99,6 +103,22 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
         *prediction_section(study, compared),
         *spectra_section(study),
     ]
+
+
+def _primary_panels(judged: Sequence[Judged]) -> list[tuple[Panel, str]]:
+    """A panel for each metric; coloured is what stands after the correction."""
+    found: list[tuple[Panel, str]] = []
+    for title in dict.fromkeys(each.one.metric.title for each in judged):
+        own = [each for each in judged if each.one.metric.title == title]
+        panel = differences_panel(
+            [each.one for each in own],
+            f"{title}, points less softmax",
+            [each.one.variant for each in own],
+            [each.word for each in own],
+        )
+        begin = "" if found else "Primary comparisons with 95 % intervals, coloured after Holm: "
+        found.append((panel, begin + title))
+    return found
 
 
 def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:

@@ -18,20 +18,33 @@ from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
 _WIDTH = 4.6
 
 
-def differences_panel(compared: Sequence[Compared], title: str, labels: Sequence[str]) -> Panel:
-    """Differences with their intervals, a line for each: variants of a metric, or the reverse."""
+def differences_panel(
+    compared: Sequence[Compared],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str] | None = None,
+) -> Panel:
+    """Differences with their intervals, a line for each: variants of a metric, or the reverse.
+
+    Coloured by `words`: those of the comparisons unless given (after a correction).
+    """
     height = 1.3 + 0.32 * len(compared)
-    draw = partial(_draw_differences, compared=compared, title=title, labels=labels)
+    words = words or [one.word for one in compared]
+    draw = partial(_draw_differences, compared=compared, title=title, labels=labels, words=words)
     return Panel(draw, _WIDTH, height)
 
 
 def _draw_differences(
-    figure: Figure | SubFigure, compared: Sequence[Compared], title: str, labels: Sequence[str]
+    figure: Figure | SubFigure,
+    compared: Sequence[Compared],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
 ) -> None:
     axes: Axes = figure.subplots()
     colors = {"better": GOOD, "worse": BAD}
-    for place, one in enumerate(reversed(compared)):
-        color = colors.get(one.word, GREY)
+    for place, (one, word) in enumerate(reversed([*zip(compared, words, strict=True)])):
+        color = colors.get(word, GREY)
         axes.plot([one.found.low, one.found.high], [place, place], color=color, linewidth=2.4)
         axes.plot(one.found.mean, place, "o", color=color, markersize=6)
     axes.axvline(0, color=INK, linewidth=0.9)
