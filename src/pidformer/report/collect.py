@@ -59,7 +59,7 @@ class Run:
     @property
     def command(self) -> str:
         """What trains it again."""
-        return f"pidformer train {self.folder / 'recipe.yaml'} --out NEW_FOLDER"
+        return train_command(self.recipe or {}, "NEW_FOLDER")
 
     def of(self, kind: str, **settings: Any) -> list[Record]:
         """Its records of one kind whose settings have these values."""

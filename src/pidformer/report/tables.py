@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -170,9 +171,9 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
 def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
     if not rows:
         return []
-    folders = " ".join(str(run.folder) for run in runs if run.task == "classification")
+    folders = shlex.join(str(run.folder) for run in runs if run.task == "classification")
     data = first.settings.get("data")
-    place = "" if data == "digits" else f" --data {data or 'DIR'}"
+    place = "" if data == "digits" else f" --data {shlex.quote(data or 'DIR')}"
     known = all(_knows_imagenet(run) for run in runs if run.recipe is not None)
     sets = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows and row in _OF_IMAGENET]
     attacks = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows - set(_OF_IMAGENET)]

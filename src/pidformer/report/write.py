@@ -161,7 +161,7 @@ def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) 
 def _missing_tables(runs: Sequence[Run]) -> list[Note]:
     """Tables without a single record, and what would make them."""
     notes = []
-    folders = " ".join(str(run.folder) for run in runs if run.task == MAIN_TASK)
+    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK)
     if not any(run.of("robustness") for run in runs):
         command = f"pidformer evaluate {folders or 'RUNS'} --suite quick --data DIR"
         notes.append(Note("Table 1: no record of robustness. This makes one:", command))
@@ -178,7 +178,7 @@ def _figures(
     groups: Sequence[Group],
     similarity: Sequence[looks.Curves],
 ) -> list[FigureView]:
-    folders = " ".join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
+    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
     curves = next((table.curves for table in tables if table.curves), [])
     analyze = f"pidformer analyze {folders}"
     evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd"

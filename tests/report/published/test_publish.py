@@ -118,8 +118,10 @@ def test_names_of_runs(runs, tmp_path):
 
 
 def test_what_cannot_be_published_gets_one_clear_line(runs, tmp_path, monkeypatch):
-    bare = fresh_run(tmp_path / "bare-seed0", tiny_recipe())
-    with pytest.raises(InputError, match="was not measured; use pidformer evaluate"):
+    bare = fresh_run(tmp_path / "my bare-seed0", tiny_recipe())
+    with pytest.raises(
+        InputError, match=r"was not measured; use pidformer evaluate '.*my bare-seed0'"
+    ):
         publish([bare], tmp_path / "study")
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file; --publish names the folder"):

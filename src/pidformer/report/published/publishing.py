@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -82,7 +83,8 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
         raise InputError(f"{run.folder} has no recipe.yaml; only runs of training are published")
     measured = [r for r in run.records if r.kind in MEASURED and not r.settings.get("ema")]
     if not measured:
-        raise InputError(f"{run.folder} was not measured; use pidformer evaluate {run.folder}")
+        command = shlex.join(["pidformer", "evaluate", str(run.folder)])
+        raise InputError(f"{run.folder} was not measured; use {command}")
     counted = Counter(str(r.settings.get("gains")) for r in measured)
     own_gains = counted.most_common(1)[0][0]  # those of a trial with other gains stay behind
     measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
