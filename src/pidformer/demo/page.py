@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def write_report(
         chance=CHANCE,
         digit=int(labels[SHOWN_IMAGE]),
         layers=len(next(iter(found.values())).similarity[0]),
-        command=f"pidformer demo --out {out} --seeds {len(clean)}",
+        command=f"pidformer demo --out {shlex.quote(str(out))} --seeds {len(clean)}",
         overrides=settings["overrides"],
         out=out,
         machine=settings["machine"],

@@ -62,9 +62,9 @@ _READING = (
     '"Not resolved" means that the interval holds zero: neither an effect nor its absence is '
     "shown. The interval says how large an effect may still be.",
     "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
-    "set, SEED: one of the seeds beside it). Another kind of GPU rounds differently and so makes "
-    "another run of the same distribution, also with the same seed: expect its number near the "
-    "row's interval.",
+    "set, SEED: one of the seeds beside it). On the same kind of GPU it may come out with the same "
+    "weights; where it rounds differently, as on another kind, it is another run of the same "
+    "distribution, also with the same seed: expect its number near the row's interval.",
 )
 
 
