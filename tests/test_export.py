@@ -9,9 +9,11 @@ import torch
 
 import pidformer as pf
 from pidformer import export as exporting
+from pidformer.checkpoint import write_recipe
 from pidformer.errors import InputError
 from pidformer.models.build import build_segmenter
 from tests.convert.families import SMALL, timm_model
+from tests.training.tiny import tiny_recipe
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 DEIT = "pid_deit_tiny_patch16_224"
@@ -126,7 +128,7 @@ def test_a_cache_is_refused_where_it_would_not_stay_true(run, tmp_path):
     config = pf.PIDformerConfig.paper(50, hidden_size=16, num_hidden_layers=1, cutoffs=None)
     with pytest.raises(InputError, match=r"position_order='descending' cannot use a .* cache"):
         exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, cache=True)
-    (tmp_path / "recipe.yaml").write_text("task: classification\n")
+    write_recipe(tmp_path, tiny_recipe().to_dict())
     code, _, error = run("export", tmp_path, "--cache", "--out", tmp_path / "x.onnx")
     assert code == 2 and "a cache is for language models" in error and error.count("\n") == 1
 

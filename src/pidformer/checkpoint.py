@@ -251,6 +251,10 @@ def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
     return build_image_model(recipe["model"], **build)
 
 
+_SECTIONS = ("model", "data")
+"""Those that every recipe has; others may be null."""
+
+
 def read_recipe(run: Path) -> dict[str, Any]:
     """The resolved recipe of a run folder, as plain data."""
     path = run / "recipe.yaml"
@@ -262,8 +266,13 @@ def read_recipe(run: Path) -> dict[str, Any]:
         fields = yaml.safe_load(path.read_bytes())
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise _damaged(path, error) from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("model", {}), dict):
-        raise _damaged(path, "it must be a mapping of sections")
+    if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
+        raise _damaged(path, "it must hold a seed and sections")
+    for name in dict.fromkeys((*_SECTIONS, *fields)):
+        held = fields.get(name)
+        is_left_out = held is None and name not in _SECTIONS
+        if name not in ("task", "seed") and not isinstance(held, dict) and not is_left_out:
+            raise _damaged(path, f"{name} must be a section")
     return fields
 
 

@@ -31,7 +31,7 @@ def twin_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     if schedule := shared.get("schedule"):
         shared["schedule"] = {k: v for k, v in schedule.items() if not k.startswith("gain_ramp")}
     if segmentation := shared.get("segmentation"):
-        decoder = {k: v for k, v in segmentation["decoder"].items() if k != "gains"}
+        decoder = {k: v for k, v in segmentation.get("decoder", {}).items() if k != "gains"}
         shared["segmentation"] = {**segmentation, "decoder": decoder}
     return shared
 
