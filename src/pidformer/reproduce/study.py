@@ -15,9 +15,9 @@ from pidformer.training import load_recipe
 
 LOOK = 512
 """Images to look into."""
-_SECONDS = {"study": 40.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
+_SECONDS = {"study": 30.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
 """First guesses for an H200; once a job of the kind has run, its pace (`times.estimates`)."""
-_START, _EPOCH = 20.0, 0.8
+_START, _EPOCH = 90.0, 1.1
 """Seconds of a training for its start, and for an epoch of 12 layers: the same guess, by length."""
 
 
