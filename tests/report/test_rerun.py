@@ -64,7 +64,7 @@ def test_a_variant_is_trained_by_overrides_of_the_nearest_recipe():
 
 def test_a_task_of_no_shipped_recipe_is_trained_by_the_runs_own():
     command = train_command({"task": "speech", "seed": 3, "data": {"name": "words"}}, "runs/a b")
-    assert command == ("pidformer train 'runs/a b/recipe.yaml' seed=3 --data DATA --out 'runs/a b'")
+    assert command == ("pidformer train RECIPE seed=3 --data DATA --out 'runs/a b'")
 
 
 def test_training_records_say_how_the_run_is_trained(tmp_path):

@@ -24,7 +24,7 @@ from pidformer.twins import MOVES_NOTHING
 def train_command(recipe: Mapping[str, Any], run: str = "RUN") -> str:
     """`pidformer train` with the shipped recipe that is nearest, and what differs from it.
 
-    A task that no shipped recipe has: with the run's own recipe.
+    A task that no shipped recipe has: with RECIPE, the run's own.
     """
     task, seed = recipe.get("task", "classification"), recipe.get("seed", 0)
     wanted = {key: value for key, value in recipe.items() if key != "seed"}
@@ -33,8 +33,7 @@ def train_command(recipe: Mapping[str, Any], run: str = "RUN") -> str:
         for name, fields in _shipped().items()
         if fields["task"] == task
     ]
-    own: tuple[list[str], str] = ([], f"{run}/recipe.yaml")
-    overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]), default=own)
+    overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]), default=([], "RECIPE"))
     words = ["pidformer", "train", name, *overrides, f"seed={seed}"]
     if recipe.get("data", {}).get("name") != "digits":  # these come with the package
         words += ["--data", "DATA"]

@@ -38,8 +38,8 @@ SPECTRA = (
     Look("certificate", "value_gain_mean", "sensitivity"),
 )
 _WORDS = (
-    "Of attention on 64 images: the smallest real part of its eigenvalues kappa, and the share "
-    "with a negative one. With these eigenvalues the idealised recursion (no LayerNorm, "
+    "Of attention on {images} images: the smallest real part of its eigenvalues kappa, and the "
+    "share with a negative one. With these eigenvalues the idealised recursion (no LayerNorm, "
     "projections, residual or MLP) has this share of modes outside the unit circle and this "
     "largest radius; with the matrices, layer by layer, it lets a perturbation of the first values "
     "grow to this at most. Sensitivity is that of the whole network: last values over first, along "
@@ -81,8 +81,13 @@ def inside_metrics(runs: Sequence[PublishedRun], looks: Sequence[Look]) -> list[
 def spectra_section(study: Study) -> list[Section]:
     """A table of all variants; nothing where no run was looked into."""
     metrics = inside_metrics(study.runs, SPECTRA)
-    body = [_WORDS, by_variant(study, metrics)]
-    return [Section(title="Spectra and certificates", body=body)] if metrics else []
+    if not metrics:
+        return []
+    looked = [r for run in study.runs if (r := run.one("analysis", what="spectrum")) is not None]
+    counts = sorted({round(record.metrics["images"]) for record in looked})
+    words = _WORDS.format(images=" or ".join(map(str, counts)))
+    body = [words, by_variant(study, metrics)]
+    return [Section(title="Spectra and certificates", body=body)]
 
 
 def _similarity(run: PublishedRun) -> Record | None:
