@@ -18,6 +18,7 @@ from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.work import Setting
 from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
+from pidformer.studies.measures import read_measures
 from pidformer.training import load_recipe
 from tests.training.tiny import tiny_recipe
 
@@ -268,7 +269,10 @@ def with_row(row, name="a"):
         (FIELDS | {"groups": {"g": {"rows": {"a": {}}}}}, "group g has no `seeds`; it needs seeds"),
         (FIELDS | {"groups": {"g": GROUP | {"seeds": []}}}, "seeds of group g must be a list of"),
         (FIELDS | {"groups": {"g": GROUP | {"seeds": 3}}}, "seeds of group g must be a list of"),
-        (FIELDS | {"groups": {"g": GROUP | {"images": "all"}}}, "of group g must be odd or even"),
+        (
+            FIELDS | {"groups": {"g": GROUP | {"images": "both"}}},
+            "of group g must be odd, even or all",
+        ),
         (FIELDS | {"groups": {"g": GROUP | {"rows": ["a"]}}}, "rows of group g must be"),
         (
             FIELDS | {"groups": {"g": GROUP | {"rows": {"a": {"gain": "1,0,0"}}}}},
@@ -276,6 +280,13 @@ def with_row(row, name="a"):
         ),
         (FIELDS | {"suites": ["study"]}, "suites must be `key: value` pairs"),
         (FIELDS | {"suites": {"study": 0}}, "suite study takes a number of images, or null"),
+        (
+            FIELDS | {"suites": {"study": {"limits": 1}}},
+            "key of suite study 'limits'; did you mean",
+        ),
+        (FIELDS | {"suites": {"study": {"seeds": 0}}}, "suite study takes a number of seeds"),
+        (FIELDS | {"suites": {"study": {"domain": "pixels"}}}, "did you mean 'pixel'"),
+        (FIELDS | {"suites": {"study": {"curve": "fgsm"}}}, "needs both `curve` and `eps`"),
         (FIELDS | {"suites": {"a/x.yaml": 1, "b/x.yaml": 1}}, "two suites are called x"),
         (FIELDS | {"overrides": "seed=1"}, "overrides must be a list of texts, got 'seed=1'"),
         (FIELDS | {"data": "tiny-imagenet-100"}, "data must be a list of texts"),
@@ -294,7 +305,7 @@ def with_row(row, name="a"):
         (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "set of group g must be a list"),
         (FIELDS | {"groups": {"g": GROUP | {"depth": "x"}}}, "depth of group g must be a number"),
         (FIELDS | {"groups": {"g": GROUP | {"seeds": [-1]}}}, "seeds of group g must be a list of"),
-        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "of group g must be odd or even"),
+        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "of group g must be odd, even or all"),
         (FIELDS | {"groups": {1: GROUP}}, "a group must be text, got 1"),
         (with_row({}, name="a/b"), "a row is named by letters, digits, dots, _ and -, got 'a/b'"),
         (with_row({}, name=1), "a row is named by letters, digits, dots, _ and -, got 1"),
@@ -334,6 +345,16 @@ def test_a_row_may_be_in_several_groups(tmp_path):
     assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
 
 
+def test_a_measure_of_the_first_seeds_leaves_out_the_others(tmp_path):
+    suites = {"study": None, "autoattack": {"limit": 8, "seeds": 1}}
+    fields = {"recipe": "digits/pid.yaml", "suites": suites}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FIELDS | fields | {"groups": {"g": GROUP | {"seeds": [7, 3]}}}))
+    plan = study.study_plan(tmp_path / "out", data=None, study=path)
+    found = {job.id.removeprefix("evaluate.") for job in plan.jobs if job.kind == "evaluate"}
+    assert found == {"a-seed7.study", "a-seed7.autoattack", "a-seed3.study"}
+
+
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
     plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
@@ -351,7 +372,16 @@ def tiny(tmp_path, monkeypatch):
     sampled = {"rows": [{"spsa": {"eps": 0.05, "steps": 2, "samples": 2}}]}
     for name, rows in (("small", small), ("sampled", sampled)):
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(rows))
-    suites = {str(tmp_path / "small.yaml"): None, str(tmp_path / "sampled.yaml"): 8}
+    (tmp_path / "budgets.yaml").write_text(yaml.safe_dump(small))
+    suites = read_measures(
+        {
+            str(tmp_path / "small.yaml"): None,
+            str(tmp_path / "sampled.yaml"): 8,
+            str(tmp_path / "budgets.yaml"): {"domain": "normalized", "limit": 16},
+            "curve": {"curve": "fgsm,pgd", "eps": "1,2", "limit": 8, "seeds": 1},
+            "later": {"curve": "fgsm", "eps": "3", "limit": 8},
+        }
+    )
     monkeypatch.setattr(study, "LOOK", 8)
     recipe = tmp_path / "tiny.yaml"
     fields = tiny_recipe("schedule.epochs=1", "train.ema=null", "model.gains=null").to_dict()
@@ -381,4 +411,7 @@ def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny
     (made,) = read_studies([tmp_path / "out" / "results"])
     assert [v.name for v in made.variants] == ["softmax", "leaky"]
     page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").page.read_text()
+    measured = {(r.settings["row"], r.settings["domain"]) for r in made.runs[0].all("robustness")}
+    assert {("fgsm@2/255", "pixel"), ("pgd@1/255", "pixel"), ("fgsm", "normalized")} <= measured
+    assert "FGSM, normalized, 16 images" in page
     assert "integral leak 0.5" in page and "SPSA, 8 images" in page and "similarity" in page

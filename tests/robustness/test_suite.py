@@ -118,4 +118,4 @@ def test_budgets_of_a_curve():
     assert [row.name for row in suite.rows] == [
         "clean", "fgsm@0.0", "fgsm@2/255", "pgd@0.0", "pgd@2/255",
     ]  # fmt: skip
-    assert suite.rows[4].threat == PGD(eps=2 / 255, step_size=0.1 / 255)
+    assert suite.rows[4].threat == PGD(eps=2 / 255, step_size=0.25 / 255)

@@ -28,7 +28,7 @@ def evaluate(
         str,
         typer.Option(
             help="clean, quick, paper, corruptions, ood, autoattack, digits, study, study-spsa, "
-            "or a YAML file of your own."
+            "study-paper, study-paper-spsa, or a YAML file of your own."
         ),
     ] = "clean",
     data: Data = None,

@@ -37,9 +37,17 @@ def reproduce(
         str | None,
         typer.Option(help="Parts of it: table1,table2,table3,figures; of the study, its groups."),
     ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            help="A registered study in place of a scale: tiny-imagenet-100, "
+            "tiny-imagenet-100-long, or a YAML file.",
+            metavar="NAME",
+        ),
+    ] = None,
     minutes: Annotated[
         float | None,
-        typer.Option(help="Begin no run that would not end in so many minutes."),
+        typer.Option(help="Skip runs not expected to finish within so many minutes."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
@@ -56,7 +64,7 @@ def reproduce(
 
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
 
-    Example: pidformer reproduce --scale study --data DIR --only main --minutes 25 --out study
+    Example: pidformer reproduce --study tiny-imagenet-100-long --data DIR --only long --out long
     """
     from pidformer.reproduce import reproduce as run
     from pidformer.training.loop import Interrupted
@@ -69,6 +77,7 @@ def reproduce(
             data=data,
             seeds=seeds,
             only=parts,
+            study=study,
             minutes=minutes,
             device=device,
             dry_run=dry_run,

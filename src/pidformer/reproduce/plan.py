@@ -151,13 +151,15 @@ def make_plan(
     data: str | Path | None = None,
     seeds: int | None = None,
     only: Sequence[str] = (),
+    study: str | Path | None = None,
 ) -> Plan:
     """The jobs of the parts `only` (all, by default) at a scale, with seeds 0 to `seeds` - 1 (2).
 
-    The scale "study" takes its groups of rows, and their own seeds: `study_plan`.
+    The scale "study", or a `study` by name or file, takes its groups of rows and their own seeds:
+    `study_plan`.
     """
-    if scale == STUDY:
-        return study_plan(out, data=data, only=only, seeds=seeds)
+    if scale == STUDY or study is not None:
+        return study_plan(out, data=data, only=only, seeds=seeds, study=study)
     if scale not in SCALES:
         raise unknown("scale", scale, (*SCALES, STUDY))
     seeds = 2 if seeds is None else seeds

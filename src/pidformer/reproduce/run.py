@@ -77,6 +77,7 @@ def reproduce(
     data: str | Path | None = None,
     seeds: int | None = None,
     only: Sequence[str] = (),
+    study: str | Path | None = None,
     minutes: float | None = None,
     device: str = "auto",
     dry_run: bool = False,
@@ -88,7 +89,7 @@ def reproduce(
     on several that share a disk, may work on the same `out`. `dry_run` only shows the plan. With
     `minutes`, no run is begun that would not end in time by its estimate; what was begun is ended.
     """
-    plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only)
+    plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only, study=study)
     as_device(device)
     if plan.out.exists() and not plan.out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")

@@ -9,10 +9,12 @@ from typing import Any
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
-from pidformer.robustness.suite import load_suite
+from pidformer.reproduce.work import suite_of
 from pidformer.studies import DEPTH, Row, StudyPlan, load_study
 from pidformer.training import load_recipe
 
+DEFAULT = "tiny-imagenet-100"
+"""The study that `--scale study` runs."""
 LOOK = 512
 """Images to look into."""
 _SECONDS = {"study": 30.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
@@ -27,23 +29,24 @@ def study_plan(
     data: str | Path | None,
     only: Sequence[str] = (),
     seeds: int | None = None,
-    study: StudyPlan | None = None,
+    study: StudyPlan | str | Path | None = None,
 ) -> Plan:
-    """The jobs of a study's groups `only` (all, by default), seed by seed.
+    """The jobs of the groups `only` (all, by default) of a study, seed by seed.
 
     `seeds` takes so many of each row's seeds. A suite that does not exist is refused here, before
     anything is trained. Published records go to OUT/results/STUDY; a run that has them there and no
     folder in OUT/runs was made elsewhere, and is not made again.
     """
-    study = study or load_study()
+    if not isinstance(study, StudyPlan):
+        study = load_study(study or DEFAULT)
     out = Path(out)
     for name in only:
         if name not in study.groups:
             raise unknown("group of the study", name, study.groups)
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
-    for suite in dict.fromkeys(name for row in study.rows for name in row.suites):
-        load_suite(suite)
+    for measure in dict.fromkeys(own for row in study.rows for own in row.suites.values()):
+        suite_of(vars(measure))
     place = find_folder(study.data, data) if study.data else None
     if study.data and place is None:
         where = "say where with --data DIR" if data is None else f"no {study.data[0]} in {data}"
@@ -86,7 +89,6 @@ def _run_jobs(
     """Train, evaluate, analyse, publish: one after the other, a run has one writer."""
     name = f"{row.name}-seed{seed}"
     shared = {"run": out / "runs" / name, "data": data, "task": "classification"}
-    plain: dict[str, Any] = {"curve": None, "eps": None, "domain": "pixel"}
     steps: list[tuple[Any, str, dict[str, Any], float]] = [
         (
             "train",
@@ -98,10 +100,11 @@ def _run_jobs(
             (
                 "evaluate",
                 Path(suite).stem,
-                plain | {"suite": suite, "limit": limit},
+                vars(measure),
                 _SECONDS.get(suite, 30.0),
             )
-            for suite, limit in row.suites.items()
+            for suite, measure in row.suites.items()
+            if measure.covers(seed, row.seeds)
         ),
         (
             "analyze",

@@ -79,14 +79,14 @@ def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
 
 
 def _evaluate_classifier(job: Job, setting: Setting) -> None:
-    suite = _suite(job.arguments)
+    suite = suite_of(job.arguments)
     bench = _bench(job, open_subject(job.arguments["run"]), setting.device)
     run_suite(bench, suite, command=_command(job), is_shown=setting.is_shown)
 
 
 def _is_classifier_evaluated(job: Job) -> bool:
     names = {r.settings.get("row") for r in results.read(job.arguments["run"])}
-    suite = _suite(job.arguments)
+    suite = suite_of(job.arguments)
     wanted = {row.name for row in suite.rows} - {"clean"} or {"clean"}
     if names.isdisjoint(wanted):
         return False  # not begun: no need to open the model
@@ -162,7 +162,8 @@ def _bench(job: Job, subject: Subject, device: str) -> Bench:
     )
 
 
-def _suite(about: Mapping[str, Any]) -> Suite:
+def suite_of(about: Mapping[str, Any]) -> Suite:
+    """The rows that an evaluation measures: a suite's, or a curve's."""
     if about.get("curve"):
         return curve_suite(about["curve"].split(","), read_budgets(about["eps"]))
     return load_suite(about["suite"])

@@ -3,7 +3,8 @@
 recipe: tiny_imagenet_100/deit_tiny_softmax.yaml
 overrides: [schedule.epochs=100]           # for every run
 data: [tiny-imagenet-100]                  # names that the set's folder may have
-suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all)
+suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all), or
+                                           # {limit, domain, seeds: the first so many, curve, eps}
 primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
 choose:                                    # one more row for a candidate: the largest sum of
@@ -21,7 +22,7 @@ hypotheses:
 groups:
   place:
     about: where control acts              # for readers
-    images: odd                            # places of the images that report it: odd or even
+    images: odd                            # places of the images that report it: odd, even, all
     seeds: [10, 11, 12]
     set: [...]                             # for the runs of the group; `suites` as above
     depth: 24                              # layers, where it is not 12
@@ -56,11 +57,11 @@ from pidformer.studies.fields import (
     pairs,
     row_name,
     seeds,
-    suites,
     text,
     texts,
 )
 from pidformer.studies.hypotheses import Hypothesis, read_hypothesis
+from pidformer.studies.measures import Measure, read_measures
 
 SHIPPED = Path(__file__).parent
 _NEEDED = ("recipe", "data", "suites", "groups")
@@ -78,8 +79,8 @@ class Row:
     group: str
     overrides: tuple[str, ...]
     seeds: tuple[int, ...]
-    suites: Mapping[str, int | None]
-    """What a run is measured by, on so many images (None: all)."""
+    suites: Mapping[str, Measure]
+    """What a run is measured by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +100,8 @@ class StudyPlan:
     hypotheses: tuple[Hypothesis, ...] = ()
     about: Mapping[str, str] = field(default_factory=dict)
     """What a group is for, in a few words."""
-    halves: Mapping[str | None, int] = field(default_factory=dict)
-    """The half of the images that reports a group: 1 those with odd places, 0 with even ones."""
+    halves: Mapping[str | None, int | None] = field(default_factory=dict)
+    """The images that report a group: 1 those with odd places, 0 with even ones, None all."""
 
     @property
     def groups(self) -> tuple[str, ...]:
@@ -165,7 +166,7 @@ def _rows(fields: Mapping[str, Any], group: str) -> list[Row]:
             group=group,
             overrides=(*shared, *more, *_overrides(name, row, depth)),
             seeds=seeds(group, about["seeds"]),
-            suites=suites(about.get("suites", fields["suites"])),
+            suites=read_measures(about.get("suites", fields["suites"])),
         )
         for name, row in mapping(f"rows of group {group}", about["rows"]).items()
     ]

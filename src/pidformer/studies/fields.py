@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, unknown
@@ -55,24 +54,12 @@ def seeds(group: str, given: Any) -> tuple[int, ...]:
     return tuple(given)
 
 
-def suites(given: Any) -> dict[str, int | None]:
-    """Suites with their numbers of images; their jobs are told apart by the files' names."""
-    found = dict(mapping("suites", given))
-    for name, limit in found.items():
-        if limit is not None and (type(limit) is not int or limit < 1):
-            raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
-    stems = [Path(text("a suite", name)).stem for name in found]
-    for stem in stems:
-        if stems.count(stem) > 1:
-            raise InputError(f"two suites are called {stem}; rename one of their files")
-    return found
-
-
-def half(group: str, given: Any) -> int:
-    """1 for images with odd places, 0 for even ones."""
-    if given not in ("odd", "even"):
-        raise InputError(f"images of group {group} must be odd or even, got {given!r}")
-    return 1 if given == "odd" else 0
+def half(group: str, given: Any) -> int | None:
+    """1 for images with odd places, 0 for even ones, None for all."""
+    halves: dict[Any, int | None] = {"odd": 1, "even": 0, "all": None}
+    if not isinstance(given, str) or given not in halves:
+        raise InputError(f"images of group {group} must be odd, even or all, got {given!r}")
+    return halves[given]
 
 
 def layers(group: str, given: Any) -> int:

@@ -40,7 +40,7 @@ _PARTS = {
     0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
     None: "All images of the validation set.",
 }
-_EVEN = "On the other half of the images (0, 2, 4, ...)."
+_ONLY = {0: "On the other half of the images (0, 2, 4, ...).", None: "On all images."}
 _COLUMNS = (
     "Accuracy in per cent, of corruptions the mean over their rows; AUPR: how well low confidence "
     "tells images of no class, over all images; similarity: mean cosine between the tokens of an "
@@ -131,7 +131,7 @@ def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:
     return {group: names for group, names in found.items() if names}
 
 
-def _compare(study: Study, names: Sequence[str], half: int) -> list[Compared]:
+def _compare(study: Study, names: Sequence[str], half: int | None) -> list[Compared]:
     """The rows of a group with their twins, on the group's half of the images."""
     own = study.only([run for run in study.runs if run.variant in names or run.is_plain])
     return compare_all(own, classification_metrics(own.runs, half))
@@ -146,7 +146,7 @@ def _group(
     shown = {*names, *(one.twin for one in compared)}
     own = study.only([run for run in study.runs if run.variant in shown])
     metrics = classification_metrics(own.runs, half)
-    body = [*([] if half else [_EVEN]), by_variant(own, metrics)]
+    body = [*([_ONLY[half]] if half in _ONLY else []), by_variant(own, metrics)]
     if compared:
         body += ["Paired differences:", differences_by_variant(compared, metrics)]
     asked = [pair for pair in plan.contrasts if pair[0] in names]

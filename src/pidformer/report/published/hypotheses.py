@@ -153,10 +153,12 @@ class _Asker:
         return Compared(*pairs[0], metrics[title], found)
 
     @cached_property
-    def _metrics(self) -> list[dict[str, Metric]]:
-        """By their titles, on each half of the images."""
+    def _metrics(self) -> dict[int | None, dict[str, Metric]]:
+        """By their titles, on each half of the images and on all."""
         runs = self.study.runs
-        return [{m.title: m for m in classification_metrics(runs, half)} for half in (0, 1)]
+        return {
+            half: {m.title: m for m in classification_metrics(runs, half)} for half in (0, 1, None)
+        }
 
     def _seeds(self, one: Compared, *pairs: Pair) -> str:
         """How many there are, and of how many that were registered."""
