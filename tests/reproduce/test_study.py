@@ -284,7 +284,7 @@ def with_row(row, name="a"):
             FIELDS | {"suites": {"study": {"limits": 1}}},
             "key of suite study 'limits'; did you mean",
         ),
-        (FIELDS | {"suites": {"study": {"seeds": 0}}}, "suite study takes a number of seeds"),
+        (FIELDS | {"suites": {"study": {"seeds": 0}}}, "seeds of suite study must be a list"),
         (FIELDS | {"suites": {"study": {"domain": "pixels"}}}, "did you mean 'pixel'"),
         (FIELDS | {"suites": {"study": {"curve": "fgsm"}}}, "needs both `curve` and `eps`"),
         (FIELDS | {"suites": {"a/x.yaml": 1, "b/x.yaml": 1}}, "two suites are called x"),
@@ -345,8 +345,8 @@ def test_a_row_may_be_in_several_groups(tmp_path):
     assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
 
 
-def test_a_measure_of_the_first_seeds_leaves_out_the_others(tmp_path):
-    suites = {"study": None, "autoattack": {"limit": 8, "seeds": 1}}
+def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):
+    suites = {"study": None, "autoattack": {"limit": 8, "seeds": [7]}}
     fields = {"recipe": "digits/pid.yaml", "suites": suites}
     path = tmp_path / "own.yaml"
     path.write_text(yaml.safe_dump(FIELDS | fields | {"groups": {"g": GROUP | {"seeds": [7, 3]}}}))
@@ -378,8 +378,8 @@ def tiny(tmp_path, monkeypatch):
             str(tmp_path / "small.yaml"): None,
             str(tmp_path / "sampled.yaml"): 8,
             str(tmp_path / "budgets.yaml"): {"domain": "normalized", "limit": 16},
-            "curve": {"curve": "fgsm,pgd", "eps": "1,2", "limit": 8, "seeds": 1},
-            "later": {"curve": "fgsm", "eps": "3", "limit": 8},
+            "curve": {"curve": "fgsm,pgd", "eps": "1,2", "limit": 8, "seeds": [10]},
+            "later": {"curve": "fgsm", "eps": "3", "limit": 8, "seeds": [11]},
         }
     )
     monkeypatch.setattr(study, "LOOK", 8)

@@ -104,7 +104,7 @@ def _run_jobs(
                 _SECONDS.get(suite, 30.0),
             )
             for suite, measure in row.suites.items()
-            if measure.covers(seed, row.seeds)
+            if measure.covers(seed)
         ),
         (
             "analyze",

@@ -4,7 +4,7 @@ recipe: tiny_imagenet_100/deit_tiny_softmax.yaml
 overrides: [schedule.epochs=100]           # for every run
 data: [tiny-imagenet-100]                  # names that the set's folder may have
 suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all), or
-                                           # {limit, domain, seeds: the first so many, curve, eps}
+                                           # {limit, domain, seeds, curve, eps}
 primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
 contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
 choose:                                    # one more row for a candidate: the largest sum of
@@ -165,7 +165,7 @@ def _rows(fields: Mapping[str, Any], group: str) -> list[Row]:
             name=row_name(name),
             group=group,
             overrides=(*shared, *more, *_overrides(name, row, depth)),
-            seeds=seeds(group, about["seeds"]),
+            seeds=seeds(f"group {group}", about["seeds"]),
             suites=read_measures(about.get("suites", fields["suites"])),
         )
         for name, row in mapping(f"rows of group {group}", about["rows"]).items()

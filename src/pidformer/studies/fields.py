@@ -47,10 +47,10 @@ def row_name(given: Any) -> str:
     return given
 
 
-def seeds(group: str, given: Any) -> tuple[int, ...]:
+def seeds(what: str, given: Any) -> tuple[int, ...]:
     is_list = isinstance(given, list) and given
     if not is_list or not all(type(seed) is int and seed >= 0 for seed in given):
-        raise InputError(f"seeds of group {group} must be a list of numbers, got {given!r}")
+        raise InputError(f"seeds of {what} must be a list of numbers, got {given!r}")
     return tuple(given)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, unknown
-from pidformer.studies.fields import check_keys, mapping, text
+from pidformer.studies.fields import check_keys, mapping, seeds, text
 
 _KEYS = ("limit", "domain", "seeds", "curve", "eps")
 _DOMAINS = ("pixel", "normalized")
@@ -22,15 +22,15 @@ class Measure:
     limit: int | None = None
     """Images to measure on; None: all."""
     domain: str = "pixel"
-    seeds: int | None = None
-    """Only the first so many of a row's seeds are measured; None: all."""
+    seeds: tuple[int, ...] | None = None
+    """The seeds whose runs are measured; None: all."""
     curve: str | None = None
     """Attacks whose accuracy is measured at each budget of `eps`, in place of a suite."""
     eps: str | None = None
 
-    def covers(self, seed: int, seeds: tuple[int, ...]) -> bool:
-        """Whether the run of `seed` is measured, of a row's `seeds`."""
-        return seed in seeds[: self.seeds]
+    def covers(self, seed: int) -> bool:
+        """Whether the run of `seed` is measured."""
+        return self.seeds is None or seed in self.seeds
 
 
 def read_measures(given: Any) -> dict[str, Measure]:
@@ -49,11 +49,9 @@ def _measure(name: str, given: Any) -> Measure:
     """A number of images, null for all of them, or `key: value` pairs."""
     own: Mapping[str, Any] = given if isinstance(given, Mapping) else {"limit": given}
     check_keys(f"suite {name}", own, _KEYS)
-    for key in ("limit", "seeds"):
-        count = own.get(key)
-        if count is not None and (type(count) is not int or count < 1):
-            what = "a number of images, or null: all" if key == "limit" else "a number of seeds"
-            raise InputError(f"suite {name} takes {what}; got {count!r}")
+    limit = own.get("limit")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
     domain = own.get("domain", "pixel")
     if domain not in _DOMAINS:
         raise unknown(f"domain of suite {name}", str(domain), _DOMAINS)
@@ -61,9 +59,9 @@ def _measure(name: str, given: Any) -> Measure:
         raise InputError(f"suite {name} needs both `curve` and `eps`, or neither")
     return Measure(
         suite=name,
-        limit=own.get("limit"),
+        limit=limit,
         domain=domain,
-        seeds=own.get("seeds"),
+        seeds=None if "seeds" not in own else seeds(f"suite {name}", own["seeds"]),
         curve=None if "curve" not in own else text(f"curve of suite {name}", own["curve"]),
         eps=None if "eps" not in own else text(f"eps of suite {name}", own["eps"]),
     )
