@@ -83,7 +83,7 @@ def test_over_an_interval_the_condition_is_that_of_its_lower_end(form, gains, ka
     gains=positive_p,
     kappa=st.floats(-1, 1),
     reference=st.floats(-1, 1),
-    start=st.tuples(*[st.floats(0.1, 1)] * 3),
+    start=st.tuples(*[st.floats(1.1, 2)] * 3),  # away from every limit, which lies in [-1, 1]
 )
 @settings(max_examples=150, deadline=None)
 def test_the_recursion_settles_exactly_where_the_condition_holds(
@@ -207,6 +207,8 @@ def test_the_implicit_report_over_a_spectrum_finds_its_own_boundary():
     report = stability_report(gains, kappas=kappas, derivative="implicit")
     radii = poles(kappas, gains, derivative="implicit").abs().amax(-1)
     assert report.worst_radius == pytest.approx(float(radii.max()))
+    tenth = stability_report(gains.scaled(0.1), kappas=kappas, derivative="implicit")
+    assert tenth.stable and tenth.gain_margin == pytest.approx(10 * report.gain_margin)
     for share, expected in ((0.999, True), (1.001, False)):
         scaled = gains.scaled(share * report.gain_margin)
         assert stability_report(scaled, kappas=kappas, derivative="implicit").stable is expected

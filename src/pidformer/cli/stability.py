@@ -31,7 +31,7 @@ from pidformer.errors import InputError
 def stability(
     preset: Annotated[
         str | None,
-        typer.Option(help="The paper's deit (if none are given), segmenter or lm; or default."),
+        typer.Option(help="The paper's deit, segmenter or lm; or default. Without gains: deit."),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
     design: Annotated[
