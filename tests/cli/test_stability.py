@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,9 +36,26 @@ def test_design_as_json(run):
 
 def test_words_and_table(run):
     code, out, _ = run("stability", "--gains", "0.8,0.5,0.05,0.1")
-    assert (
-        code == 0 and "unstable on [0, 1]" in out and "1.1617" in out and "poles of a layer" in out
-    )
+    assert code == 0 and "1.1617" in out and "poles of a layer" in out
+    assert "unstable on [0, 1]: the mode at kappa = 0 grows 1.16x per layer" in out
+    assert "(PID, explicit D)" in out
+
+
+def test_the_papers_gains_are_stable_with_an_implicit_derivative(run):
+    code, out, _ = run("stability", "--preset", "deit", "--derivative", "implicit", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["stable"] is True and found["derivative"] == "implicit"
+    assert found["worst_radius"] == pytest.approx(0.9457, abs=5e-5)
+    assert found["poles"][0]["radius"] == pytest.approx(found["worst_radius"])
+    _, out, _ = run("stability", "--preset", "deit", "--derivative", "implicit")
+    assert "shrinks to 0.946x per layer" in out and "(PID, implicit D)" in out
+
+
+def test_the_readme_shows_what_is_printed(run):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    shown = readme.split("    $ pidformer stability --preset deit\n")[1].splitlines()[1].strip()
+    _, out, _ = run("stability", "--preset", "deit")
+    assert shown.startswith("verdict") and shown in out.splitlines()
 
 
 def test_a_kernel_is_judged_by_its_own_spectrum(run, tmp_path):
@@ -77,6 +95,9 @@ def test_the_figure_is_written_whole(run, tmp_path):
         (["--preset", "diet"], ["did you mean 'deit'"]),
         (["--preset", "deit", "--gains", "1,1,1"], ["one of"]),
         (["--design", "X"], ["known: P"]),
+        (["--derivative", "implict"], ["unknown derivative", "did you mean 'implicit'"]),
+        (["--design", "PI", "--derivative", "implicit"], ["--design", "explicit"]),
+        (["--plot", "figure.png", "--derivative", "implicit"], ["--plot", "explicit"]),
         (["--kappa-min", "3"], ["kappa range"]),
         (["--kappa-min", "x"], ["--kappa-min"]),
         (["--kernel", "missing.npy"], ["missing.npy"]),

@@ -218,9 +218,26 @@ def test_settling_depth_is_the_first_depth_below_one_per_cent():
 def test_report_prints_and_serialises():
     report = stability_report(PIDGains.paper("deit"))
     assert "unstable on [0, 1]" in str(report) and "never" in str(report)
+    assert "grows 1.16x per layer" in report.verdict
     fields = json.loads(report.to_json())
     assert fields["stable"] is False and fields["gains"]["p"] == 0.8 and fields["worst_kappa"] == 0
     assert json.loads(stability_report(PIDGains()).to_json())["gain_margin"] is None
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        (PIDGains(p=1.0033), "grows 1.0033x per layer"),  # two decimals would say 1.00
+        (PIDGains(p=0.997), "shrinks to 0.9970x per layer"),
+        (PIDGains(p=0.6), "shrinks to 0.60x per layer and is down to 1 % after 10 layers"),
+    ],
+)
+def test_the_verdict_shows_as_many_digits_as_it_needs(gains, words):
+    assert words in stability_report(gains).verdict
+
+
+def test_one_layer_is_no_layers():
+    assert stability_report(PIDGains(p=1.0), 1.0).verdict.endswith("after 1 layer")
 
 
 def test_a_kappa_range_no_kernel_has_is_refused():

@@ -19,12 +19,8 @@ from pidformer.analysis.similarity import Progress
 from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues
 from pidformer.control.design import DESIGNS, design_gains
 from pidformer.control.gains import PIDGains
-from pidformer.control.stability import (
-    schur_cohn,
-    settling_depth,
-    spectral_radius,
-    stability_report,
-)
+from pidformer.control.report import stability_report
+from pidformer.control.stability import schur_cohn, settling_depth, spectral_radius
 from pidformer.errors import InputError
 
 LEAVES_OUT = (

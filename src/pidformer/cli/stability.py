@@ -1,4 +1,4 @@
-"""`pidformer stability`: which gains hold, and by how much."""
+"""`pidformer stability`: which gains are stable, and by how much."""
 
 from __future__ import annotations
 
@@ -15,27 +15,34 @@ from torch import Tensor
 
 from pidformer.cli.options import Json, print_facts
 from pidformer.control import (
+    Derivative,
     PIDGains,
     StabilityReport,
     as_kernel,
     design_gains,
     poles,
+    spectral_radius,
     stability_report,
 )
+from pidformer.control.stability import check_derivative
 from pidformer.errors import InputError
 
 
 def stability(
     preset: Annotated[
         str | None,
-        typer.Option(help="The paper's deit (if none are given), segmenter or lm; or default."),
+        typer.Option(help="The paper's deit, segmenter or lm; or default. Without gains: deit."),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
     design: Annotated[
         str | None, typer.Option(help="Fastest gains of this kind: P, PD, PI or PID.")
     ] = None,
+    derivative: Annotated[
+        str,
+        typer.Option(help="explicit (Definition 1, the network) or implicit (paper's equations)."),
+    ] = "explicit",
     kappa_min: Annotated[
-        float, typer.Option(help="Smallest kernel eigenvalue to hold for; 0 for causal attention.")
+        float, typer.Option(help="Smallest kernel eigenvalue to consider; 0 for causal attention.")
     ] = 0.0,
     kernel: Annotated[
         Path | None, typer.Option(help="A row-stochastic (N, N) matrix, .npy: use its spectrum.")
@@ -51,13 +58,16 @@ def stability(
     Example: pidformer stability --preset deit --plot deit.png
 
     Example: pidformer stability --design PI --kappa-min -0.2
+
+    Example: pidformer stability --preset deit --derivative implicit
     """
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
+    form = _read_derivative(derivative, design, plot)
     matrix = _load_kernel(kernel) if kernel else None
     kappas = None
     if matrix is not None:
-        from pidformer.analysis import eigenvalues  # models: seconds that gains need not wait for
+        from pidformer.analysis import eigenvalues  # imports models, which takes seconds
 
         kappas = eigenvalues(matrix)
         kappa_min = min(1.0, max(-1.0, float(kappas.real.min())))
@@ -65,8 +75,8 @@ def stability(
         chosen = design_gains(design, kappa_min)
     else:
         chosen = PIDGains.parse(gains) if gains is not None else PIDGains.preset(preset or "deit")
-    report = stability_report(chosen, kappa_min, kappas=kappas)
-    rows = _pole_rows(chosen, kappa_min, kappas)
+    report = stability_report(chosen, kappa_min, kappas=kappas, derivative=form)
+    rows = _pole_rows(chosen, kappa_min, kappas, form)
     if plot is not None:
         from pidformer.report.stability import stability_figure
 
@@ -79,6 +89,18 @@ def stability(
             typer.echo(f"\nfigure: {plot}")
 
 
+def _read_derivative(name: str, design: str | None, plot: Path | None) -> Derivative:
+    """The derivative by its name; designs and figures are those of the network, so explicit."""
+    form = check_derivative(name)
+    for option, value in (("--design", design), ("--plot", plot)):
+        if form == "implicit" and value is not None:
+            raise InputError(
+                f"{option} knows the network's explicit derivative only; "
+                f"leave out {option} or --derivative implicit"
+            )
+    return form
+
+
 def _load_kernel(path: Path) -> Tensor:
     try:
         array = np.load(path, allow_pickle=False)
@@ -89,14 +111,16 @@ def _load_kernel(path: Path) -> Tensor:
     return as_kernel(array)
 
 
-def _pole_rows(gains: PIDGains, kappa_min: float, kappas: Tensor | None) -> list[dict[str, Any]]:
-    """Poles at eleven kappa of the range, or at the eleven slowest eigenvalues."""
+def _pole_rows(
+    gains: PIDGains, kappa_min: float, kappas: Tensor | None, derivative: Derivative
+) -> list[dict[str, Any]]:
+    """Poles at eleven kappa across the range, or at the eleven slowest eigenvalues."""
     if kappas is None:
         points = torch.linspace(kappa_min, 1, 11, dtype=torch.float64).to(torch.complex128)
     else:
-        order = poles(kappas, gains).abs().amax(-1).argsort(descending=True)
-        points = kappas[order[:11]]
-    roots = poles(points, gains)
+        radii = spectral_radius(kappas, gains, derivative=derivative)
+        points = kappas[radii.argsort(descending=True)[:11]]
+    roots = poles(points, gains, derivative=derivative)
     return [
         {
             "kappa": [float(kappa.real), float(kappa.imag)],

@@ -14,8 +14,9 @@ from pidformer.control.energy import (
 )
 from pidformer.control.gains import PAPER_GAINS, PRESETS, Gains, GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
+from pidformer.control.report import StabilityReport, stability_report
 from pidformer.control.stability import (
-    StabilityReport,
+    Derivative,
     characteristic_polynomial,
     closed_loop,
     continuous_poles,
@@ -25,7 +26,6 @@ from pidformer.control.stability import (
     schur_cohn,
     settling_depth,
     spectral_radius,
-    stability_report,
     stable_interval,
 )
 from pidformer.control.systems import (
@@ -41,6 +41,7 @@ from pidformer.control.systems import (
 __all__ = [
     "PAPER_GAINS",
     "PRESETS",
+    "Derivative",
     "FirstLayer",
     "GainTensors",
     "Gains",

@@ -1,6 +1,6 @@
 """The functionals behind attention: smoothing, fidelity, and Bregman iteration as PI control.
 
-`weights` k (N, N) is any non-negative matrix of proximities, W = k + k^T and L = diag(W 1) - W:
+`weights` k (N, N) is any non-negative proximity matrix, W = k + k^T and L = diag(W 1) - W:
 
     J(v) = 1/2 sum_ij k_ij |v_i - v_j|^2        grad J = L v
     G(v) = strength/2 |v - reference|^2         E = J + G
@@ -87,10 +87,10 @@ def bregman(
 
         v_{l+1} = argmin J(v) + strength/2 |v - reference - a_l|^2,   a_l = e_1 + ... + e_l
 
-    with e_m = reference - v_m. `exact` solves each problem (v_n = (Id - (L (L + s)^-1)^n) F);
-    otherwise one gradient step of length one is taken, v - L v + s e_l + s a_l, which is the Euler
-    step of PI control with p = i = strength and K = Id - L. The limit is the reference, not argmin
-    E. Assumes a zero subgradient at the start, as Lemma 3 does without saying so.
+    with e_m = reference - v_m. `exact` solves each problem: v_n = (Id - (L (L + s)^-1)^n) F with
+    s = strength. Otherwise each problem gets one gradient step of length one, v - L v + s e_l +
+    s a_l, which is the Euler step of PI control with p = i = s and K = Id - L. The limit is the
+    reference, not argmin E. Assumes a zero subgradient at the start, as Lemma 3 silently does.
     """
     matrix = laplacian(weights)
     value = as_values(v, len(matrix))

@@ -16,7 +16,7 @@ Kind = Literal["softmax", "P", "I", "D", "PI", "PD", "ID", "PID"]
 
 
 class Gains(Protocol):
-    """What the controller reads: four numbers, or tensors that broadcast against the values."""
+    """What the controller reads: four numbers, or tensors that broadcast with the values."""
 
     @property
     def p(self) -> float | Tensor: ...
@@ -29,7 +29,7 @@ class Gains(Protocol):
 
 
 class GainTensors(NamedTuple):
-    """Gains that a network learns, of shape (H, 1, 1); `PIDGains` when they are fixed."""
+    """Learned gains, each of shape (H, 1, 1); fixed ones are `PIDGains`."""
 
     p: Tensor
     i: Tensor
@@ -38,7 +38,7 @@ class GainTensors(NamedTuple):
 
 
 MAX_GAIN = 1e6
-"""Far beyond any use; products of larger ones overflow, which eigenvalue solvers do not survive."""
+"""Far beyond any use; products of larger gains overflow and break eigenvalue solvers."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The controller: one pure step a layer, with a state that does not grow with depth."""
+"""The controller: one pure step per layer, with a state that does not grow with depth."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class PIDState(NamedTuple):
 
 
 class FirstState(PIDState):
-    """What a layer hands on that summed no error: the integral is zero, and one number in memory.
+    """The state after a layer that summed no error: its integral is a single zero, expanded.
 
-    Kernels tell by this type that they need not read it; its numbers they could not look at without
-    waiting for the device. Slices of it are one too; another integral makes it a `PIDState`.
+    The type tells kernels that they need not read the integral; to look at its numbers they would
+    have to wait for the device. Slices keep the type; replacing a part gives a plain `PIDState`.
     """
 
     __slots__ = ()
@@ -44,7 +44,7 @@ class FirstState(PIDState):
 
 
 def first_state(value: Tensor) -> FirstState:
-    """The state behind a layer that sets the reference and is not controlled."""
+    """The state after a layer that sets the reference and is not controlled."""
     nothing = value.new_zeros((), dtype=_wide(value)).expand(value.shape)
     return FirstState(value, nothing, value)
 
@@ -79,9 +79,9 @@ def pid_step(
     Definition 1) the first layer counts as l = 1 and e_0 = e_1. The readings agree for beta = 1;
     docs/paper-notes.md says why the first is the default.
 
-    Everything is elementwise: the control of a token reads that token alone. Sums run in float32
-    or wider, so that a deep half-precision network loses nothing to the integral. A gain of zero
-    reads nothing: where no layer uses the sum, a compiler leaves it out.
+    Everything is elementwise: the control of a token reads that token alone. Sums are kept in
+    float32 or wider, so that the integral of a deep half-precision network loses nothing. A gain of
+    zero reads nothing, so a compiler drops the sum where no layer uses it.
     """
     if state is None and first_layer == "free":
         state = first_state(value)

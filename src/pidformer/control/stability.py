@@ -1,27 +1,39 @@
-"""Stability of the layer recursion: poles, exact regions, and a report.
+"""Stability of the layer recursion: poles and exact regions.
 
-For an eigenvalue kappa of the attention kernel, a mode of the recursion v_{l+1} = u_l grows like
-the roots of
+With S_l = e_1 + ... + e_l, the paper's continuous model has two discretisations of step one, which
+differ in the derivative alone:
 
-    z^3 - (1 + kappa - P - I - D) z^2 + (kappa - P - 2 D) z + D        (I > 0)
-    z^2 - (kappa - P - D) z - D                                        (I = 0)
+    explicit   v_{l+1} - v_l = (K - Id) v_l + P e_l + I S_l + D (e_l - e_{l-1})
+    implicit   (1 + D) (v_{l+1} - v_l) = (K - Id) v_l + P e_l + I S_l
 
-Continuous-time stability (the paper's Proposition 2, any positive gains) does not carry over: with
-P > 0 it is stable for real kappa in [kappa_min, 1] exactly when 2P + I + 4D < 2 (1 + kappa_min).
+Explicit is Definition 1, and what the network computes. Implicit is the Euler step of the paper's
+matrix equations, which move D V' to the left-hand side. In a mode with kernel eigenvalue kappa the
+error is a sum of powers z^l of the roots of
+
+    explicit   z^3 - (1 + kappa - P - I - D) z^2 + (kappa - P - 2 D) z + D      (I > 0)
+               z^2 - (kappa - P - D) z - D                                      (I = 0)
+    implicit   (1 + D) (z - 1)^2 + (1 + P - kappa) (z - 1) + I z                (I > 0)
+               (1 + D) (z - 1) + 1 + P - kappa                                  (I = 0)
+
+Continuous-time stability (the paper's Proposition 2, any positive gains) does not carry over. With
+P > 0, all real kappa in [kappa_min, 1] are stable exactly when
+
+    explicit   2P + I + 4D < 2 (1 + kappa_min)
+    implicit   2P + I - 4D < 2 (1 + kappa_min)
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import Gains, PIDGains
-from pidformer.errors import InputError
+from pidformer.control.gains import MAX_GAIN, Gains, PIDGains
+from pidformer.errors import InputError, unknown
+
+Derivative = Literal["explicit", "implicit"]
 
 SETTLED = 0.01
 """A mode counts as settled once it has decayed to this share."""
@@ -31,13 +43,28 @@ def _complex(kappa: Any) -> Tensor:
     return torch.as_tensor(kappa, dtype=torch.complex128)
 
 
-def characteristic_polynomial(kappa: Any, gains: PIDGains) -> Tensor:
+def check_derivative(name: str) -> Derivative:
+    """The name itself, or an InputError if there is no such derivative."""
+    if name not in get_args(Derivative):
+        raise unknown("derivative", name, get_args(Derivative))
+    return cast(Derivative, name)
+
+
+def characteristic_polynomial(
+    kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit"
+) -> Tensor:
     """Coefficients of z^3, z^2, z, 1 as (..., 4), complex128.
 
-    Without integral the accumulator is not part of the loop; its factor (z - 1) is replaced by z,
-    a pole at the origin that changes no radius, so that every kind has three poles.
+    A state that no gain reads is not part of the loop: without an integral, or with an implicit
+    derivative (no previous error), a pole at the origin takes its place. It changes no radius, and
+    every kind of control has three poles.
     """
     kappa = _complex(kappa)
+    if check_derivative(derivative) == "implicit":
+        # A step of length 1 / (1 + D) without D: divide the equation by 1 + D.
+        slow = 1 + gains.d
+        kappa = 1 - (1 - kappa) / slow
+        gains = PIDGains(p=gains.p / slow, i=gains.i / slow)
     one = torch.ones_like(kappa)
     if gains.i > 0:
         rest = (
@@ -50,9 +77,9 @@ def characteristic_polynomial(kappa: Any, gains: PIDGains) -> Tensor:
     return torch.stack([one, *rest], dim=-1)
 
 
-def poles(kappa: Any, gains: PIDGains) -> Tensor:
+def poles(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
     """Roots of the characteristic polynomial, (..., 3), for real or complex kappa (...)."""
-    coefficients = characteristic_polynomial(kappa, gains)
+    coefficients = characteristic_polynomial(kappa, gains, derivative=derivative)
     companion = torch.zeros(*coefficients.shape[:-1], 3, 3).to(coefficients)
     companion[..., 0, :] = -coefficients[..., 1:]
     companion[..., 1, 0] = 1
@@ -60,22 +87,23 @@ def poles(kappa: Any, gains: PIDGains) -> Tensor:
     return torch.linalg.eigvals(companion)
 
 
-def spectral_radius(kappa: Any, gains: PIDGains) -> Tensor:
-    """Largest |pole|, (...): the factor by which the slowest mode shrinks (or grows) a layer."""
-    return poles(kappa, gains).abs().amax(-1)
+def spectral_radius(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
+    """Largest |pole|, (...): the factor by which the slowest mode shrinks or grows per layer."""
+    return poles(kappa, gains, derivative=derivative).abs().amax(-1)
 
 
 def closed_loop(
     kernel: Tensor, gains: Gains, *, has_integral: bool = True, has_previous: bool = True
 ) -> Tensor:
-    """One layer of the recursion as a matrix on the state (w_l, S_{l-1}, w_{l-1}), (..., 3N, 3N).
+    """One layer of the network as a matrix on the state (w_l, S_{l-1}, w_{l-1}), (..., 3N, 3N).
 
     With w = v - beta v_0, e = -w and S the sum of the errors, the homogeneous part is
 
         w_{l+1} = (K - P - I - D) w_l + I S_{l-1} + D w_{l-1},    S_l = S_{l-1} - w_l
 
-    Its eigenvalues are the `poles` of the kernel's eigenvalues. A part of the state that no gain
-    reads can be left out. `kernel` is (..., N, N); gains may be tensors that broadcast with it.
+    Its eigenvalues are the (explicit) `poles` at the kernel's eigenvalues. A part of the state that
+    no gain reads can be left out. `kernel` is (..., N, N); gains may be tensors that broadcast
+    with it.
     """
     eye = torch.eye(kernel.shape[-1], dtype=kernel.dtype, device=kernel.device)
     eye = eye.expand(kernel.shape)
@@ -94,7 +122,7 @@ def closed_loop(
 def continuous_poles(kappa: Any, gains: PIDGains) -> Tensor:
     """Exponents of the continuous model: roots of (1 + D) g^2 - (kappa - 1 - P) g + I = 0.
 
-    Shape (..., 2), or (..., 1) without integral, where g = (kappa - 1 - P) / (1 + D).
+    Shape (..., 2), or (..., 1) without an integral, where g = (kappa - 1 - P) / (1 + D).
     """
     kappa = _complex(kappa)
     half_sum = (kappa - 1 - gains.p) / (2 * (1 + gains.d))
@@ -104,33 +132,48 @@ def continuous_poles(kappa: Any, gains: PIDGains) -> Tensor:
     return torch.stack([half_sum + root, half_sum - root], dim=-1)
 
 
-def stable_interval(gains: PIDGains) -> tuple[float, float] | None:
+def stable_interval(
+    gains: PIDGains, *, derivative: Derivative = "explicit"
+) -> tuple[float, float] | None:
     """The open interval of real kappa for which the recursion is stable; None if it is empty.
 
-    Exact, from Jury's criterion:
+    Exact, by Jury's criterion; each interval is non-empty exactly when I < 4 (1 + D):
 
-        P + I/2 + 2 D - 1 < kappa < 1 + P + D I / (1 + D),    D < 1,    I < 4 (1 + D)
+        explicit   P + I/2 + 2 D - 1 < kappa < 1 + P + D I / (1 + D),    D < 1
+        implicit   P + I/2 - 2 D - 1 < kappa < 1 + P
     """
-    if gains.d >= 1 or gains.i >= 4 * (1 + gains.d):
+    is_explicit = check_derivative(derivative) == "explicit"
+    if gains.i >= 4 * (1 + gains.d) or (is_explicit and gains.d >= 1):
         return None
-    low = gains.p + gains.i / 2 + 2 * gains.d - 1
-    high = 1 + gains.p + gains.d * gains.i / (1 + gains.d)
-    return (low, high)
+    high = 1 + gains.p + (gains.d * gains.i / (1 + gains.d) if is_explicit else 0.0)
+    return (_load(gains, derivative) - 1, high)
 
 
-def is_stable(gains: PIDGains, kappa_min: float = 0.0, kappa_max: float = 1.0) -> bool:
+def _load(gains: PIDGains, derivative: Derivative) -> float:
+    """P + I/2 + 2 D if explicit, P + I/2 - 2 D if implicit: what has to stay below 1 + kappa."""
+    sign = 1 if check_derivative(derivative) == "explicit" else -1
+    return gains.p + gains.i / 2 + sign * 2 * gains.d
+
+
+def is_stable(
+    gains: PIDGains,
+    kappa_min: float = 0.0,
+    kappa_max: float = 1.0,
+    *,
+    derivative: Derivative = "explicit",
+) -> bool:
     """Whether every real kappa in [kappa_min, kappa_max] is stable: exact, in closed form."""
-    interval = stable_interval(gains)
+    interval = stable_interval(gains, derivative=derivative)
     return interval is not None and interval[0] < kappa_min and kappa_max < interval[1]
 
 
-def schur_cohn(kappa: Any, gains: PIDGains) -> Tensor:
+def schur_cohn(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
     """Whether all poles lie inside the unit circle, (...) bool, for real or complex kappa.
 
     Schur and Cohn's reduction: c is stable iff |c_0| < |c_n| and the polynomial of degree n - 1
-    with coefficients conj(c_n) c_k - c_0 conj(c_{n-k}), k = 1..n, is. No root is computed.
+    with coefficients conj(c_n) c_k - c_0 conj(c_{n-k}), k = 1..n, is stable. No root is computed.
     """
-    lead_first = characteristic_polynomial(kappa, gains)
+    lead_first = characteristic_polynomial(kappa, gains, derivative=derivative)
     stable = torch.ones(lead_first.shape[:-1], dtype=torch.bool, device=lead_first.device)
     for _ in range(lead_first.shape[-1] - 1):
         lead, last = lead_first[..., :1], lead_first[..., -1:]
@@ -139,90 +182,36 @@ def schur_cohn(kappa: Any, gains: PIDGains) -> Tensor:
     return stable
 
 
-def gain_margin(gains: PIDGains, kappa_min: float = 0.0) -> float:
-    """Factor on p, i and d at which real kappa >= kappa_min turns unstable."""
-    load = gains.p + gains.i / 2 + 2 * gains.d
-    return (1 + kappa_min) / load if load > 0 else math.inf
+def gain_margin(
+    gains: PIDGains, kappa_min: float = 0.0, *, derivative: Derivative = "explicit"
+) -> float:
+    """Factor on p, i and d at which some real kappa >= kappa_min turns unstable; inf if none does.
+
+    Without control, or with an implicit D of at least P/2 + I/4, no factor does.
+    """
+    load = _load(gains, derivative)
+    is_rounding = load <= 1e-12 * _load(gains, "explicit")
+    return math.inf if is_rounding else (1 + kappa_min) / load
 
 
-def _gain_margin_over(points: Tensor, gains: PIDGains) -> float:
+def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) -> float:
     """The same for a given spectrum, by bisection on Schur and Cohn's criterion."""
-    load = gains.p + gains.i / 2 + 2 * gains.d
-    if load == 0:
+
+    def holds(factor: float) -> bool:
+        return bool(schur_cohn(points, gains.scaled(factor), derivative=derivative).all())
+
+    largest = max(gains.p, gains.i, gains.d)
+    if largest == 0:
         return math.inf
-    low, high = 0.0, 4 / load  # for real kappa <= 1 the boundary is at most 2 / load
+    low, high = 0.0, 1.0
+    while holds(high):
+        low, high = high, 2 * high
+        if high * largest > MAX_GAIN:
+            return math.inf
     for _ in range(50):
         middle = (low + high) / 2
-        if bool(schur_cohn(points, gains.scaled(middle)).all()):
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-@dataclass(frozen=True)
-class StabilityReport:
-    """What the gains do to a set of kernel eigenvalues. `print` it, or take `.to_json()`."""
-
-    gains: PIDGains
-    stable: bool
-    spectrum: str
-    """Which kappa were looked at, in words."""
-    worst_kappa: complex
-    worst_radius: float
-    margin: float
-    """1 - worst_radius: the distance of the outermost pole to the unit circle."""
-    gain_margin: float
-    """Factor on p, i and d that reaches the boundary of stability."""
-    stable_interval: tuple[float, float] | None
-    settling_depth: int | None
-    """Layers until the slowest mode has decayed to 1 %; None if it does not."""
-
-    @property
-    def verdict(self) -> str:
-        """One sentence."""
-        where = f"kappa = {_show(self.worst_kappa)}"
-        if self.stable:
-            return (
-                f"stable on {self.spectrum}: the slowest mode shrinks by {self.worst_radius:.4f} "
-                f"a layer at {where}, 1 % after {self.settling_depth} layers"
-            )
-        if self.worst_radius <= 1 + 1e-12:
-            return f"marginal on {self.spectrum}: the mode at {where} neither grows nor decays"
-        return (
-            f"unstable on {self.spectrum}: the mode at {where} grows by {self.worst_radius:.4f} "
-            f"a layer; scale the gains by less than {self.gain_margin:.4f}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        fields = asdict(self)
-        kappa = self.worst_kappa
-        fields["worst_kappa"] = kappa.real if kappa.imag == 0 else [kappa.real, kappa.imag]
-        fields["gain_margin"] = self.gain_margin if math.isfinite(self.gain_margin) else None
-        return fields | {"kind": self.gains.kind, "verdict": self.verdict}
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_dict())
-
-    def __str__(self) -> str:
-        interval = self.stable_interval
-        lines = {
-            "gains": f"{self.gains!r} ({self.gains.kind})",
-            "verdict": self.verdict,
-            "worst radius": f"{self.worst_radius:.4f} at kappa = {_show(self.worst_kappa)}",
-            "margin": f"{self.margin:+.4f}",
-            "gain margin": f"{self.gain_margin:.4f}",
-            "stable for": f"real kappa in ({interval[0]:.4g}, {interval[1]:.4g})"
-            if interval
-            else "no real kappa",
-            "settling depth": f"{self.settling_depth} layers" if self.settling_depth else "never",
-        }
-        return "\n".join(f"{name:<15} {text}" for name, text in lines.items())
-
-
-def _show(kappa: complex) -> str:
-    kappa = complex(round(kappa.real, 4) + 0.0, round(kappa.imag, 4) + 0.0)
-    return f"{kappa.real:g}" if kappa.imag == 0 else f"{kappa:g}"
 
 
 def settling_depth(radius: float) -> int | None:
@@ -239,46 +228,3 @@ def check_range(kappa_min: float, kappa_max: float = 1.0) -> None:
             "kappa range must satisfy -1 <= kappa_min <= kappa_max <= 1 (eigenvalues of a "
             f"row-stochastic matrix), got [{kappa_min}, {kappa_max}]"
         )
-
-
-def stability_report(
-    gains: PIDGains,
-    kappa_min: float = 0.0,
-    kappa_max: float = 1.0,
-    *,
-    kappas: Any = None,
-) -> StabilityReport:
-    """Judge the gains over real kappa in [kappa_min, kappa_max], or over given eigenvalues.
-
-    For the interval the verdict is exact; the worst kappa comes from a grid of 2001 points with
-    both ends. For `kappas`, real or complex, every one is looked at.
-    """
-    if kappas is None:
-        check_range(kappa_min, kappa_max)
-        spectrum = f"[{kappa_min:g}, {kappa_max:g}]"
-        points = torch.linspace(kappa_min, kappa_max, 2001, dtype=torch.float64).to(
-            torch.complex128
-        )
-        stable = is_stable(gains, kappa_min, kappa_max)
-        allowed = gain_margin(gains, kappa_min)
-    else:
-        points = _complex(kappas).flatten()
-        if len(points) == 0 or not bool(torch.isfinite(torch.view_as_real(points)).all()):
-            raise InputError("kappas must be finite and at least one")
-        spectrum = f"{len(points)} eigenvalue" + ("s" if len(points) > 1 else "")
-        stable = bool(schur_cohn(points, gains).all())
-        allowed = _gain_margin_over(points, gains)
-    radii = spectral_radius(points, gains)
-    worst = int(radii.argmax())
-    radius = float(radii[worst])
-    return StabilityReport(
-        gains=gains,
-        stable=stable,
-        spectrum=spectrum,
-        worst_kappa=complex(points[worst]),
-        worst_radius=radius,
-        margin=1 - radius,
-        gain_margin=allowed,
-        stable_interval=stable_interval(gains),
-        settling_depth=settling_depth(radius) if stable else None,
-    )

@@ -4,8 +4,10 @@ With a row-stochastic kernel K (N, N), values V (N, D), reference F = beta V_0 a
 
     (1 + D) V' = K V - (1 + P) V + P F + I int_0^t (F - V),    V(0) = V_0
 
-is the continuous model; the layer recursion is its Euler step of length one (`simulate`). Formulas
-are the corrected ones; docs/paper-notes.md lists where the paper's differ.
+is the continuous model. The layer recursion (`simulate`) is its Euler step of length one, except in
+the D term: Definition 1 adds the last difference of the errors, D (e_l - e_{l-1}), where the Euler
+step would divide by 1 + D (`control.stability` compares the two). The formulas are the corrected
+ones; docs/paper-notes.md lists where the paper's differ.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ def as_kernel(kernel: Any) -> Tensor:
 
 
 def as_values(values: Any, tokens: int) -> Tensor:
-    """A float64 (N, D) matrix of values with one row a token."""
+    """A float64 (N, D) matrix of values, one row per token."""
     matrix = torch.as_tensor(values, dtype=torch.float64)
     if matrix.ndim != 2 or matrix.shape[0] != tokens:
         raise InputError(
@@ -71,11 +73,11 @@ def drift_matrix(kernel: Tensor, gains: PIDGains) -> Tensor:
 def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tensor:
     """Closed-form solution of the continuous model at `times`: (T, N, D).
 
-    Without integral (Lemmas 1, 4, 5), with B = K - (1 + P) Id:
+    Without an integral (Lemmas 1, 4, 5), with B = K - (1 + P) Id:
 
         V(t) = exp(B t / (1 + D)) (V_0 + P B^-1 F) - P B^-1 F
 
-    With integral, W = V - F obeys (1 + D) W'' = B W' - I W from W(0) = (beta - 1) V_0 and
+    With an integral, W = V - F obeys (1 + D) W'' = B W' - I W from W(0) = (beta - 1) V_0 and
     W'(0) = (B V_0 + P F) / (1 + D), solved as a first-order system of twice the size.
     """
     gains = gains or PIDGains()
@@ -102,11 +104,11 @@ def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tens
 
 
 def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
-    """T with steady state = T V_0, of the continuous model and of the stable layer recursion.
+    """T with steady state T V_0, for the continuous model and for a stable layer recursion.
 
-    No control, D: the projector on the fixed vectors of K, 1 pi^T when the eigenvalue 1 is simple.
-    P, PD: beta P ((1 + P) Id - K)^-1, a non-negative matrix with row sums beta.
-    With integral: beta Id, whatever the kernel.
+    No control, or D alone: the projector onto the fixed vectors of K, 1 pi^T when 1 is a simple
+    eigenvalue. P, PD: beta P ((1 + P) Id - K)^-1, a non-negative matrix with row sums beta. With an
+    integral: beta Id, whatever the kernel.
     """
     gains = gains or PIDGains()
     kernel = as_kernel(kernel)
@@ -115,7 +117,7 @@ def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
         if gains.p == 0:
             raise InputError(
                 f"gains of kind {gains.kind} have no steady state: without p the constant mode "
-                "oscillates for ever; choose p > 0"
+                "oscillates forever; choose p > 0"
             )
         return gains.beta * eye
     if gains.p > 0:
@@ -123,7 +125,7 @@ def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
     left, sizes, right = torch.linalg.svd(kernel - eye)
     fixed = sizes <= 1e-12 * len(kernel)
     if not bool(fixed.any()):
-        fixed[-1] = True  # rows sum to one up to rounding, so the eigenvalue 1 is always there
+        fixed[-1] = True  # rows sum to one up to rounding, so 1 is always an eigenvalue
     left, right = left[:, fixed], right[fixed].T  # null spaces of (K - Id)^T and of K - Id
     return right @ torch.linalg.solve(left.T @ right, left.T)
 
@@ -145,14 +147,14 @@ class Sensitivity:
     bound: float
     """What Proposition 1 promises: beta with control, 1 without."""
     relative: float
-    """gain / beta: beta shrinks signal and perturbation alike, so this is the honest figure."""
+    """gain / beta: beta shrinks signal and perturbation alike, so this is the fair figure."""
 
 
 def sensitivity(kernel: Any, gains: PIDGains | None) -> Sensitivity:
     """Sensitivity of the steady state to v_0. The bound is attained by a constant perturbation.
 
-    The kernel is held fixed. In a network the input also moves queries and keys, which adds a term
-    of first order bounded by (beta / P) |dK| |V_0| that the paper leaves out.
+    The kernel is held fixed. In a network the input also moves queries and keys, which adds a
+    first-order term, bounded by (beta / P) |dK| |V_0|, that the paper leaves out.
     """
     matrix = transfer_matrix(kernel, gains)
     gain = float(torch.linalg.matrix_norm(matrix, ord=torch.inf))
