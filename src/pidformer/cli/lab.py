@@ -41,7 +41,8 @@ def lab(
 
         typer.echo(f"page: {export_page(export)}")
         return
-    from pidformer.lab.server import is_local, open_lab
+    from pidformer.lab.guard import is_local
+    from pidformer.lab.server import open_lab
 
     if not is_local(host):
         typer.echo(
