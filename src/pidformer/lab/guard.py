@@ -1,7 +1,7 @@
 """The lab's outermost layer: who may ask, and for what. Whatever is not named here is refused.
 
 gradio serves some sixty routes and trusts what it is told. The page needs the few in `_PAGE`,
-`_SCRIPTS` and `Guard._api`; each gets only those parts of a request that it needs.
+`_SCRIPTS` and `Guard._pass_on`; each gets only those parts of a request that it needs.
 """
 
 from __future__ import annotations
@@ -12,12 +12,26 @@ import json
 import re
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import urlencode
 
 from pidformer.errors import InputError
+from pidformer.lab.asgi import (
+    Answer,
+    Asgi,
+    Asked,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    say,
+    set_cookie,
+    whole_body,
+    with_body,
+    with_policy,
+)
 from pidformer.lab.uploads import MOST_BYTES
 
 COOKIE = "pidformer_lab"
@@ -33,22 +47,11 @@ MOST_UPLOADS = 64
 MOST_SESSIONS = 10_000
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?", re.ASCII)
-_PAGE = ("/", "/config", "/theme.css", "/favicon.ico")
-_SCRIPTS = ("/assets/", "/static/")
+_PAGE = ("GET /", "GET /config", "GET /theme.css", "GET /favicon.ico")
+_SCRIPTS = ("GET /assets/", "GET /static/")
 _API = "/gradio_api/"
-_HEADERS = "host accept accept-encoding user-agent content-type content-length range if-range"
-_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
-    "connect-src 'self'; worker-src 'self' blob:; frame-src 'self' data: blob:; "
-    "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
-)
-"""The browser is told to ask nobody but this server, and to frame the lab in no other page."""
+_UPLOAD = f"POST {_API}upload"
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Rebuild = Callable[[str, bytes, Collection[str]], dict[str, Any]]
 """(route, body, paths that this visitor uploaded) -> the event to pass on: `Events.rebuilt`."""
 
@@ -57,14 +60,6 @@ def is_local(host: str) -> bool:
     """Whether only this machine can reach it."""
     address = _address(host)
     return host == "localhost" or (address is not None and address.is_loopback)
-
-
-class Answer(Exception):
-    """Given instead of passing a request on."""
-
-    def __init__(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
-        super().__init__(text)
-        self.status, self.text, self.headers = status, text, headers
 
 
 class Guard:
@@ -90,72 +85,56 @@ class Guard:
             await send({"type": "websocket.close", "code": 1008})
             return
         try:
-            await self._http(scope, receive, send)
+            await self._pass_on(Asked(scope), receive, send)
         except Answer as answer:
-            await _say(scope, send, answer)
+            await say(send, answer, is_event=scope["path"].startswith(_API))
 
-    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = _headers(scope)
-        cookies = _cookies(headers)
-        self._check_host(scope, headers)
-        _check_origin(scope, headers)
-        self._check_token(scope, cookies)
-        visitor, path = cookies.get(VISITOR, ""), scope["path"]
+    async def _pass_on(self, asked: Asked, receive: Receive, send: Send) -> None:
+        """Routes that are not named here end in an `Answer`."""
+        route, body = f"{asked.verb} {asked.path}", b""
+        if asked.verb != "GET" and route != _UPLOAD:  # or the visitor is cut off while it speaks
+            body = await whole_body(receive, MOST_BODY)
+        self._check_host(asked)
+        _check_origin(asked)
+        self._check_token(asked)
+        visitor = asked.cookies.get(VISITOR, "")
         is_known = _NAME.fullmatch(visitor) is not None
-        if path.startswith(_API) and not is_known:
-            raise Answer(403, "open the lab's page first; it needs a cookie")
-        if path.startswith(_API):
-            await self._api(scope, receive, send, headers, visitor)
-        elif _is_read(scope) and (path in _PAGE or path.startswith(_SCRIPTS)) and ".." not in path:
-            is_new = path == "/" and not is_known
-            given = [_cookie(VISITOR, secrets.token_urlsafe(24))] if is_new else []
-            await self._app(_narrowed(scope, headers), receive, _with_policy(send, given))
-        else:
-            raise Answer(404, "not here")
-
-    async def _api(
-        self,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        headers: dict[str, str],
-        visitor: str,
-    ) -> None:
-        """What the page asks after it is loaded."""
-        verb = "GET" if _is_read(scope) else scope["method"]
-        name, given = scope["path"].removeprefix(_API), _query(scope)
         query: dict[str, str] = {}
-        if verb == "POST" and name in ("run/predict", "queue/join"):
-            body = await self._event(name, receive, headers, visitor)
-            headers, receive = headers | {"content-length": str(len(body))}, _again(body, receive)
-        elif verb == "POST" and name == "upload":
-            _check_size(headers)
-            query = {"upload_id": _named(given, "upload_id")}
-            headers = headers | {"accept-encoding": "identity"}
+        changed: dict[str, str] = {}
+        given: list[tuple[str, str]] = []
+        if route in _PAGE or (route.startswith(_SCRIPTS) and ".." not in route):
+            if route == "GET /" and not is_known:
+                given = [set_cookie(VISITOR, secrets.token_urlsafe(24))]
+        elif not is_known:
+            raise Answer(403, "open the lab's page first; it needs a cookie")
+        elif route in (f"POST {_API}run/predict", f"POST {_API}queue/join"):
+            body = self._event(asked, body, visitor)
+            changed, receive = {"content-length": str(len(body))}, with_body(body, receive)
+        elif route == _UPLOAD:
+            _check_size(asked)
+            query, changed = _named(asked, "upload_id"), {"accept-encoding": "identity"}
             send = self._noting(send, visitor)
-        elif verb == "GET" and name == "upload_progress":
-            query = {"upload_id": _named(given, "upload_id")}
-        elif verb == "GET" and name == "queue/data":
-            query = {"session_hash": _named(given, "session_hash")}
+        elif route == f"GET {_API}upload_progress":
+            query = _named(asked, "upload_id")
+        elif route == f"GET {_API}queue/data":
+            query = _named(asked, "session_hash")
             self._claim(query["session_hash"], visitor)
-        elif verb == "GET" and name.startswith("heartbeat/"):
-            self._claim(name.removeprefix("heartbeat/"), visitor)
-        elif verb == "GET" and name.startswith("file="):
-            self._check_file(name.removeprefix("file="), visitor)
+        elif route.startswith(f"GET {_API}heartbeat/"):
+            self._claim(asked.path.removeprefix(f"{_API}heartbeat/"), visitor)
+        elif route.startswith(f"GET {_API}file="):
+            self._check_file(asked.path.removeprefix(f"{_API}file="), visitor)
         else:
             raise Answer(404, "not here")
-        await self._app(_narrowed(scope, headers, query), receive, _with_policy(send))
+        await self._app(asked.narrowed(query, changed), receive, with_policy(send, given))
 
-    async def _event(
-        self, route: str, receive: Receive, headers: Mapping[str, str], visitor: str
-    ) -> bytes:
-        """The body of an event, checked and written anew; what it reads is no upload any more."""
-        if headers.get("content-type", "").split(";")[0].strip().lower() != "application/json":
+    def _event(self, asked: Asked, body: bytes, visitor: str) -> bytes:
+        """The body of an event, checked and written anew; an upload that it names is used up."""
+        kind = asked.headers.get("content-type", "").partition(";")[0]
+        if kind.strip().lower() != "application/json":
             raise Answer(415, "an event is JSON")
-        body = await _body(receive)
         mine = {path for owner, path in self._uploads if owner == visitor}
         try:
-            event = self._rebuild(route, body, mine)
+            event = self._rebuild(asked.path.removeprefix(_API), body, mine)
         except InputError as error:
             raise Answer(400, str(error)) from None
         self._claim(event["session_hash"], visitor)
@@ -183,9 +162,9 @@ class Guard:
 
     def _noting(self, send: Send, visitor: str) -> Send:
         """Keeps who uploaded what: gradio answers an upload with a list of paths."""
-        held: list[MutableMapping[str, Any]] = []
+        held: list[Message] = []
 
-        async def noted(message: MutableMapping[str, Any]) -> None:
+        async def noted(message: Message) -> None:
             held.append(message)
             if message["type"] != "http.response.body" or message.get("more_body"):
                 return
@@ -201,94 +180,52 @@ class Guard:
 
         return noted
 
-    def _check_host(self, scope: Scope, headers: Mapping[str, str]) -> None:
+    def _check_host(self, asked: Asked) -> None:
         """No page elsewhere may reach the lab under a name of its own (DNS rebinding)."""
-        found = _HOST.fullmatch(headers.get("host", "").lower())
+        found = _HOST.fullmatch(asked.headers.get("host", "").lower())
         name = found[1].strip("[]") if found else ""
-        own = {self._host.lower(), socket.gethostname().lower()}
-        is_here = _address(name) is not None and _address(name) == _address(scope["server"][0])
-        if not is_local(name) and (is_local(self._host) or not (is_here or name in own)):
+        address = _address(name)
+        is_own = name in (self._host.lower(), socket.gethostname().lower()) or (
+            address is not None and address == _address(asked.scope["server"][0])
+        )
+        if not is_local(name) and (is_local(self._host) or not is_own):
             raise Answer(403, "this lab answers under its own address only")
 
-    def _check_token(self, scope: Scope, cookies: Mapping[str, str]) -> None:
+    def _check_token(self, asked: Asked) -> None:
         if self._token is None:
             return
-        given = _query(scope)
-        if _is_read(scope) and scope["path"] == "/" and self._is_right(given.get("token", "")):
-            rest = urlencode({name: value for name, value in given.items() if name != "token"})
+        if f"{asked.verb} {asked.path}" == "GET /" and self._is_right(asked.query.get("token", "")):
+            rest = urlencode({name: text for name, text in asked.query.items() if name != "token"})
             where = ("location", "/" + ("?" + rest if rest else ""))
-            raise Answer(303, "welcome", [where, _cookie(COOKIE, self._token)])
-        if not self._is_right(cookies.get(COOKIE, "")):
+            raise Answer(303, "welcome", [where, set_cookie(COOKIE, self._token)])
+        if not self._is_right(asked.cookies.get(COOKIE, "")):
             raise Answer(401, "this lab wants a token: open the address it printed")
 
     def _is_right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
 
 
-def _check_origin(scope: Scope, headers: Mapping[str, str]) -> None:
+def _check_origin(asked: Asked) -> None:
     """Other pages may link to the lab; nothing else of it is theirs to ask for."""
-    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "none")
-    is_link = _is_read(scope) and scope["path"] == "/"
-    is_own = site in ("same-origin", "none") or is_link
-    if not is_own or (origin is not None and origin != f"http://{headers.get('host')}"):
+    host, origin = asked.headers.get("host"), asked.headers.get("origin")
+    is_link = asked.verb == "GET" and asked.path == "/"
+    is_own = is_link or asked.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    if not is_own or (origin is not None and origin != f"http://{host}"):
         raise Answer(403, "asked by another page")
 
 
-def _check_size(headers: Mapping[str, str]) -> None:
-    length = headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > MOST_BYTES + 2**16:  # room for the form around it
-        raise Answer(413, f"at most {MOST_BYTES >> 20} MB are taken, of a length told before")
+def _check_size(asked: Asked) -> None:
+    """Told before, so that nothing has to be read to refuse it."""
+    told = re.fullmatch("[0-9]{1,9}", asked.headers.get("content-length", ""))
+    most = MOST_BYTES + 2**16  # room for the form around it
+    if not told or int(told[0]) > most or "transfer-encoding" in asked.headers:
+        raise Answer(413, f"an upload has at most {MOST_BYTES >> 20} MB, and says how many")
 
 
-async def _body(receive: Receive) -> bytes:
-    body, is_more = b"", True
-    while is_more:
-        message = await receive()
-        body += message.get("body", b"")
-        is_more = message.get("more_body", False)
-        if len(body) > MOST_BODY:
-            raise Answer(413, f"an event has at most {MOST_BODY} bytes")
-    return body
-
-
-def _again(body: bytes, receive: Receive) -> Receive:
-    parts = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> MutableMapping[str, Any]:
-        return parts.pop() if parts else await receive()
-
-    return replay
-
-
-def _narrowed(scope: Scope, headers: Mapping[str, str], query: Mapping[str, str] = {}) -> Scope:
-    kept = [(n.encode(), headers[n].encode("latin-1")) for n in _HEADERS.split() if n in headers]
-    return {**scope, "headers": kept, "query_string": urlencode(query).encode()}
-
-
-def _with_policy(send: Send, more: Sequence[tuple[str, str]] = ()) -> Send:
-    added = [
-        ("content-security-policy", _POLICY),
-        ("x-content-type-options", "nosniff"),
-        ("referrer-policy", "no-referrer"),
-        *more,
-    ]
-
-    async def sent(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", []), *_encoded(added)]
-        await send(message)
-
-    return sent
-
-
-async def _say(scope: Scope, send: Send, answer: Answer) -> None:
-    is_api = scope["path"].startswith(_API)
-    text = json.dumps({"error": answer.text}) if is_api else answer.text + "\n"
-    kind = "application/json" if is_api else "text/plain; charset=utf-8"
-    headers = _encoded([("content-type", kind), *answer.headers])
-    send = _with_policy(send)
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": text.encode()})
+def _named(asked: Asked, name: str) -> dict[str, str]:
+    if not _NAME.fullmatch(asked.query.get(name, "")):
+        raise Answer(400, f"{name} is 1 to 64 letters or digits")
+    return {name: asked.query[name]}
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -297,41 +234,3 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     except ValueError:
         return None
     return getattr(found, "ipv4_mapped", None) or found
-
-
-def _is_read(scope: Scope) -> bool:
-    return scope["method"] in ("GET", "HEAD")
-
-
-def _headers(scope: Scope) -> dict[str, str]:
-    """By name; one that comes twice is joined, and then right nowhere but for cookies."""
-    found: dict[str, str] = {}
-    for raw, value in scope["headers"]:
-        name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
-        found[name] = f"{found[name]}; {text}" if name in found else text
-    return found
-
-
-def _cookies(headers: Mapping[str, str]) -> dict[str, str]:
-    """Other programs on this machine set cookies too, and not all of them well-formed."""
-    parts = (part.partition("=") for part in headers.get("cookie", "").split(";"))
-    return {name.strip(): value.strip() for name, _, value in parts}
-
-
-def _cookie(name: str, value: str) -> tuple[str, str]:
-    return "set-cookie", f"{name}={value}; Path=/; HttpOnly; SameSite=Lax"
-
-
-def _query(scope: Scope) -> dict[str, str]:
-    text = scope.get("query_string", b"").decode("latin-1")
-    return {name: values[0] for name, values in parse_qs(text, keep_blank_values=True).items()}
-
-
-def _named(given: Mapping[str, str], name: str) -> str:
-    if not _NAME.fullmatch(given.get(name, "")):
-        raise Answer(400, f"{name} is 1 to 64 letters or digits")
-    return given[name]
-
-
-def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
