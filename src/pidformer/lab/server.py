@@ -31,6 +31,8 @@ class Lab:
     _server: Any
     _thread: threading.Thread
     _folder: tempfile.TemporaryDirectory[str]
+    _before: str | None
+    """GRADIO_TEMP_DIR as it was."""
 
     def wait(self) -> None:
         """Until the server ends."""
@@ -41,6 +43,9 @@ class Lab:
         self._server.should_exit = True
         self._thread.join(10)
         self._folder.cleanup()
+        os.environ.pop("GRADIO_TEMP_DIR", None)
+        if self._before is not None:
+            os.environ["GRADIO_TEMP_DIR"] = self._before
 
     def __enter__(self) -> Lab:
         return self
@@ -67,7 +72,7 @@ def open_lab(
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     folder = tempfile.TemporaryDirectory(prefix="pidformer-lab-")
-    os.environ["GRADIO_TEMP_DIR"] = folder.name
+    before, os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR"), folder.name
     try:
         import uvicorn
         from fastapi import FastAPI
@@ -108,7 +113,7 @@ def open_lab(
     shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/"
     address += "" if token is None else f"?token={token}"
-    return Lab(address, token, server, thread, folder)
+    return Lab(address, token, server, thread, folder, before)
 
 
 def _listen(host: str, port: int) -> socket.socket:
