@@ -97,10 +97,10 @@ def events(visitor):
     return found
 
 
-def leaks(lab, canary):
+def leaks(folder, canary):
     """Files of the server's folder that hold the canary."""
     secret = canary.read_bytes()
-    files = [path for path in Path(lab._folder.name).rglob("*") if path.is_file()]
+    files = [path for path in Path(folder).rglob("*") if path.is_file()]
     return [str(path) for path in files if secret in path.read_bytes()]
 
 
@@ -119,7 +119,22 @@ def test_a_path_in_place_of_a_text_reads_no_file(lab, canary):
         if read_back(visitor, answer, canary):
             read.append((event["id"], event["api_name"]))
     assert read == []
-    assert leaks(lab, canary) == []
+    assert leaks(lab._folder.name, canary) == []
+
+
+def test_behind_the_guard_gradio_refuses_paths_too(home, canary, tmp_path, monkeypatch):
+    from fastapi import FastAPI
+    from starlette.testclient import TestClient
+
+    from pidformer.lab.app import build, mount
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    blocks = build([home], home=home)
+    with TestClient(mount(FastAPI(), blocks), raise_server_exceptions=False) as client:
+        for number, event in blocks.fns.items():
+            data = [file_data(canary) for _ in event.inputs]
+            client.post(f"/{API}run/predict", json={"data": data, "fn_index": number})
+    assert leaks(tmp_path, canary) == []
 
 
 def test_what_the_page_sends_is_answered(lab):
@@ -148,7 +163,7 @@ def test_no_event_takes_a_path_on_any_route(lab, canary, opened):
                 status, text = visitor.ask(API + route, asked)
                 assert status in (400, 403, 404), (route, name, place, text)
                 assert not read_back(visitor, text, canary)
-    assert leaks(lab, canary) == []
+    assert leaks(lab._folder.name, canary) == []
 
 
 class Listener:
@@ -255,7 +270,7 @@ def test_200_mutations_of_the_request_read_nothing(lab, canary):
         assert canary.read_text() not in text, seed
     listener.socket.close()
     assert listener.asked == 0
-    assert leaks(lab, canary) == []
+    assert leaks(lab._folder.name, canary) == []
     assert passed < 20  # of those whose trick is in a part that is not passed on
 
 
@@ -276,7 +291,7 @@ def test_an_upload_is_its_visitors_own_and_read_once(lab, canary):
     assert one.raise_event(event, [file_data(path)])[0] == 400
     told = one.ask(f"{API}queue/data?session_hash={one.session}")[1]
     assert "no PNG, JPEG or WebP" in told and not Path(path).exists()
-    assert leaks(lab, canary) == []
+    assert leaks(lab._folder.name, canary) == []
 
 
 def test_uploads_are_few_and_of_a_size_that_is_told(lab):
