@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ from pidformer.lab.guard import COOKIE, VISITOR, Guard
 SECRET = "a-long-secret"
 
 
-def ask(bound, token, path="/", *, query="", server="192.0.2.7", kind="http", **headers):
+def ask(
+    bound, token, path="/", *, query="", server="192.0.2.7", kind="http", method="GET", **headers
+):
     """Status and headers of the answer; 200 if the request was passed on."""
     said, headers = [], {"host": "192.0.2.7:7860"} | headers
 
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        await send({"type": "http.response.body", "body": b"[]"})
 
     async def send(message):
         said.append(message)
@@ -26,12 +29,13 @@ def ask(bound, token, path="/", *, query="", server="192.0.2.7", kind="http", **
     async def receive():
         return {"type": "http.request", "body": b""}
 
-    scope = {"type": kind, "method": "GET", "path": path, "query_string": query.encode()}
+    scope = {"type": kind, "method": method, "path": path, "query_string": query.encode()}
     scope["server"] = (server, 7860)
     pairs = [(name.replace("_", "-"), text) for name, text in headers.items()]
     scope["headers"] = [(name.encode(), text.encode("latin-1")) for name, text in pairs]
     guard = Guard(app, lambda *_: {}, host=bound, token=token, folder=Path("/nowhere"))
-    asyncio.run(guard(scope, receive, send))
+    with ThreadPoolExecutor(1) as pool:  # playwright has a loop running in this thread
+        pool.submit(asyncio.run, guard(scope, receive, send)).result()
     if kind != "http":
         return said
     answered = {name.decode(): text.decode() for name, text in said[0]["headers"]}
@@ -103,6 +107,23 @@ def test_a_new_browser_gets_a_name_and_keeps_it():
     assert given[0] != given[1] and all(text.startswith(f"{VISITOR}=") for text in given)
     kept = ask("127.0.0.1", None, host="localhost", cookie=given[0].split(";")[0])[1]
     assert "set-cookie" not in kept
+
+
+@pytest.mark.parametrize(
+    ("told", "status"),
+    [
+        ({"content_length": "1000"}, 200),
+        ({"content_length": str(9 * 2**20)}, 413),
+        ({"content_length": "1000", "transfer_encoding": "chunked"}, 413),
+        ({"content_length": "9" * 5000}, 413),
+        ({"content_length": "-1"}, 413),
+        ({}, 413),
+    ],
+)
+def test_an_upload_tells_its_size_and_is_small(told, status):
+    about = {"host": "localhost", "cookie": f"{VISITOR}=somebody", "query": "upload_id=x"}
+    asked = ask("127.0.0.1", None, "/gradio_api/upload", method="POST", **about, **told)
+    assert asked[0] == status
 
 
 def test_websockets_are_closed():
