@@ -44,12 +44,12 @@ def lab(
     from pidformer.lab.guard import is_local
     from pidformer.lab.server import open_lab
 
-    if not is_local(host):
-        typer.echo(
-            f"pidformer: warning: {host} can be reached from other machines; only those who know "
-            "the token get in, and what they see travels unencrypted",
-            err=True,
-        )
     with open_lab(run or [], host=host, port=port, token=token, data=data) as server:
+        if not is_local(host):
+            typer.echo(
+                f"pidformer: warning: {host} can be reached from other machines; only those who know "
+                "the token get in, and what they see travels unencrypted",
+                err=True,
+            )
         typer.echo(f"lab: {server.address}  (Ctrl-C ends it)")
         server.wait()

@@ -128,7 +128,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except (socket.gaierror, UnicodeError):
         listener.close()
-        raise InputError(f"no address of this machine is named {host!r}; see --host") from None
+        raise InputError(
+            f"no address of this machine is named {host!r}; --host takes 127.0.0.1 (this machine "
+            "alone), 0.0.0.0 (all its addresses) or one of them"
+        ) from None
     except OSError as error:
         listener.close()
         advice = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
