@@ -47,8 +47,8 @@ def lab(
     with open_lab(run or [], host=host, port=port, token=token, data=data) as server:
         if not is_local(host):
             typer.echo(
-                f"pidformer: warning: {host} can be reached from other machines; only those who know "
-                "the token get in, and what they see travels unencrypted",
+                f"pidformer: warning: {host} can be reached from other machines; only those who "
+                "know the token get in, and what they see travels unencrypted",
                 err=True,
             )
         typer.echo(f"lab: {server.address}  (Ctrl-C ends it)")
