@@ -71,10 +71,12 @@ class Visitor(threading.Thread):
         self.address, self.event, self.ends = address, event, ends
         self.chance = random.Random(number)
         self.session = f"visitor{number}"
+        self.open = urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open
         self.seconds: list[float] = []
         self.errors = 0
 
     def run(self) -> None:
+        self.open(self.address, timeout=60).close()  # the page gives the cookie that events need
         while time.monotonic() < self.ends:
             begun = time.perf_counter()
             try:
@@ -98,7 +100,7 @@ class Visitor(threading.Thread):
             json.dumps(body).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with self.open(request, timeout=60) as answer:
             return json.load(answer)
 
 

@@ -14,7 +14,8 @@ pytest.importorskip("gradio", reason="needs the extra lab")
 
 from pidformer.cli import main
 from pidformer.errors import InputError
-from pidformer.lab.server import COOKIE, is_local, open_lab
+from pidformer.lab.guard import COOKIE, is_local
+from pidformer.lab.server import open_lab
 from tests.report.browser import axe_source
 
 pytestmark = pytest.mark.slow
@@ -296,7 +297,7 @@ def ask(address, **headers):
 def test_only_names_of_this_machine_are_answered(lab):
     assert ask(lab.address)[0] == 200
     status, text, _ = ask(lab.address, Host="evil.example")
-    assert status == 403 and "127.0.0.1 only" in text
+    assert status == 403 and "its own address only" in text
 
 
 def test_the_browser_is_told_to_ask_nobody_else(lab):

@@ -41,14 +41,15 @@ def lab(
 
         typer.echo(f"page: {export_page(export)}")
         return
-    from pidformer.lab.server import is_local, open_lab
+    from pidformer.lab.guard import is_local
+    from pidformer.lab.server import open_lab
 
-    if not is_local(host):
-        typer.echo(
-            f"pidformer: warning: {host} can be reached from other machines; only those who know "
-            "the token get in, and what they see travels unencrypted",
-            err=True,
-        )
     with open_lab(run or [], host=host, port=port, token=token, data=data) as server:
+        if not is_local(host):
+            typer.echo(
+                f"pidformer: warning: {host} can be reached from other machines; only those who "
+                "know the token get in, and what they see travels unencrypted",
+                err=True,
+            )
         typer.echo(f"lab: {server.address}  (Ctrl-C ends it)")
         server.wait()

@@ -19,21 +19,16 @@ from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
 
 
-def mount(
-    app: Any,
-    runs: Sequence[str | Path] = (),
-    *,
-    home: str | Path | None = None,
-    data: str | Path | None = None,
-) -> Any:
-    """Put the lab onto a FastAPI application."""
-    blocks = build(runs, home=home, data=data)
+def mount(app: Any, blocks: gr.Blocks) -> Any:
+    """Put the lab onto a FastAPI application; serve it behind a `Guard` alone."""
+    blocks.has_launched = True  # or else gradio checks no path, neither taken nor handed out
     return gr.mount_gradio_app(
         app,
         blocks,
         path="/",
         footer_links=[],
         ssr_mode=False,
+        allowed_paths=[],
         max_file_size=MOST_BYTES,
         show_error=True,
         css=source("charts.css") + CSS,

@@ -11,6 +11,7 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
+from pidformer.lab.guard import DRAWN
 from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.results import (
     COLUMNS,
@@ -79,7 +80,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             report = gr.HTML(elem_id="results-report", padding=False)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("results")
-    place = Path(os.environ["GRADIO_TEMP_DIR"])
+    place = Path(os.environ["GRADIO_TEMP_DIR"]) / DRAWN
+    place.mkdir(exist_ok=True)
     inputs = [runs, kind, find]
     outputs = [count, shown, table, address, command, python]
 

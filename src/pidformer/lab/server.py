@@ -2,112 +2,23 @@
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
+import errno
 import os
+import re
 import secrets
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlencode
 
 from pidformer.errors import InputError
+from pidformer.lab.guard import Guard, is_local
 
-COOKIE = "pidformer_lab"
-_POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
-    "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
-    "connect-src 'self'; worker-src 'self' blob:; frame-src 'self' data: blob:; "
-    "object-src 'none'; base-uri 'self'; form-action 'self'"
-)
-"""The browser is told to ask nobody but this server."""
-
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-
-def is_local(host: str) -> bool:
-    """Whether only this machine can reach it."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-class Guard:
-    """Outermost layer: who may come in, and what the page may load.
-
-    A visitor shows the token once, as ?token=..., and carries it in a cookie from then on. Without
-    a token (this machine only), the Host header must name this machine, so that no web page
-    elsewhere can reach the lab under a name of its own.
-    """
-
-    def __init__(self, app: Asgi, token: str | None) -> None:
-        self._app, self._token = app, token
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        if self._token is None:
-            host = headers.get("host", "").rsplit(":", 1)[0].strip("[]")
-            if not is_local(host):
-                await _answer(send, 403, "this lab answers on 127.0.0.1 only")
-                return
-        elif not self._is_known(scope, headers):
-            given = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-            if scope["type"] == "http" and self._is_right(given.pop("token", [""])[0]):
-                where = scope["path"] + ("?" + urlencode(given, doseq=True) if given else "")
-                cookie = f"{COOKIE}={self._token}; Path=/; HttpOnly; SameSite=Strict"
-                await _answer(
-                    send,
-                    303,
-                    "welcome",
-                    [(b"location", where.encode()), (b"set-cookie", cookie.encode())],
-                )
-            else:
-                await _answer(send, 401, "this lab wants a token: open the address it printed")
-            return
-
-        async def with_policy(message: MutableMapping[str, Any]) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", []),
-                    (b"content-security-policy", _POLICY.encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                    (b"referrer-policy", b"no-referrer"),
-                ]
-            await send(message)
-
-        await self._app(scope, receive, with_policy)
-
-    def _is_known(self, scope: Scope, headers: dict[str, str]) -> bool:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        return cookie is not None and self._is_right(cookie.value)
-
-    def _is_right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), (self._token or "").encode())
-
-
-async def _answer(
-    send: Send, status: int, text: str, headers: Sequence[tuple[bytes, bytes]] = ()
-) -> None:
-    kind = (b"content-type", b"text/plain; charset=utf-8")
-    await send({"type": "http.response.start", "status": status, "headers": [kind, *headers]})
-    await send({"type": "http.response.body", "body": (text + "\n").encode()})
+_TOKEN = re.compile(r"[A-Za-z0-9._~-]{8,200}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -120,6 +31,8 @@ class Lab:
     _server: Any
     _thread: threading.Thread
     _folder: tempfile.TemporaryDirectory[str]
+    _before: str | None
+    """GRADIO_TEMP_DIR as it was."""
 
     def wait(self) -> None:
         """Until the server ends."""
@@ -130,6 +43,9 @@ class Lab:
         self._server.should_exit = True
         self._thread.join(10)
         self._folder.cleanup()
+        os.environ.pop("GRADIO_TEMP_DIR", None)
+        if self._before is not None:
+            os.environ["GRADIO_TEMP_DIR"] = self._before
 
     def __enter__(self) -> Lab:
         return self
@@ -156,24 +72,35 @@ def open_lab(
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     folder = tempfile.TemporaryDirectory(prefix="pidformer-lab-")
-    os.environ["GRADIO_TEMP_DIR"] = folder.name
+    before, os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR"), folder.name
     try:
         import uvicorn
         from fastapi import FastAPI
 
-        from pidformer.lab.app import mount
+        from pidformer.lab.app import build, mount
+        from pidformer.lab.inputs import Events
     except ImportError as error:
         raise InputError(
             f"the lab needs {error.name}; install it with: pip install 'pidformer[lab]'"
         ) from None
     if token is None and not is_local(host):
         token = secrets.token_urlsafe(18)
-    if token is not None and len(token) < 8:
-        raise InputError("a token must have at least 8 characters, or it can be guessed")
+    if token is not None and not _TOKEN.fullmatch(token):
+        raise InputError(
+            f"a token must have at least 8 characters, or it can be guessed, and at most 200, of "
+            f"letters, digits and . _ ~ -; this one has {len(token)}"
+        )
     listener = _listen(host, port)
-    app = mount(FastAPI(openapi_url=None), runs, home=home, data=data)
+    blocks = build(runs, home=home, data=data)
+    app = mount(FastAPI(openapi_url=None), blocks)
+    place = Path(folder.name)
+    guard = Guard(app, Events(blocks).rebuilt, host=host, token=token, folder=place)
     config = uvicorn.Config(
-        Guard(app, token), log_level="warning", lifespan="on", timeout_graceful_shutdown=1
+        guard,
+        log_level="warning",
+        lifespan="on",
+        timeout_graceful_shutdown=1,
+        proxy_headers=False,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
@@ -186,7 +113,7 @@ def open_lab(
     shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/"
     address += "" if token is None else f"?token={token}"
-    return Lab(address, token, server, thread, folder)
+    return Lab(address, token, server, thread, folder, before)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -196,10 +123,19 @@ def _listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
+        if not host:
+            raise UnicodeError  # to the system, no name is every address
         listener.bind((host, port))
-    except OSError as error:
+    except (socket.gaierror, UnicodeError):
         listener.close()
         raise InputError(
-            f"cannot listen on {host}:{port} ({error.strerror}); choose another --port"
+            f"no address of this machine is named {host!r}; --host takes 127.0.0.1 (this machine "
+            "alone), 0.0.0.0 (all its addresses) or one of them"
+        ) from None
+    except OSError as error:
+        listener.close()
+        advice = "--host" if error.errno == errno.EADDRNOTAVAIL else "--port"
+        raise InputError(
+            f"cannot listen on {host}:{port} ({error.strerror}); choose another {advice}"
         ) from None
     return listener
