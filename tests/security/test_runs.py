@@ -118,7 +118,7 @@ TRICKS = {
     "name that is a number": _section("must be a section with a name", model__name=7),
     "task": _section("unknown task", task="os.system"),
     "yaml tag": _yaml_tag,
-    "yaml without end": _text("recipe.yaml", "[" * 3000),
+    "yaml without end": _text("recipe.yaml", "[" * 500),
     "yaml of one number": _text("recipe.yaml", "seed: " + "9" * 9999),
     "linked recipe": _link("recipe.yaml"),
     "linked model.json": _link("model.json"),
