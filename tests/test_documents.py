@@ -11,7 +11,7 @@ from pidformer.cli import app
 from pidformer.training import load_recipe
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"^    (?:\$ |torchrun .* -m )?pidformer (.+)$", flags=re.MULTILINE)
 INLINE = re.compile(r"`pidformer ([^`]+)`")
 BENCHMARK = re.compile(r"python -m (benchmarks\.\w+)((?: +(?:--)?[\w./-]+)*)")

@@ -158,7 +158,9 @@ def test_bad_input_gets_one_line(run, tmp_path):
     ):
         code, _, error = run("export", tmp_path, *arguments)
         assert code == 2 and words in error and error.count("\n") == 1
-    (tmp_path / "config.json").write_text('{"architectures": ["BertForMaskedLM"]}')
+    (tmp_path / "config.json").write_text(
+        '{"model_type": "bert", "architectures": ["BertForMaskedLM"]}'
+    )
     code, _, error = run("export", tmp_path, "--out", tmp_path / "x.onnx")
     assert code == 2 and "causal language models are exported" in error
 

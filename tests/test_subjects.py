@@ -60,7 +60,8 @@ def test_an_outline_says_what_the_model_would(tmp_path, overrides):
 
 
 def test_an_outline_is_of_classifiers(tmp_path):
-    write_recipe(tmp_path, tiny_recipe().to_dict() | {"task": "language"})
+    recipe = tiny_recipe().to_dict() | {"task": "language", "model": {"name": "causal_lm"}}
+    write_recipe(tmp_path, recipe)
     with pytest.raises(InputError, match="is for language, not for classification"):
         outline(tmp_path)
 

@@ -6,7 +6,8 @@
     RUN/results.jsonl          records
 
 A checkpoint is written beside its place and renamed, so it is complete or not there; its files
-carry checksums, so a damaged one is found and the one before it used. Nothing is ever unpickled.
+carry checksums, so a damaged one is found and the one before it used. Nothing is ever unpickled,
+and nothing outside the folder is opened: a run may come from a stranger.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from torch import Tensor
 
 from pidformer.convert.build import build_image_model
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, check_links
 from pidformer.models import PixelModel
 from pidformer.models.build import build_segmenter
+from pidformer.models.options import check_build, check_decoder, check_model
 
 CHECKSUMS = "checksums.json"
 IMAGE_INFO = ("num_classes", "channels", "image_size"), ("mean", "std", "classes")
@@ -185,6 +187,7 @@ def initial_model(run: str | Path) -> Any:
 
 def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
     """The weights of a run: the finished ones, or those of its newest checkpoint."""
+    check_links(run)
     name = "ema" if ema else "model"
     path = run / f"{name}.safetensors"
     if path.exists():
@@ -209,6 +212,7 @@ def initial_weights(where: str | Path) -> dict[str, Tensor]:
     path = Path(where)
     if path.is_file():
         return load_weights(path)
+    check_links(path)
     best = path / "best.safetensors"
     return load_weights(best) if best.exists() else run_weights(path)
 
@@ -223,7 +227,7 @@ def read_model_info(run: Path) -> dict[str, Any]:
         )
     try:
         info = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise _damaged(path, "it must have a section build")
@@ -232,6 +236,9 @@ def read_model_info(run: Path) -> dict[str, Any]:
     missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
     if missing:
         raise _damaged(path, f"it does not say {', '.join(missing)}")
+    check_build(info["build"], f"{path}: build")
+    if not is_text and not all(isinstance(info[name], list) for name in rest):
+        raise _damaged(path, f"{', '.join(rest)} must be lists")
     return info
 
 
@@ -262,9 +269,10 @@ def read_recipe(run: Path) -> dict[str, Any]:
         raise InputError(
             f"{run} is not a run folder (no recipe.yaml); train one with pidformer train"
         )
+    check_links(run)
     try:
         fields = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise _damaged(path, error) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
         raise _damaged(path, "it must hold a seed and sections")
@@ -273,6 +281,10 @@ def read_recipe(run: Path) -> dict[str, Any]:
         is_left_out = held is None and name not in _SECTIONS
         if name not in ("task", "seed") and not isinstance(held, dict) and not is_left_out:
             raise _damaged(path, f"{name} must be a section")
+    task = fields.get("task", "classification")
+    check_model(fields["model"], task, f"{path}: ")
+    if task == "segmentation":
+        check_decoder((fields.get("segmentation") or {}).get("decoder"), f"{path}: ")
     return fields
 
 
@@ -304,6 +316,8 @@ def _damage(folder: Path) -> str | None:
         sums = json.loads((folder / CHECKSUMS).read_bytes())
         if not isinstance(sums, dict) or "state.json" not in sums:
             return f"{CHECKSUMS} does not name its files"
+        if not set(sums) <= {path.name for path in folder.iterdir()}:
+            return f"{CHECKSUMS} names files that are not beside it"
         for name, expected in sums.items():
             if _checksum(folder / name) != expected:
                 return f"{name} does not match its checksum"

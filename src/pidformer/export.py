@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -206,17 +205,14 @@ def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
 
 def _open_hugging_face(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
     from pidformer.convert.language import from_pretrained  # needs the extra `lm`
+    from pidformer.models.language.folder import read_config
 
     if gains is not None or ema:
         raise InputError(f"other gains and averaged weights are for run folders, not for {folder}")
-    try:
-        config = json.loads((folder / "config.json").read_bytes())
-    except ValueError as error:
-        raise InputError(f"{folder / 'config.json'} is not JSON ({error})") from None
-    if not any("CausalLM" in name or "LMHead" in name for name in config.get("architectures", [])):
+    name = read_config(folder)["architectures"][0]
+    if "CausalLM" not in name and "LMHead" not in name:
         raise InputError(
-            f"{folder} holds {config.get('architectures')}; of Hugging Face, causal language "
-            "models are exported"
+            f"{folder} holds {name}; from Hugging Face, causal language models are exported"
         )
     model = from_pretrained(folder)
     length = model.config.max_position_embeddings

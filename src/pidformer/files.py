@@ -1,4 +1,4 @@
-"""Files that are either complete or not there."""
+"""Files that are either complete or not there, and folders that do not reach out of themselves."""
 
 from __future__ import annotations
 
@@ -49,3 +49,29 @@ def out_folder(path: str | Path) -> Path:
             f"cannot write to {path} ({error.strerror}); choose another --out"
         ) from None
     return path
+
+
+def check_links(folder: str | Path) -> None:
+    """Refuse a folder with a link that leads out of it, or with what is no file or folder.
+
+    What a stranger packed must not make us read, or write to, files of this machine. The folder may
+    itself be a link. Hugging Face's cache keeps the files of `snapshots/NAME` in `blobs` beside it.
+    """
+    root = Path(folder).resolve()
+    roots = [root]
+    if root.parent.name == "snapshots":
+        roots.append(root.parent.parent / "blobs")
+    for place, folders, names in os.walk(root):
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if path.is_symlink():
+                check_inside(path, *roots)
+            elif not path.is_file() and not path.is_dir():
+                raise InputError(f"{path} is neither a file nor a folder; remove it")
+
+
+def check_inside(path: Path, *roots: Path) -> None:
+    """Refuse a path that leads, through links or `..`, out of all `roots`."""
+    target = path.resolve()
+    if not any(target.is_relative_to(root.resolve()) for root in roots):
+        raise InputError(f"{path} leads out of its folder, to {target}; put the file itself there")

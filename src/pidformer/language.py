@@ -19,8 +19,10 @@ from pidformer.checkpoint import (
 from pidformer.data.text import Tokenizer, tokenizer_from
 from pidformer.data.text.tokenizers import load_tokenizer
 from pidformer.errors import InputError, unknown
+from pidformer.files import check_links
 from pidformer.models.causal_lm import PIDformerForCausalLM
 from pidformer.models.language.build import build_language_model, read_pretrained
+from pidformer.models.language.folder import read_config
 
 Weights = Literal["auto", "best", "model", "ema"]
 
@@ -66,15 +68,14 @@ def load_language(
 
 
 def _exported(folder: Path, gains: Any) -> LanguageModel:
-    try:
-        kind = json.loads((folder / "config.json").read_bytes())["model_type"]
-    except (ValueError, KeyError, TypeError):
-        kind = "no type"
+    kind = read_config(folder)["model_type"]
     if kind != PIDformerForCausalLM.config_class.model_type:  # it would start with fresh weights
         raise InputError(
             f"{folder} holds a model of {kind}, not a language model of ours; load a converted one "
             "with pf.from_pretrained"
         )
+    if not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder} has no tokenizer.json; save its tokenizer there")
     options = {} if gains is None else {"gains": gains}
     model = read_pretrained(PIDformerForCausalLM, folder, **options)
     tokenizer: Tokenizer = load_tokenizer(str(folder))
@@ -88,6 +89,7 @@ def _exported(folder: Path, gains: Any) -> LanguageModel:
 def _weights(run: Path, name: Weights) -> dict[str, Tensor]:
     if name not in ("auto", "best", "model", "ema"):
         raise unknown("weights", name, ("auto", "best", "model", "ema"))
+    check_links(run)
     if name == "auto":
         name = "best" if (run / "best.safetensors").exists() else "model"
     path = run / f"{name}.safetensors"

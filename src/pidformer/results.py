@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, check_inside
 
 FILE_NAME = "results.jsonl"
 
@@ -65,6 +65,7 @@ def append(folder: str | Path, record: Record) -> None:
 @contextmanager
 def _alone(path: Path) -> Iterator[BinaryIO]:
     """The file, open to append, while no other process writes to it."""
+    check_inside(path, path.parent)
     while True:
         with open(path, "ab+") as file:
             with suppress(OSError):  # a disk without locks
@@ -92,6 +93,7 @@ def read(folder: str | Path) -> list[Record]:
     path = Path(folder) / FILE_NAME
     if not path.exists():
         return []
+    check_inside(path, path.parent)
     try:
         lines = path.read_bytes().decode().split("\n")[:-1]
         return [Record.from_json(line) for line in lines if line]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 import importlib
 import logging
+import os
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +26,8 @@ from pidformer.models.gains import ModelGains, resolve_gains
 from pidformer.twins import recipe_hash
 
 _IMAGES = "classification"
+_FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+_READING = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +156,8 @@ def _timm(text: str, rest: str) -> Subject:
         raise InputError(f"timm has no model {name!r}{hint}")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line will do
     try:
-        model = timm.create_model(name, pretrained=not file)
+        with _weights_alone():
+            model = timm.create_model(name, pretrained=not file)
     except Exception as error:  # the hub client raises many kinds when there is no network
         raise InputError(
             f"cannot get the weights of {name} ({type(error).__name__}); give a local file: "
@@ -174,6 +180,24 @@ def _timm(text: str, rest: str) -> Subject:
         crop_ratio=config["crop_pct"],
         facts={"weights": fingerprint(pixels)},
     )
+
+
+@contextmanager
+def _weights_alone() -> Iterator[None]:
+    """torch reads weights and no other pickle, whatever it is asked for.
+
+    timm asks a second time, for any pickle, where the weights-only reader fails with a TypeError.
+    """
+    with _READING:
+        before = os.environ.get(_FORCED)
+        os.environ[_FORCED] = "1"
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[_FORCED]
+            else:
+                os.environ[_FORCED] = before
 
 
 def _function(text: str, module: str, name: str) -> Subject:

@@ -213,7 +213,7 @@ def test_learned_gains_bf16_and_checkpointing_train(texts, tmp_path):
         ("model.name=causal_ml", "did you mean 'causal_lm'"),
         ("model.options.hiden_size=3", "did you mean 'hidden_size'"),
         ("model.options.hidden_dropout=2", r"hidden_dropout must be in \[0, 1\), got 2"),
-        ("model.options.initializer_range=-1", "std >= 0"),
+        ("model.options.initializer_range=-1", "initializer_range must be from 0 to 100, got -1"),
         ("text.min_count=100000", r"no word of .* occurs 100000 times; lower text.min_count"),
         ("model.options.num_attention_heads=3", "multiple of num_attention_heads"),
         ("text.spilt=spaces", "did you mean 'text.split'"),

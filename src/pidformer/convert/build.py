@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from pidformer.convert.convert import convert
 from pidformer.errors import InputError
-from pidformer.models.build import REFUSALS, build_classifier, check_options
+from pidformer.models.build import REFUSALS, build_classifier
+from pidformer.models.options import check_options
 
 PREFIX = "timm:"
 HEADS = ("head.", "head_dist.")
@@ -34,7 +35,9 @@ def build_image_model(
             f"{name} keeps its residuals; attention_residual=false is for pid_* models"
         )
     sizes = {"num_classes": num_classes, "in_chans": channels, "img_size": image_size}
-    model = timm_model(name.removeprefix(PREFIX), **sizes, **config.get("options", {}))
+    options = config.get("options", {})
+    check_options(options, "classification", is_timm=True)
+    model = timm_model(name.removeprefix(PREFIX), **sizes, **options)
     gains = config.get("gains")
     if gains is None:
         model.gains = None  # as our own models say that there is no controller
@@ -56,7 +59,6 @@ def timm_model(name: str, **options: Any) -> Any:
         near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         hint = f"; did you mean {', '.join(near)}?" if near else ""
         raise InputError(f"timm has no model {name!r}{hint}")
-    check_options(options)
     try:
         return timm.create_model(name, pretrained=False, **options)
     except REFUSALS as error:

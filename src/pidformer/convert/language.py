@@ -25,6 +25,7 @@ from pidformer.convert.plan import Plan, remove
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
+from pidformer.models.language.folder import read_config
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import add_control
 
@@ -175,19 +176,29 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
 
 def load_plain(folder: str | Path, **options: Any) -> Any:
     """The model of a folder, of the class that its config.json names, without a controller."""
-    names = _config(folder).architectures or ["no class"]
-    kind = getattr(transformers, names[0], None)
-    if kind is None:
-        raise InputError(f"{folder} names {names[0]}, which transformers does not have")
+    config = _config(folder)
+    name = config.architectures[0]
+    kind = getattr(transformers, name, None) if name.isidentifier() else None
+    is_model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+    if not is_model or getattr(kind, "config_class", None) is not type(config):
+        raise InputError(f"{folder} names {name!r}, which is no {config.model_type} model")
     return read_pretrained(kind, folder, **options)
 
 
 def _config(folder: str | Path) -> Any:
+    given = read_config(folder)["model_type"]
+    if given not in FAMILIES:
+        raise InputError(
+            f"{folder} names no model that can be converted (model type {given!r}); supported: "
+            f"{', '.join(FAMILIES)}"
+        )
     try:
-        return transformers.AutoConfig.from_pretrained(folder)
-    except ValueError as error:  # no type of model in it, or one that is not known
-        reason = str(error).splitlines()[0]
-        raise InputError(f"config.json of {folder} names no model ({reason})") from None
+        return transformers.AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:  # the library checks fields in many ways
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"config.json of {folder} cannot be read ({reason})") from None
 
 
 def is_converted(model: Any) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -14,15 +13,14 @@ from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import as_gains
 from pidformer.models.mask_transformer import LinearDecoder, MaskTransformer
+from pidformer.models.options import check_decoder, check_options
 from pidformer.models.segmenter import NORM_EPS, Segmenter
 from pidformer.models.vit import PIDVisionTransformer
 
-DECODERS = ("mask", "linear")
 SAME = "same"
 """A decoder's gains that are the encoder's."""
 REFUSALS = (TypeError, AssertionError, ValueError, RuntimeError, ArithmeticError)
 """How timm and torch refuse a keyword or a size."""
-_COUNTS = ("patch_size", "embed_dim", "depth", "num_heads")
 
 
 def build_classifier(
@@ -57,8 +55,7 @@ def build_segmenter(
     )
     fields: dict[str, Any] = {"name": "mask", "layers": 2, "dropout": 0.1, "gains": SAME}
     fields |= decoder or {}
-    if fields["name"] not in DECODERS:
-        raise unknown("decoder", fields["name"], DECODERS)
+    check_decoder(fields)
     if fields["name"] == "linear":
         return Segmenter(encoder, LinearDecoder(encoder.embed_dim, num_classes))
     gains = _decoder_gains(fields["gains"], encoder)
@@ -88,7 +85,7 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
         if key in config
     }
     options = config.get("options", {})
-    check_options(options)
+    check_options(options, "classification")
     try:
         model = timm.create_model(name, **size, **controller, **options)
     except InputError:
@@ -101,24 +98,6 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
             "choose a larger data.image_size or a smaller model.options.patch_size"
         )
     return model
-
-
-def check_options(options: Mapping[str, Any]) -> None:
-    """Refuse sizes and rates that timm takes and that fail, or teach nothing, later."""
-    for key, value in options.items():
-        if key in _COUNTS:
-            parts = value if isinstance(value, (list, tuple)) else [value]
-            if not all(type(part) is int and part >= 1 for part in parts):
-                raise InputError(f"model.options.{key} must be a whole number >= 1, got {value!r}")
-        elif key.endswith("_rate") and not _is_number(value, below=1):
-            raise InputError(f"model.options.{key} must be in [0, 1), got {value!r}")
-        elif key == "mlp_ratio" and not (_is_number(value, below=math.inf) and value > 0):
-            raise InputError(f"model.options.mlp_ratio must be above 0, got {value!r}")
-
-
-def _is_number(value: Any, *, below: float) -> bool:
-    """Whether it is a number from 0 to `below`; NaN is not."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < below
 
 
 def _decoder_gains(given: Any, encoder: PIDVisionTransformer) -> PIDGains | None:

@@ -14,6 +14,7 @@ from pidformer import results
 from pidformer.checkpoint import read_recipe
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
+from pidformer.files import check_inside
 from pidformer.models.gains import as_gains
 from pidformer.report.rerun import train_command
 from pidformer.results import FILE_NAME, Record
@@ -97,6 +98,7 @@ def inputs_hash(folders: Sequence[str | Path]) -> str:
         for place in _walk(folder):
             digest.update(f"{place.relative_to(folder)}\n".encode())
             path = place / FILE_NAME
+            check_inside(path, place)
             digest.update(path.read_bytes() if path.exists() else b"")
     return digest.hexdigest()[:16]
 

@@ -23,6 +23,7 @@ from pidformer.convert import GainRamp
 from pidformer.data import Augment
 from pidformer.data.segmentation import SegmentAugment
 from pidformer.errors import InputError, unknown
+from pidformer.models.options import check_decoder, check_model
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 MAX_SEED = 2**63 - 1
@@ -48,7 +49,7 @@ class ModelRecipe:
     first_layer: Literal["free", "controlled"] = "free"
     attention_residual: bool = True
     options: dict[str, Any] = field(default_factory=dict)
-    """Further keywords of the model: patch_size, depth, drop_path_rate, ..."""
+    """Further keywords of the model, of a closed list: patch_size, depth, drop_path_rate, ..."""
     init: str | None = None
     """A run folder or a .safetensors file whose weights training starts from."""
 
@@ -188,6 +189,9 @@ class DecoderRecipe:
     gains: Any = "same"
     """"same" as the encoder's, or as in model.gains; None is softmax attention."""
 
+    def __post_init__(self) -> None:
+        check_decoder(vars(self))
+
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentationRecipe:
@@ -241,6 +245,7 @@ class Recipe:
                 object.__setattr__(self, "text", TextRecipe())
         elif self.text is not None:
             raise InputError(f"the section text needs task: language, got {self.task}")
+        check_model(vars(self.model), self.task)
 
     @property
     def peak_lr(self) -> float:
@@ -336,7 +341,7 @@ _Loader.add_implicit_resolver(
 def _parse(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)  # a SafeLoader
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{where} is not YAML ({error})") from None
 
 

@@ -16,6 +16,7 @@ from pidformer.checkpoint import (
     write_recipe,
 )
 from pidformer.errors import InputError
+from pidformer.files import check_links
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
@@ -59,14 +60,15 @@ def train(
 def _check_folder(out: Path, recipe: Recipe) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
-    if not (out / "recipe.yaml").exists():
-        if out.exists() and any(p.name not in ("tensorboard", LOCK) for p in out.iterdir()):
-            raise InputError(f"{out} is not empty and not a run folder; choose another --out")
-        return
-    if not has_progress(out):
+    is_run = (out / "recipe.yaml").exists()
+    held = [p.name for p in out.iterdir()] if out.exists() else []
+    if not is_run and not set(held) <= {"tensorboard", LOCK}:
+        raise InputError(f"{out} is not empty and not a run folder; choose another --out")
+    check_links(out)
+    if not is_run or not has_progress(out):
         return  # ended before its first checkpoint: nothing to lose
-    held = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
-    lines = difference(held, recipe.to_dict())
+    old = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
+    lines = difference(old, recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MOVES_NOTHING)]
     if moved:
         shown = "; ".join(moved[:5]) + (f"; and {len(moved) - 5} more" if len(moved) > 5 else "")

@@ -124,7 +124,7 @@ def load_tokenizer(name: str) -> SubwordTokenizer:
     try:
         from transformers import AutoTokenizer
 
-        fast = AutoTokenizer.from_pretrained(name).backend_tokenizer
+        fast = AutoTokenizer.from_pretrained(name, trust_remote_code=False).backend_tokenizer
         return SubwordTokenizer(fast.to_str())
     except InputError:
         raise

@@ -11,6 +11,8 @@ from safetensors import SafetensorError
 from pidformer.errors import InputError, unknown
 from pidformer.models.build import REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
+from pidformer.models.language.folder import check_weights
+from pidformer.models.options import check_options
 
 ARCHITECTURES = {"causal_lm": PIDformerConfig, "causal_lm_paper": PIDformerConfig.paper}
 
@@ -26,10 +28,7 @@ def language_config(
     name, options = config["name"], dict(config.get("options", {}))
     if name not in ARCHITECTURES:
         raise unknown("model", name, ARCHITECTURES)
-    known = PIDformerConfig().to_dict()
-    for key in options:
-        if key not in known:
-            raise unknown("model option", key, known)
+    check_options(options, "language")
     controller = {
         key: config[key]
         for key in ("gains", "learn_gains", "first_layer", "attention_residual")
@@ -45,9 +44,6 @@ def language_config(
 
 def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
     """The model itself, with fresh weights."""
-    for key, value in config.get("options", {}).items():
-        if "dropout" in key and not (isinstance(value, (int, float)) and 0 <= value < 1):
-            raise InputError(f"model.options.{key} must be in [0, 1), got {value!r}")
     checked = language_config(config, **build)
     try:
         return PIDformerForCausalLM(checked)
@@ -60,10 +56,18 @@ def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerFo
 
 
 def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
-    """`kind.from_pretrained(folder)`; weights that are damaged get one line."""
+    """`kind.from_pretrained(folder)`, of safetensors alone; what is damaged gets one line.
+
+    The folder's config.json is to be looked at first, by `read_config`.
+    """
+    check_weights(Path(folder))
+    options |= {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     try:
         return kind.from_pretrained(folder, **options)
-    except SafetensorError as error:
+    except InputError:
+        raise
+    except (SafetensorError, *REFUSALS, LookupError, AttributeError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(
-            f"the weights in {folder} cannot be read ({error}); copy them again"
+            f"the weights in {folder} cannot be read ({reason}); copy them again"
         ) from None

@@ -13,15 +13,9 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import check_first_layer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
+from pidformer.models.options import CHOICES
 
 PAPER_CUTOFFS = (20000, 40000, 200000)
-CHOICES = {
-    "norm_order": ("pre", "post"),
-    "norm_type": ("rms", "layer"),
-    "position_type": ("rope", "sinusoidal", "learned"),
-    "position_order": ("ascending", "descending"),
-    "mlp_type": ("swiglu", "gelu", "relu"),
-}
 Gains = GainsLike | Sequence[GainsLike] | None
 
 

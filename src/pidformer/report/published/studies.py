@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError
+from pidformer.files import check_links
+from pidformer.models.options import check_model
 from pidformer.report.published.publishing import SHARED
 from pidformer.results import FILE_NAME, Record
 from pidformer.training.recipe import difference
@@ -175,6 +177,7 @@ def read_studies(folders: Sequence[str | Path]) -> list[Study]:
 
 
 def _study(folder: Path) -> Study:
+    check_links(folder)
     runs = tuple(read_run(path) for path in _files(folder.glob("*.jsonl")))
     tasks = sorted({run.task for run in runs})
     if len(tasks) > 1:
@@ -202,6 +205,9 @@ def read_run(path: Path) -> PublishedRun:
             "--publish"
         )
     header = records[0]
+    recipe = header.settings.get("recipe")
+    held = recipe if isinstance(recipe, dict) else {}
+    check_model(held.get("model"), held.get("task", "classification"), f"{path}: ")
     shared = {key: header.settings.get(key) for key in SHARED}
     shared |= {"label": header.settings["run"], "train_seed": header.settings["seed"]}
     filled = [replace(r, settings=shared | dict(r.settings)) for r in records[1:]]
