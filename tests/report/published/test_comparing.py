@@ -1,12 +1,14 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
 import pytest
+from scipy import stats
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
-from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
+from pidformer.report.published.numbers import Compared, Metric, check_same, compare_all, findings
 from pidformer.report.published.tables import differences_by_variant, gains_text
 from pidformer.results import Record
+from pidformer.statistics import crossed_mean
 from tests.report.published.made import cells, metric, study_of
 
 
@@ -25,6 +27,13 @@ def test_words_follow_from_the_interval(gains, better, word):
     (one,) = compare_all(study, [metric(better)])
     assert one.word == word
     assert f"{word.capitalize()}: x" in findings([one])[0]
+
+
+def test_an_interval_without_zero_is_no_finding_where_the_seeds_do_not_agree():
+    seeds = [3.5, 6.0, 8.5]
+    found = crossed_mean(seeds, 1.5**2, 1250)
+    assert found.low > 0 and found.p == pytest.approx(stats.ttest_1samp(seeds, 0).pvalue)
+    assert found.p > 0.05 and Compared("p", "softmax", metric(), found).word == "not resolved"
 
 
 def test_one_pair_of_runs_says_nothing_of_the_method():
@@ -48,7 +57,7 @@ def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
 def test_holm_counts_all_looks():
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
     said = findings(compare_all(study, [metric()]))[-1]
-    assert said.startswith("Of these 2 differences 1 has an interval without zero; after Holm's")
+    assert said.startswith("Of these 2 differences 1 is resolved; after Holm's")
     assert "a better on x" in said and "b better" not in said
 
 

@@ -164,6 +164,21 @@ def test_a_correlation_is_said_for_each_twin(clean, seeds, gains, word):
     assert line(one, study_of(VALUES, SEEDS))[3] == "no runs yet"
 
 
+def test_rounding_noise_breaks_no_tie_of_a_rank_correlation():
+    noise, gains = 1e-12 * np.array([3, 1, 2, 0, 0]), [0.1, 0.2, 0.3, 0.4, 0.2]
+    radii = np.array([1, 1, 1, 1.2, 0.9]) + noise
+    rows = [
+        predict.Predicted(
+            clean=Compared("r", "softmax", metric(), Crossed(gain + 1e-13, 0.0, 1.0, 0.5, 3)),
+            known={predict.RADIUS: radius},
+        )
+        for radius, gain in zip(radii, gains, strict=True)
+    ]
+    found = predict.Correlation(what=predict.RADIUS, twin="softmax", rows=rows).rank
+    assert found == pytest.approx(stats.spearmanr([1, 1, 1, 1.2, 0.9], gains))
+    assert found != pytest.approx(stats.spearmanr(radii, gains))
+
+
 def compared(row, title, p, verdict=1):
     found = Crossed(float(verdict), verdict - 0.5, verdict + 0.5, p, 5)
     return Compared(row, "softmax", Metric(title=title, find=metric().find, read=len), found)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import (
-    LEVEL,
     ONE_PAIR,
     UNRESOLVED,
     Compared,
@@ -20,6 +19,7 @@ from pidformer.report.published.predict import Correlation, correlations
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study
 from pidformer.report.published.tables import table
+from pidformer.statistics import LEVEL
 from pidformer.studies import StudyPlan
 from pidformer.studies.fields import Pair
 from pidformer.studies.hypotheses import Hypothesis
@@ -30,8 +30,8 @@ _OPEN = (UNRESOLVED, ONE_SEED, UNMEASURED, NO_RUNS)
 _WORDS = (
     "The hypotheses of [study.md](study.md), in its order and words, each with the differences "
     "that decide it, on the images that report their groups. The verdict is about these "
-    "differences: better, worse, more or less where the interval leaves out zero; of primary "
-    "hypotheses only where Holm's p (above) is below 0.05 too. The others are secondary: their "
+    "differences: better, worse, more or less where they are resolved; of primary hypotheses only "
+    "where Holm's p (above) is below 0.05 too. The others are secondary: their "
     "intervals are not corrected for being many, and nothing is claimed by them."
 )
 

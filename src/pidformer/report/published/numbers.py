@@ -14,11 +14,18 @@ from pidformer.errors import InputError
 from pidformer.report.published.studies import PublishedRun, Study, Variant
 from pidformer.report.tables import minus
 from pidformer.results import Record
-from pidformer.statistics import Crossed, Mean, crossed_items, crossed_mean, holm, mean_over_seeds
+from pidformer.statistics import (
+    LEVEL,
+    Crossed,
+    Mean,
+    crossed_items,
+    crossed_mean,
+    holm,
+    mean_over_seeds,
+)
 
 Pairs = Sequence[Sequence[Record]]
 """Records of the same row and seed: of the twin, and of the variant; see `gain`."""
-LEVEL = 0.05
 UNRESOLVED = "not resolved"
 ONE_PAIR = "one pair of runs, silent on other seeds"
 _SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
@@ -100,7 +107,7 @@ class Compared(NamedTuple):
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the interval leaves out zero; of one pair of runs none speaks of the method."""
+        """Whether interval and p leave out zero; of one pair of runs none speaks of the method."""
         return self.found.seeds > 1 and self.found.verdict != 0
 
     @property
@@ -253,9 +260,9 @@ def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     ]
     verb = "remains" if len(kept) == 1 else "remain"
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
-    have = "has an interval" if resolved == 1 else "have intervals"
+    have = "is" if resolved == 1 else "are"
     which = "" if is_all else "that may be better or worse "
     return (
-        f"Of these {len(judged)} differences {which}{resolved} {have} without zero; after Holm's "
+        f"Of these {len(judged)} differences {which}{resolved} {have} resolved; after Holm's "
         f"correction for looking at {len(judged)}, {left}."
     )

@@ -30,6 +30,7 @@ FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
 RADIUS, MEASURED, FIRST, TRAINED = CORRELATES
 _HEIGHT = 2.9
+_DIGITS = 6
 _WORDS = (
     "The difference in Clean beside what might predict it: the largest radius of the idealised "
     "recursion over eigenvalues of attention in [0, 1] (above 1 some mode grows; rows with one set "
@@ -59,9 +60,12 @@ class Correlation:
 
     @cached_property
     def rank(self) -> tuple[float, float]:
-        """Spearman's, and its p-value; NaN where rows are level."""
-        known = [row.known[self.what] for row in self.rows]
-        gains = [row.clean.found.mean for row in self.rows]
+        """Spearman's, and its p-value; NaN where rows are level.
+
+        Numbers that agree to `_DIGITS` decimals are ties: beyond, roots and means are noise.
+        """
+        known = [round(row.known[self.what], _DIGITS) for row in self.rows]
+        gains = [round(row.clean.found.mean, _DIGITS) for row in self.rows]
         if len({*known}) == 1 or len({*gains}) == 1:
             return math.nan, math.nan
         found = scipy.stats.spearmanr(known, gains)
