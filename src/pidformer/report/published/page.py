@@ -60,9 +60,9 @@ _READING = (
     "(worse): the interval leaves out zero and p is below 0.05.",
     "Of one pair of runs (one seed) an interval is for new images and these two trained networks, "
     "whatever it leaves out: it is silent on other seeds, never bold, and grey in pictures.",
-    '"Not resolved" means that the interval holds zero, or that the seeds alone could (p of 0.05 or '
-    "more): neither an effect nor its absence is shown. The interval says how large an effect may "
-    "still be.",
+    '"Not resolved" means that the interval holds zero, or that p is 0.05 or more because the seeds '
+    "disagree: neither an effect nor its absence is shown. The interval says how large an effect "
+    "may still be.",
     "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
     "set, SEED: one of the seeds beside it). On the same kind of GPU it may come out with the same "
     "weights; where it rounds differently, as on another kind, it is another run of the same "
