@@ -50,7 +50,7 @@ def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
     more = study_of({"softmax_b": (5, 6, 7), "pid_b": (6, 7.1, 7.9)}, seeds=(10, 11, 12), twin="u")
     both = single.only([*single.runs, *more.runs])
     first, last = findings(compare_all(both, [metric()]))
-    assert first.startswith("**pid_b** less softmax_b (3 seeds). Better: x +1.00 [")
+    assert first.startswith("**pid_b** minus softmax_b (3 seeds). Better: x +1.00 [")
     assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
 
 
@@ -109,5 +109,5 @@ def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
     other = Metric(title="y", find=lambda run: None, read=len)
     made = differences_by_variant(compare_all(study, [metric(), other]), [metric(), other])
     assert made.splitlines()[0] == "|  | x |"
-    assert cells(made, "a less softmax")[1].startswith("**+1.00 [")
-    assert cells(made, "b less softmax")[1].startswith("+0.07 [")
+    assert cells(made, "a minus softmax")[1].startswith("**+1.00 [")
+    assert cells(made, "b minus softmax")[1].startswith("+0.07 [")

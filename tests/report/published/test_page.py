@@ -84,7 +84,7 @@ def test_differences_are_paired_by_seed_and_image(images, text):
     half = stats.t.ppf(0.975, freedom) * np.sqrt(seeds + items)
     mean = gain.mean()
     wanted = f"{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]"
-    assert cells(text, "pid less softmax")[1].strip("*") == minus(wanted)
+    assert cells(text, "pid minus softmax")[1].strip("*") == minus(wanted)
 
 
 def test_the_page_says_what_was_done_and_by_which_command(text):

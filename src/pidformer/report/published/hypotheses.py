@@ -120,7 +120,7 @@ class _Asker:
         return [self._change(metric, pair, other) for pair, other in both]
 
     def _difference(self, metric: str, pair: Pair) -> Answer:
-        about, name = f"{pair[0]} on {metric}", " less ".join(pair)
+        about, name = f"{pair[0]} on {metric}", " minus ".join(pair)
         found = self._compare(metric, pair)
         if isinstance(found, str):
             return Answer(about, f"{name} ({found})", found)
@@ -129,7 +129,7 @@ class _Asker:
         return Answer(about, f"{name} {found.text} ({self._seeds(found, pair)})", _short(word))
 
     def _change(self, metric: str, pair: Pair, other: Pair) -> Answer:
-        """The difference of a pair less that of another, after both."""
+        """The difference of a pair minus that of another, after both."""
         about = f"{pair[0]} against {other[0]} on {metric}"
         both = ", against ".join(self._difference(metric, own).text for own in (pair, other))
         found = self._compare(metric, pair, other)
@@ -139,7 +139,7 @@ class _Asker:
         return Answer(about, f"{both}: {found.text} ({seeds})", _short(found.word))
 
     def _compare(self, title: str, *pairs: Pair) -> Compared | str:
-        """The difference of one pair, or of two less each other; or why there is none."""
+        """The difference of one pair, or of two minus each other; or why there is none."""
         named = {variant.name: variant for variant in self.study.variants}
         rows = [row for pair in pairs for row in reversed(pair)]
         known = [named[row] for row in rows if row in named]

@@ -86,7 +86,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
     found = correlations(study, compared)
     if not found:
         return []
-    heads = ["", "twin", *CORRELATES, "Clean, less its twin"]
+    heads = ["", "twin", *CORRELATES, "Clean minus its twin"]
     lines = [
         [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), bold(row.clean)]
         for rows in by_twin.values()
@@ -161,7 +161,7 @@ def _panel(one: Correlation) -> Panel:
         for r in one.rows
     ]
     panel = points_panel(
-        {one.twin: points}, f"less {one.twin}", one.what, "Clean, points", is_plain=[False]
+        {one.twin: points}, f"minus {one.twin}", one.what, "Clean, points", is_plain=[False]
     )
     return panel._replace(height=_HEIGHT)
 
