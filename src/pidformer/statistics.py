@@ -120,7 +120,7 @@ def _resampled_means(
 def _t_test(differences: NDArray[np.float64]) -> float:
     if len(differences) < 2:
         return math.nan
-    if np.ptp(differences) == 0:  # no spread: t is 0/0 or infinite
+    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # no spread but rounding
         return 1.0 if differences[0] == 0 else 0.0
     return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
 

@@ -72,8 +72,8 @@ def test_top5_is_the_mean_over_seeds_and_its_difference_is_over_seeds(measured):
     gain = np.subtract(
         *(numbers(runs, v, "top5", row="fgsm", domain="pixel") for v in ("pid", "softmax"))
     )
-    place = cells(found.body[1], "")[3:].index("FGSM, 40 images")
-    assert cells(found.body[3], "pid minus softmax")[1 + place].strip("*") == over_seeds(gain)
+    place = cells(found.body[2], "")[3:].index("FGSM, 40 images")
+    assert cells(found.body[4], "pid minus softmax")[1 + place].strip("*") == over_seeds(gain)
 
 
 def test_each_type_of_corruption_has_the_mean_over_its_severities(measured):
@@ -96,6 +96,20 @@ def test_another_domain_has_tables_of_its_own(measured):
     heads = [cells(table, "")[3:] for table in (first[place - 3], first[place + 1])]
     assert all("normalized" not in title for title in heads[0])
     assert heads[1] and all("normalized" in title for title in heads[1])
+
+
+def test_a_table_names_the_seeds_that_it_is_about(measured):
+    _, study = measured
+    kept = [
+        replace(run, records=tuple(r for r in run.records if r.settings.get("domain") == "pixel"))
+        if run.seed or run.variant == "softmax"
+        else run
+        for run in study.runs
+    ]
+    body = classification_sections(study.only(kept))[0].body
+    table = body[body.index("In the normalized domain, sample of 40 images:") + 1]
+    assert cells(table, "pid")[2] == "0" and "| softmax |" not in table
+    assert cells(body[2], "pid")[2] == "0, 1, 2"
 
 
 def test_a_curve_has_a_table_a_panel_and_commands_that_make_it_again(measured):

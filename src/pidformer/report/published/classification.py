@@ -33,6 +33,7 @@ from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.report.published.tables import (
     accuracy_tables,
     by_seed,
+    difference_tables,
     differences_by_variant,
     judged_table,
 )
@@ -238,7 +239,7 @@ def _group(
     contrasts = compare_pairs(study, asked, metrics)
     if contrasts:
         body += ["Other differences that were asked for:"]
-        body.append(differences_by_variant(contrasts, metrics))
+        body += difference_tables(contrasts, metrics)
     title = f"`{group}`: {plan.about[group]}" if group else "Rows that are not registered"
     title += _progress(study, plan, group)
     return Section(title=title, body=body, findings=findings(compared), compared=compared)

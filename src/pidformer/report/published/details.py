@@ -12,7 +12,7 @@ from pidformer.report.published.images import corruption_metrics, top5_metrics
 from pidformer.report.published.numbers import Metric, compare_all, findings
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import PublishedRun, Study, Variant
-from pidformer.report.published.tables import by_metric, by_variant, differences_by_variant
+from pidformer.report.published.tables import accuracy_tables, by_metric
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
@@ -42,10 +42,7 @@ def top5_section(study: Study) -> list[Section]:
     metrics = top5_metrics(study.runs)
     if not metrics:
         return []
-    compared = compare_all(study, metrics)
-    body = [_TOP5, by_variant(study, metrics)]
-    if compared:
-        body += ["Paired differences:", differences_by_variant(compared, metrics)]
+    body = [_TOP5, *accuracy_tables(study, metrics, compare_all(study, metrics))]
     return [Section(title="Top-5", body=body)]
 
 

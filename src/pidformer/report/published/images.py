@@ -61,7 +61,12 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
 def top5_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
     """Top-5 accuracy of all images, which records keep as one number: over seeds alone."""
     return [
-        Metric(title=title, find=partial(_find_top5, key=key), read=lambda r: r.metrics["top5"])
+        Metric(
+            title=title,
+            find=partial(_find_top5, key=key),
+            read=lambda record: record.metrics["top5"],
+            table=key.table,
+        )
         for title, key in _titled(runs).items()
         if not (key.row == "clean" and key.limit is not None)
         and any(_find_top5(run, key) is not None for run in runs)

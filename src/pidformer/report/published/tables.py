@@ -52,12 +52,18 @@ def _layers_text(gains: Sequence[PIDGains]) -> str:
 def by_variant(
     study: Study, metrics: Sequence[Metric], registered: Mapping[str, int] | None = None
 ) -> str:
-    """A line for each variant, a column for each metric; `registered`: seeds asked for."""
+    """A line for each variant that was measured, with its seeds; a column for each metric.
+
+    `registered`: how many seeds were asked for.
+    """
     heads = ["", "control", "seeds", *(metric.title for metric in metrics)]
     rows = []
     for v in study.variants:
         wanted = (registered or {}).get(v.name, 0)
-        seeds = ", ".join(map(str, v.seeds))
+        measured = [run for run in v.runs if any(m.find(run) is not None for m in metrics)]
+        if not measured:
+            continue
+        seeds = ", ".join(str(run.seed) for run in measured)
         seeds += f" ({len(v.seeds)} of {wanted})" if len(v.seeds) < wanted else ""
         rows.append(
             [v.name, gains_text(v), seeds, *(mean_text(m.mean(v), m.digits) for m in metrics)]
@@ -85,14 +91,29 @@ def accuracy_tables(
 ) -> list[str]:
     """Means and paired differences; another domain and samples of images in tables of their own."""
     body = []
-    for name in dict.fromkeys(metric.table for metric in metrics):
-        own = [metric for metric in metrics if metric.table == name]
+    for name, own in _by_table(metrics).items():
         body += [f"In the {name}:" if "domain" in name else f"On a {name}:"] if name else []
-        body.append(by_variant(study, own, registered))
+        body.append(by_variant(study, own, None if name else registered))
         differences = [one for one in compared if one.metric.table == name]
         if differences:
             body += ["Paired differences:", differences_by_variant(differences, own)]
     return body
+
+
+def difference_tables(compared: Sequence[Compared], metrics: Sequence[Metric]) -> list[str]:
+    """Differences alone, in as many tables."""
+    parts = [
+        ([one for one in compared if one.metric.table == name], own)
+        for name, own in _by_table(metrics).items()
+    ]
+    return [differences_by_variant(differences, own) for differences, own in parts if differences]
+
+
+def _by_table(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
+    found: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        found.setdefault(metric.table, []).append(metric)
+    return found
 
 
 def judged_table(judged: Sequence[Judged], images: Mapping[str, str]) -> str:
