@@ -13,7 +13,7 @@ from timm.data.transforms import RandomResizedCropAndInterpolation
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as reference
 
-from pidformer.data.batchwise import (
+from pidformer.data.crops import (
     crop_boxes,
     erase,
     erase_boxes,

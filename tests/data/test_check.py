@@ -82,13 +82,14 @@ def test_segmentation_parquet_checks_masks_too(tmp_path):
     masks = [mask(), mask(size=(5, 5)), None, b"broken"]
     table = pa.table({"image": images, "mask": pa.array(masks, pa.binary())})
     pq.write_table(table, tmp_path / "train.parquet")
-    (tmp_path / "classes.json").write_text(json.dumps(["road", "sky"]))
+    names = ["road", "sky", "tree", "car"]
+    (tmp_path / "classes.json").write_text(json.dumps({"classes": names}))
     found = check_data(tmp_path)
     (train,) = found.splits
     assert found.layout == "segmentation Parquet" and train.count == 4 and train.opened == 1
-    assert train.sizes == {"9x8": 1} and train.facts["classes"] == "road, sky"
+    assert train.sizes == {"9x8": 1} and train.facts["classes"] == "road, sky, tree, car"
     words = " ".join(train.damaged)
-    assert "image is 9x8, mask 5x5" in words and "no mask" in words and "row 3" in words
+    assert "the image is 9 x 8, its mask 5 x 5" in words and "no mask" in words and "row 3" in words
 
 
 def test_ade20k_pairs_images_with_annotations(tmp_path):

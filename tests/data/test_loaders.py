@@ -11,8 +11,8 @@ from timm.data import create_transform
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pidformer.data import Augment, Batch, EvalImages, TrainImages, open_images
-from pidformer.data.plan import Plan
-from pidformer.data.streaming import train_transform
+from pidformer.data.plan import BatchPlan
+from pidformer.data.transforms import train_transform
 from pidformer.errors import InputError
 from tests.data.sets import memory_set, numbered_set
 
@@ -373,7 +373,7 @@ def test_bad_evaluation_option_is_one_line(options, message):
 
 
 def test_repeats_need_not_divide_the_batch():
-    plan = Plan(
+    plan = BatchPlan(
         images=5000, batch_size=1024, repeats=3, seed=0, rank=0, world_size=8, is_mixing=True
     )
     for batch in plan.order(0):

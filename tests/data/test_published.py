@@ -11,10 +11,10 @@ from PIL import Image
 from torchvision import transforms
 
 from pidformer.data import EvalImages, open_images
+from pidformer.data.benchmarks import find_set, missing_corruptions, open_corrupted, open_shift
+from pidformer.data.benchmarks.corrupted import GROUPS, KNOWN, SEVERITIES, STANDARD
 from pidformer.data.imagenet import imagenet_classes, subset_classes
-from pidformer.data.published import find_set, missing_corruptions, open_corrupted, open_shift
-from pidformer.data.published.corrupted import GROUPS, KNOWN, SEVERITIES, STANDARD
-from pidformer.data.views import first, relabel
+from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
 from pidformer.robustness import corruptions
 from tests.data.sets import encoded, write_parquet
@@ -182,7 +182,7 @@ def test_cifar_c_severities_are_fifths(tmp_path, repeated, severity):
 
 def test_cifar_c_is_mapped_and_goes_to_other_processes_by_name(tmp_path):
     write_cifar_c(tmp_path, count=100)
-    view = first(open_corrupted(tmp_path, "fog", 2), 3)
+    view = sample(open_corrupted(tmp_path, "fog", 2), 3)
     sent = pickle.dumps(view)
     assert len(sent) < 20_000  # the images alone are a million and a half
     assert pickle.loads(sent).decode(1).tobytes() == view.decode(1).tobytes()
@@ -358,6 +358,6 @@ def test_ood_parquet_of_tiny_imagenet():
     if not folder.is_dir():
         pytest.skip("set PIDFORMER_DATA to the folder that holds tiny-imagenet-100")
     source = open_images(folder, "ood")
-    (batch,) = EvalImages(first(source, 8), image_size=64, batch_size=8)
+    (batch,) = EvalImages(sample(source, 8), image_size=64, batch_size=8)
     assert batch.images.shape == (8, 3, 64, 64) and batch.targets.tolist() == [-1] * 8
     assert float(batch.images.std()) > 0 and len(source) == 1000

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pidformer.data.plan import Plan
+from pidformer.data.plan import BatchPlan
 from pidformer.data.segmentation import EvalSegments, SegmentAugment, TrainSegments
 from pidformer.data.segmentation.augment import ATTEMPTS, Choices, choose, uniform_numbers
-from pidformer.data.segmentation.batchwise import augmented
 from pidformer.data.segmentation.geometry import rescaled
 from pidformer.data.segmentation.photometric import distort, to_hsv, to_rgb
+from pidformer.data.segmentation.windows import augmented
 from pidformer.errors import InputError
 from tests.data.pairs import MemoryPairs, memory_pairs, random_pairs
 
@@ -242,14 +242,14 @@ def test_processes_share_the_batch_of_one(resident):
 
 
 def test_the_last_batch_is_filled_with_the_epochs_first():
-    plan = Plan(
+    plan = BatchPlan(
         images=11, batch_size=4, repeats=1, seed=0, rank=0, world_size=1, is_mixing=False,
         fills_last=True,
     )  # fmt: skip
     order = plan.order(3)
     assert order.shape == (3, 4) and set(order.ravel()) == set(range(11))
     assert order[2, 3] == order[0, 0]
-    ade = Plan(
+    ade = BatchPlan(
         images=20210, batch_size=8, repeats=1, seed=0, rank=0, world_size=1, is_mixing=False,
         fills_last=True,
     )  # fmt: skip

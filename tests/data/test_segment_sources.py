@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from pidformer.data.formats.masks import default_palette
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.segmentation import open_segmentation
-from pidformer.data.segmentation.masks import default_palette
 from pidformer.errors import InputError
 from tests.data.pairs import random_pairs, write_ade, write_cityscapes, write_parquet
 

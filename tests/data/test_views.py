@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pidformer.data import EvalImages
 from pidformer.data.imagenet import imagenet_classes, subset_classes, subset_indices
-from pidformer.data.views import View, first, relabel, restrict
+from pidformer.data.views import View, relabel, restrict, sample
 from pidformer.errors import InputError
 from tests.data.sets import memory_set
 
@@ -94,11 +94,11 @@ def test_restrict_to_what_is_not_there():
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
 def test_first_draws_the_same_sample_in_stored_order(images, count, seed):
-    view = first(memory_set(count=images), count, seed)
+    view = sample(memory_set(count=images), count, seed)
     taken = view.indices.tolist()
     assert taken == sorted(set(taken)) and len(view) == min(count, images)
-    assert taken == first(memory_set(count=images), count, seed).indices.tolist()
-    assert set(taken) <= set(first(memory_set(count=images), count + 3, seed).indices.tolist())
+    assert taken == sample(memory_set(count=images), count, seed).indices.tolist()
+    assert set(taken) <= set(sample(memory_set(count=images), count + 3, seed).indices.tolist())
     assert view.labels.tolist() == [index % 3 for index in taken]
 
 
@@ -106,10 +106,10 @@ def test_first_is_a_fair_draw_that_depends_on_the_seed():
     source = memory_set(count=20)
     hits = np.zeros(20)
     for seed in range(400):
-        hits[first(source, 5, seed).indices] += 1
+        hits[sample(source, 5, seed).indices] += 1
     assert abs(hits - 100).max() < 45  # five standard deviations: 5 sqrt(400 / 4 * 3 / 4)
     with pytest.raises(InputError, match="count must be"):
-        first(source, 0)
+        sample(source, 0)
 
 
 def test_a_view_needs_a_label_for_each_image():

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pidformer.data.checks import check_counts, check_rank
+from pidformer.data.arguments import check_counts, check_rank
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """The order of a training epoch, the same for every process; a batch is the global batch.
 
     With `repeats` r each batch holds batch_size / r different images, r times over: the copies

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from pidformer.data.loaders import Batch, EvalImages
+from pidformer.data.images import EvalImages
+from pidformer.data.loaders import Batch
 from pidformer.data.sources import ImageSource
-from pidformer.data.views import first
+from pidformer.data.views import sample
 from pidformer.errors import InputError
 
 
@@ -23,14 +24,14 @@ def sample_images(
     """`count` images drawn with `seed`, all if there are fewer: (count, C, S, S) in [0, 1].
 
     Prepared as for evaluation. The same images whatever the model, and those of a smaller count
-    are among those of a larger one (`data.views.first`). Unreadable ones are left out, up to
+    are among those of a larger one (`data.views.sample`). Unreadable ones are left out, up to
     `corrupt_limit` of the sample.
     """
     if count < 1:
         raise InputError(f"the number of images must be at least 1, got {count}")
     batches = list(
         EvalImages(
-            first(source, count, seed),
+            sample(source, count, seed),
             image_size=image_size,
             batch_size=256,
             crop_ratio=crop_ratio,

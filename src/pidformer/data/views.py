@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.data.checks import check_counts
-from pidformer.data.folders import some
+from pidformer.data.arguments import check_counts
+from pidformer.data.formats.folders import some
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError
@@ -81,7 +81,7 @@ def restrict(source: ImageSource, classes: Sequence[str]) -> View:
     return View(source, indices.numpy(), source.labels[indices], source.classes)
 
 
-def first(source: ImageSource, count: int, seed: int = 0) -> View:
+def sample(source: ImageSource, count: int, seed: int = 0) -> View:
     """`count` images drawn without replacement, in stored order; all when there are no more.
 
     A function of (seed, number of images) alone: every model, and every corruption of a set, is

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from PIL import Image
 
-from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import ImageSource
+from pidformer.data.formats.table import Task
+from pidformer.data.formats.trees import TreePairs
+from pidformer.data.sources import ImageSource, SegmentSource
+from pidformer.data.text.files import text_blocks
 
-_PALETTE = np.random.default_rng(0).integers(40, 256, size=(256, 3), dtype=np.uint8)
-IGNORED = 255
+LISTED = 20
+"""Classes that are listed by name; of more, the number is given."""
 
 
 class Opened(NamedTuple):
@@ -38,11 +39,16 @@ class Items(Protocol):
         """Further counts."""
         ...
 
+    @property
+    def unpaired(self) -> Sequence[int]:
+        """Those known to lack a part, which are damaged."""
+        ...
+
     def __len__(self) -> int: ...
     def name(self, index: int) -> str: ...
     def caption(self, index: int) -> str: ...
     def open(self, index: int) -> Opened | None:
-        """A picture of it, None for text; raises `UnreadableImage` when it is damaged."""
+        """A picture of it, None for text; raises as a source's `decode` when it is damaged."""
         ...
 
 
@@ -51,7 +57,8 @@ class Pictures:
     """A labelled image set."""
 
     source: ImageSource
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: ClassVar[Mapping[str, Any]] = {}
+    unpaired: ClassVar[Sequence[int]] = ()
 
     def __len__(self) -> int:
         return len(self.source)
@@ -79,64 +86,66 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Scenes:
-    """Images with a mask of classes each, given as paths or bytes."""
+    """Images with a mask of classes each."""
 
-    names: tuple[str, ...]
-    images: tuple[Path | bytes, ...]
-    masks: tuple[Path | bytes | None, ...]
-    classes: Mapping[str, int] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    source: SegmentSource
+    classes: ClassVar[Mapping[str, int]] = {}
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.source)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        names = self.source.classes
+        return {"classes": ", ".join(names) if len(names) <= LISTED else len(names)}
 
     def name(self, index: int) -> str:
-        return self.names[index]
+        return self.source.name(index)
+
+    @property
+    def unpaired(self) -> Sequence[int]:
+        return self.source.unpaired if isinstance(self.source, TreePairs) else ()
 
     def caption(self, index: int) -> str:
-        return self.names[index].rpartition("/")[2].rpartition(".parquet ")[2]
+        return self.name(index).rpartition("/")[2].rpartition(".parquet ")[2]
 
     def open(self, index: int) -> Opened:
-        """The image above its mask in colours."""
-        image, mask = read_picture(self.images[index]), self.masks[index]
-        if mask is None:
-            raise UnreadableImage("it has no mask")
-        levels = _levels(mask)
-        if levels.shape != (image.height, image.width):
-            raise UnreadableImage(
-                f"image is {image.width}x{image.height}, mask {levels.shape[1]}x{levels.shape[0]}"
-            )
-        pair = Image.new("RGB", (image.width, 2 * image.height))
-        pair.paste(image, (0, 0))
-        colours = _PALETTE[levels]
-        colours[levels == IGNORED] = 0
-        pair.paste(Image.fromarray(colours), (0, image.height))
-        return Opened(pair, image.size)
+        """The image above its mask in the colours of the classes; unlabelled pixels are black."""
+        image, mask = self.source.decode(index)
+        colours = np.zeros((256, 3), dtype=np.uint8)
+        colours[: len(self.source.palette)] = self.source.palette
+        sheet = Image.new("RGB", (image.width, 2 * image.height))
+        sheet.paste(image, (0, 0))
+        sheet.paste(Image.fromarray(colours[mask]), (0, image.height))
+        return Opened(sheet, image.size)
 
 
-def _levels(mask: Path | bytes) -> np.ndarray:
-    """The classes of a mask, uint8 (H, W)."""
-    try:
-        with Image.open(io.BytesIO(mask) if isinstance(mask, bytes) else mask) as opened:
-            levels = np.array(opened)
-    except Exception as error:  # PIL's plugins raise far more than OSError on broken files
-        raise UnreadableImage(f"mask: {type(error).__name__}: {error}") from None
-    if levels.ndim != 2 or levels.dtype != np.uint8:
-        raise UnreadableImage(f"mask is {levels.dtype} of {levels.ndim} dimensions, not 8-bit grey")
-    return levels
-
-
-@dataclass(frozen=True)
 class Text:
-    """A file of text; its lines are the things."""
+    """Files of text, read as a whole; their lines are the things."""
 
-    path: Path
-    lines: int
-    facts: Mapping[str, Any]
-    classes: Mapping[str, int] = field(default_factory=dict)
+    classes: ClassVar[Mapping[str, int]] = {}
+    unpaired: ClassVar[Sequence[int]] = ()
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.path = paths[0] if len(paths) == 1 else paths[0].parent
+        lines, words, characters = 0, 0, 0
+        different: set[str] = set()
+        for block in text_blocks(paths):  # of whole lines, each with its newline
+            found = block.split()
+            lines += block.count("\n")
+            words += len(found)
+            characters += len(block)
+            different.update(found)
+        self._lines = lines
+        self.facts = {
+            "words": words,
+            "different words": len(different),
+            "tokens with <eos>": words + lines,
+            "characters": characters,
+        }
 
     def __len__(self) -> int:
-        return self.lines
+        return self._lines
 
     def name(self, index: int) -> str:
         return f"{self.path.name} line {index + 1}"
@@ -146,3 +155,11 @@ class Text:
 
     def open(self, index: int) -> None:
         return None
+
+
+ITEMS: dict[Task, Callable[[Any], Items]] = {
+    "images": Pictures,
+    "benchmark": Pictures,
+    "segmentation": Scenes,
+    "text": Text,
+}

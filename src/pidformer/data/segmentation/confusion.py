@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.segmentation.masks import IGNORED
+from pidformer.data.formats.masks import IGNORED
 from pidformer.errors import InputError
 
 

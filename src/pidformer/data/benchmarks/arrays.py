@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from pidformer.data.published.places import set_name
+from pidformer.data.benchmarks.names import set_name
 from pidformer.errors import InputError
 
 LABELS = "labels.npy"

@@ -18,24 +18,25 @@ from pidformer.errors import InputError, unknown
 
 
 @dataclass(frozen=True)
-class _Layout:
+class _Files:
+    title: str
     splits: Mapping[str, tuple[str, ...]]
     labels: str
     meta: str
     names: str
 
 
-_TEN = "cifar-10-batches-py"
-_HUNDRED = "cifar-100-python"
-_LAYOUTS = {
-    _TEN: _Layout(
+_SETS = {
+    "cifar-10-batches-py": _Files(
+        title="CIFAR-10",
         splits={TRAIN: tuple(f"data_batch_{n}" for n in range(1, 6))}
         | dict.fromkeys(VALIDATION, ("test_batch",)),
         labels="labels",
         meta="batches.meta",
         names="label_names",
     ),
-    _HUNDRED: _Layout(
+    "cifar-100-python": _Files(
+        title="CIFAR-100",
         splits={TRAIN: ("train",)} | dict.fromkeys(VALIDATION, ("test",)),
         labels="fine_labels",
         meta="meta",
@@ -64,23 +65,36 @@ class CifarImages:
         return Image.fromarray(self.images[index])
 
 
-def cifar_folders(folder: Path) -> list[Path]:
+def _folders(folder: Path) -> list[Path]:
     """The CIFAR folders at or directly in `folder`."""
-    places = [folder / name for name in _LAYOUTS] + ([folder] if folder.name in _LAYOUTS else [])
+    places = [folder / name for name in _SETS] + ([folder] if folder.name in _SETS else [])
     return [place for place in places if place.is_dir()]
 
 
+def cifar_title(folder: Path) -> str:
+    return " and ".join(_SETS[place.name].title for place in _folders(folder))
+
+
+def cifar_splits(folder: Path) -> list[str]:
+    """ "train" and "test"; with the set's folder before them where both sets are there."""
+    places = _folders(folder)
+    names = [f"{place.name}/" for place in places] if len(places) > 1 else [""] * len(places)
+    return [name + split for name in names for split in (TRAIN, "test")]
+
+
 def open_cifar(folder: Path, split: str) -> CifarImages:
-    places = cifar_folders(folder)
+    """A split of the only set in `folder`, or of the one that `split` names ("SET/train")."""
+    inner, _, split = split.rpartition("/")
+    places = _folders(folder / inner)
     if len(places) > 1:
         raise InputError(f"{folder} holds CIFAR-10 and CIFAR-100; give {places[0]} or {places[1]}")
     root = places[0]
-    layout = _LAYOUTS[root.name]
-    if split not in layout.splits:
-        raise unknown("split of CIFAR", split, layout.splits)
-    meta = root / layout.meta
-    names = _entry(meta, load_arrays(meta), layout.names)
-    batches = [_batch(root / name, layout.labels) for name in layout.splits[split]]
+    files = _SETS[root.name]
+    if split not in files.splits:
+        raise unknown("split of CIFAR", split, files.splits)
+    meta = root / files.meta
+    names = _entry(meta, load_arrays(meta), files.names)
+    batches = [_batch(root / name, files.labels) for name in files.splits[split]]
     images = np.concatenate([images for images, _ in batches])
     labels = np.concatenate([labels for _, labels in batches])
     if labels.min() < 0 or labels.max() >= len(names):

@@ -1,13 +1,18 @@
-"""ImageNet-A, ImageNet-R, ImageNet-O: a folder a class, no splits."""
+"""ImageNet-A, ImageNet-R, ImageNet-O: a folder for each class, no splits."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from pidformer.data.folders import FolderImages, class_folders, some
+from pidformer.data.benchmarks.names import set_name
+from pidformer.data.formats.folders import FolderImages, class_folders, some
 from pidformer.data.imagenet import SUBSETS, subset_classes
-from pidformer.data.published.places import set_name
 from pidformer.errors import InputError
+
+
+def shifted_splits(root: Path) -> list[str]:
+    """ "all" where the folder has the name of one of the three sets."""
+    return ["all"] if set_name(root) in SUBSETS else []
 
 
 def open_shift(root: Path) -> FolderImages:

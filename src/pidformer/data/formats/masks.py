@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from pidformer.data.pictures import UnreadableImage
+from pidformer.data.pictures import UnreadableImage, read_picture
+from pidformer.data.sources import Pair
 from pidformer.errors import InputError
 
 IGNORED = 255
@@ -41,7 +42,7 @@ def read_mask(source: bytes | Path) -> np.ndarray:
         raise UnreadableImage(f"mask: {type(error).__name__}: {error}") from None
     if mask.ndim != 2:
         raise UnreadableImage(
-            f"mask: {mask.shape[-1]} channels; a mask holds one number a pixel, not colours"
+            f"mask: {mask.shape[-1]} channels; a mask holds one number per pixel, not colours"
         )
     return mask
 
@@ -61,7 +62,26 @@ def plain_table(num_classes: int, first: int) -> np.ndarray:
     return label_table(pairs)
 
 
-def to_labels(mask: np.ndarray, table: np.ndarray, name: str, num_classes: int) -> np.ndarray:
+def labelled_pair(
+    image: bytes | Path,
+    mask: bytes | Path,
+    table: np.ndarray,
+    num_classes: int,
+    image_name: str,
+    mask_name: str,
+) -> Pair:
+    """A picture and the labels that `table` makes of its mask's numbers; the names for messages."""
+    picture, stored = read_picture(image), read_mask(mask)
+    height, width = stored.shape
+    if picture.size != (width, height):
+        raise InputError(
+            f"{image_name}: the image is {picture.width} x {picture.height}, its mask "
+            f"{width} x {height}; they must have one size"
+        )
+    return Pair(picture, _to_labels(stored, table, mask_name, num_classes))
+
+
+def _to_labels(mask: np.ndarray, table: np.ndarray, name: str, num_classes: int) -> np.ndarray:
     """Labels of a mask, uint8, or an InputError that names the file and the label."""
     low, high = (int(mask.min()), int(mask.max())) if mask.size else (0, 0)
     if low < 0 or high >= len(table):
@@ -70,15 +90,6 @@ def to_labels(mask: np.ndarray, table: np.ndarray, name: str, num_classes: int) 
     if (labels < 0).any():
         raise _beyond(name, int(mask[labels < 0].max()), table, num_classes)
     return labels.astype(np.uint8)
-
-
-def check_same_size(image: Image.Image, mask: np.ndarray, name: str) -> None:
-    height, width = mask.shape
-    if image.size != (width, height):
-        raise InputError(
-            f"{name}: the image is {image.width} x {image.height}, its mask {width} x {height}; "
-            "they must have one size"
-        )
 
 
 def _beyond(name: str, label: int, table: np.ndarray, num_classes: int) -> InputError:

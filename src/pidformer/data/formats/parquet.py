@@ -1,4 +1,4 @@
-"""Image sets as Parquet files in the Hugging Face convention."""
+"""Sets of images, and of images with masks, as Parquet files in the Hugging Face convention."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
+from pidformer.data.formats.masks import Legend, labelled_pair, plain_table, read_legend
 from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.splits import TRAIN, stored_names
+from pidformer.data.sources import Pair
+from pidformer.data.splits import TRAIN, VALIDATION, stored_names
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
 MAX_CLASSES = 1_000_000
 LABELLED = ("image", "label")
+MASKED = ("image", "mask")
 _SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.parquet")
 
 
@@ -114,15 +117,55 @@ class ParquetImages(ParquetRows):
         return read_picture(self.cell(index, "image"))
 
 
-def has_parquet(folder: Path) -> bool:
-    return any(any(place.glob("*.parquet")) for place in _places(folder))
+class ParquetPairs(ParquetRows):
+    """Rows of `image` and `mask`; labels from 0."""
+
+    def __init__(self, files: list[Path], legend: Legend) -> None:
+        super().__init__(files, MASKED)
+        self.classes, self.palette = legend
+        self._table = plain_table(len(legend.classes), first=0)
+
+    def decode(self, index: int) -> Pair:
+        image, mask = (self.cell(index, column) for column in MASKED)
+        name = self.name(index)
+        return labelled_pair(image, mask, self._table, len(self.classes), name, name)
+
+
+def parquet_splits(folder: Path) -> list[str]:
+    """The names of all files, those of the shards of a split taken as one."""
+    found = {path: _SHARD.fullmatch(path.name) for path in _files(folder)}
+    names = {match["name"] if match else path.stem for path, match in found.items()}
+    return sorted(names, key=lambda name: (name != TRAIN, name not in VALIDATION, name))
+
+
+def masked_splits(folder: Path) -> list[str]:
+    """The same where rows have masks, as the first file that can be read tells."""
+    columns: list[str] = []
+    for path in _files(folder):
+        with suppress(pa.ArrowException, OSError):
+            columns = pq.read_schema(path).names
+            break
+    is_masked = "mask" in columns or (not columns and (folder / "classes.json").exists())
+    return parquet_splits(folder) if is_masked else []
+
+
+def open_masked(folder: Path, split: str) -> ParquetPairs:
+    """The split's file or shards, with the classes in classes.json beside them."""
+    files = _split_files(folder, split)
+    path = folder / "classes.json"
+    if not path.exists():
+        raise InputError(
+            f'no classes.json in {folder}; write {{"classes": [names in the order of the labels]}}'
+        )
+    rows = ParquetPairs(files, read_legend(path))
+    if not len(rows):
+        raise InputError(f"{files[0]} has no rows; a segmentation set needs at least one")
+    return rows
 
 
 def open_parquet(folder: Path, split: str) -> ParquetImages:
     """The split's file or shards; class names from its schema, else from train's or val's."""
-    files = split_files(folder, split)
-    if not files:
-        raise missing_split(folder, split)
+    files = _split_files(folder, split)
     labels = _read_labels(files)
     classes = _class_names(files[0])
     if not classes:
@@ -142,10 +185,10 @@ def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
     """
     for split in (TRAIN, "val"):
         with suppress(InputError):
-            if files := split_files(folder, split):
-                if names := _class_names(files[0]):
-                    return names
-                largest = max(largest, int(_read_labels(files).max()))
+            files = _split_files(folder, split)
+            if names := _class_names(files[0]):
+                return names
+            largest = max(largest, int(_read_labels(files).max()))
     if largest >= MAX_CLASSES:
         raise InputError(
             f"labels in {folder} run to {largest}; without names of classes they must be below "
@@ -158,16 +201,12 @@ def _places(folder: Path) -> tuple[Path, Path]:
     return folder, folder / "data"
 
 
-def missing_split(folder: Path, split: str) -> InputError:
-    held = sorted({path.name for place in _places(folder) for path in place.glob("*.parquet")})
-    return InputError(
-        f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
-        f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
-    )
+def _files(folder: Path) -> list[Path]:
+    return [path for place in _places(folder) for path in sorted(place.glob("*.parquet"))]
 
 
-def split_files(folder: Path, split: str) -> list[Path]:
-    """The file or the shards that hold a split; none if it is not there."""
+def _split_files(folder: Path, split: str) -> list[Path]:
+    """The file or the shards that hold a split."""
     for name in stored_names(split):
         for place in _places(folder):
             whole = place / f"{name}.parquet"
@@ -175,7 +214,11 @@ def split_files(folder: Path, split: str) -> list[Path]:
                 return [whole]
             if shards := _shards(place, name):
                 return shards
-    return []
+    held = sorted({path.name for path in _files(folder)})
+    raise InputError(
+        f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
+        f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
+    )
 
 
 def _shards(place: Path, name: str) -> list[Path]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pidformer.data.folders import FolderImages, class_folders
-from pidformer.data.published.arrays import LABELS, StackedImages
+from pidformer.data.benchmarks.arrays import LABELS, StackedImages
+from pidformer.data.benchmarks.names import set_title
+from pidformer.data.formats.folders import FolderImages, class_folders
 from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError, unknown
 
@@ -51,19 +52,40 @@ def missing_corruptions(
     An array that is there but cannot be used is no gap but an InputError that names the file.
     """
     _check(root, names, severities)
-    is_arrays = _is_arrays(root)
     missing = []
     for name in names:
-        if is_arrays:
-            if not (root / f"{name}.npy").exists():
-                missing.append(name)
-            else:
-                StackedImages(root, name, SEVERITIES[0])
-            continue
-        gaps = [level for level in severities if _severity_folder(root, name, level) is None]
+        gaps = [level for level in severities if not _is_held(root, name, level)]
         whole = len(gaps) == len(severities)
         missing += [name] if whole else [f"{name}/{level}" for level in gaps]
+        if not gaps and _is_arrays(root):
+            StackedImages(root, name, SEVERITIES[0])
     return missing
+
+
+def corrupted_splits(root: Path) -> list[str]:
+    """What the set has, as "fog/3"."""
+    return [f"{name}/{level}" for name in KNOWN for level in SEVERITIES
+            if _is_held(root, name, level)]  # fmt: skip
+
+
+def corrupted_notes(root: Path) -> tuple[str, ...]:
+    """What keeps it from being whole."""
+    try:
+        lacking = missing_corruptions(root)
+    except InputError as error:
+        return (str(error),)
+    return (f"of the 15 corruptions it lacks {', '.join(lacking)}",) if lacking else ()
+
+
+def corrupted_title(root: Path) -> str:
+    unnamed = "CIFAR-C" if _is_arrays(root) else "corrupted images"
+    return set_title(root) or unnamed
+
+
+def _is_held(root: Path, corruption: str, severity: int) -> bool:
+    if _is_arrays(root):
+        return (root / f"{corruption}.npy").exists()
+    return _severity_folder(root, corruption, severity) is not None
 
 
 def _is_arrays(root: Path) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".
 
 
 class FolderImages:
-    """Files under one folder a class; the class index is the rank of the sorted folder name.
+    """Files under one folder per class; the class index is the rank of the sorted folder name.
 
     `title` stands for the root in messages.
     """
@@ -52,8 +53,15 @@ class FolderImages:
         return read_picture(self.root / os.fsdecode(self._files[index]))
 
 
-def has_folders(folder: Path) -> bool:
-    return any((folder / name).is_dir() for name in (TRAIN, *VALIDATION))
+def folder_splits(folder: Path) -> list[str]:
+    """The names of the splits that are there."""
+    return [name for name in (TRAIN, *VALIDATION) if (folder / name).is_dir()]
+
+
+def is_imagenet(folder: Path) -> bool:
+    """Whether all classes of the first split have WordNet ids for names."""
+    classes = class_folders(folder / folder_splits(folder)[0])
+    return bool(classes) and all(re.fullmatch(r"n\d{8}", name) for name in classes)
 
 
 def open_folders(folder: Path, split: str) -> FolderImages:

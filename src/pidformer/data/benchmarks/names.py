@@ -1,4 +1,4 @@
-"""Where a set lies: its name in the usual spellings."""
+"""The names of the sets, and the folders that bear them in one of the usual spellings."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from pathlib import Path
 
 from pidformer.errors import InputError, unknown
 
-SETS = (
-    "imagenet-c",
-    "imagenet-a",
-    "imagenet-r",
-    "imagenet-o",
-    "tiny-imagenet-c",
-    "cifar-10-c",
-    "cifar-100-c",
+_TITLES = (
+    "ImageNet-C",
+    "ImageNet-A",
+    "ImageNet-R",
+    "ImageNet-O",
+    "Tiny-ImageNet-C",
+    "CIFAR-10-C",
+    "CIFAR-100-C",
 )
+SETS = tuple(title.lower() for title in _TITLES)
 
 
 def find_set(folder: Path, name: str) -> Path | None:
@@ -40,6 +41,12 @@ def find_set(folder: Path, name: str) -> Path | None:
 def set_name(root: Path) -> str | None:
     """Which of `SETS` the folder's name spells."""
     return _SPELLED.get(_letters(root.absolute().name))
+
+
+def set_title(root: Path) -> str | None:
+    """The same as its authors write it."""
+    name = set_name(root)
+    return None if name is None else _TITLES[SETS.index(name)]
 
 
 def _letters(name: str) -> str:

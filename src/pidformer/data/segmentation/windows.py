@@ -10,12 +10,11 @@ masks are resized as OpenCV does: bilinear between pixel centres without anti-al
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
+from pidformer.data.formats.masks import IGNORED
 from pidformer.data.segmentation.augment import ATTEMPTS, Choices
-from pidformer.data.segmentation.masks import IGNORED
 from pidformer.data.segmentation.photometric import distort
 
 
@@ -115,8 +114,3 @@ def _mixed(images: Tensor, dim: int, target: Tensor, scale: Tensor) -> Tensor:
     first = torch.take_along_dim(images, low, dim).float()
     second = torch.take_along_dim(images, high, dim).float()
     return torch.lerp(first, second, share)
-
-
-def one_pair(image: np.ndarray, mask: np.ndarray) -> tuple[Tensor, Tensor]:
-    """A decoded pair as a batch of one."""
-    return torch.from_numpy(image)[None], torch.from_numpy(mask)[None]

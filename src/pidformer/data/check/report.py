@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from PIL import Image
 
-from pidformer.data.check.items import Items
-from pidformer.data.check.layouts import evenly, recognise
+from pidformer.data.check.items import ITEMS, Items
+from pidformer.data.formats.table import FORMATS, Format, find_format
 from pidformer.data.pictures import UnreadableImage
 from pidformer.errors import InputError
 
@@ -75,22 +76,23 @@ def check_data(
     sample: int | None = 200,
     on_split: Callable[[str], None] | None = None,
 ) -> Checked:
-    """Recognise the layout of `folder`, count it, and decode `sample` things a split (None: all).
+    """Recognise the layout of `folder`, count it, and decode `sample` things per split (None: all).
 
     Damage is reported, not raised; a folder without a known layout is refused.
     """
     if sample is not None and sample < 1:
         raise InputError(f"sample must be at least 1, got {sample}")
     folder = Path(folder)
-    layout = recognise(folder)
+    found = _recognise(folder)
+    splits = found.splits(folder)
     reports, pictures = [], []
-    shown = max(1, SHEET // max(1, len(layout.splits)))
-    each = sample if sample is None else max(1, -(-sample // max(1, len(layout.splits) // 5)))
-    for name, opener in layout.splits.items():
+    shown = max(1, SHEET // len(splits))
+    each = sample if sample is None else max(1, -(-sample // max(1, len(splits) // 5)))
+    for name in splits:
         if on_split is not None:
             on_split(name)
         try:
-            items = opener()
+            items = ITEMS[found.task](found.open(folder, name))
         except InputError as error:
             reports.append(SplitReport(name=name, count=0, error=str(error)))
             continue
@@ -99,17 +101,32 @@ def check_data(
         pictures += seen
     return Checked(
         folder=folder,
-        layout=layout.name,
+        layout=found.title_of(folder),
         splits=tuple(reports),
-        notes=layout.notes,
+        notes=found.notes(folder),
         pictures=tuple(pictures[:SHEET]),
     )
+
+
+def _recognise(folder: Path) -> Format:
+    """The format of `folder`, or an InputError that says what is allowed, and what it holds."""
+    if not folder.exists():
+        raise InputError(f"no data at {folder}; give an existing folder")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; give the folder that holds the data")
+    if (found := find_format(folder)) is not None:
+        return found
+    inner = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    held = [f"{p.name} ({known.title_of(p)})" for p in inner[:50] if (known := find_format(p))]
+    hint = f"it contains {', '.join(held)}: give one of these"
+    names = ", ".join(known.name for known in reversed(FORMATS))
+    raise InputError(f"no known layout in {folder}; {hint if held else f'known are {names}'}")
 
 
 def _look(
     name: str, items: Items, sample: int | None, shown: int
 ) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
-    places = evenly(len(items), sample)
+    places = sorted({*evenly(len(items), sample), *items.unpaired})
     wanted = {places[i] for i in evenly(len(places), shown)}
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
@@ -118,8 +135,9 @@ def _look(
     for place in places:
         try:
             found = items.open(place)
-        except UnreadableImage as error:
-            damaged.append(f"{items.name(place)}: {error}")
+        except (UnreadableImage, InputError) as error:
+            names_it = isinstance(error, InputError)
+            damaged.append(str(error) if names_it else f"{items.name(place)}: {error}")
             if len(pictures) < shown:
                 pictures.append((items.caption(place), None))
             continue
@@ -140,3 +158,10 @@ def _look(
         damaged=tuple(damaged),
     )
     return report, pictures
+
+
+def evenly(count: int, wanted: int | None) -> list[int]:
+    """`wanted` places spread over `count`, both ends included; all for None."""
+    if wanted is None or wanted >= count:
+        return list(range(count))
+    return np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist()
