@@ -11,13 +11,35 @@ import pytest
 from PIL import Image
 
 import pidformer as pf
-from pidformer.data.check import check_data, contact_sheet
+from pidformer.data.check import check_data
 from tests.data.pairs import write_cityscapes
 from tests.data.sets import encoded, write_folders, write_parquet
 
 
 def by_name(found):
     return {split.name: split for split in found.splits}
+
+
+def mask(size=(9, 8), level=3):
+    return encoded_grey(np.full(size[::-1], level, np.uint8))
+
+
+def encoded_grey(levels):
+    buffer = io.BytesIO()
+    Image.fromarray(levels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def cifar(root):
+    folder = root / "cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
+    for name in names:
+        content = {"data": np.zeros((4, 3072), np.uint8), "labels": [0, 1, 1, 2]}
+        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
+    meta = pickle.dumps({"label_names": list("abc")}, protocol=2)
+    (folder / "batches.meta").write_bytes(meta)
+    return root
 
 
 def test_imagenet_folders_are_counted_by_class(tmp_path):
@@ -65,16 +87,6 @@ def test_parquet_says_what_has_no_class(tmp_path):
     assert found.layout == "Parquet image set"
     assert by_name(found)["train"].classes == {"cat": 1, "dog": 2}
     assert by_name(found)["ood"].classes == {"(no class)": 2}
-
-
-def mask(size=(9, 8), level=3):
-    return encoded_grey(np.full(size[::-1], level, np.uint8))
-
-
-def encoded_grey(levels):
-    buffer = io.BytesIO()
-    Image.fromarray(levels).save(buffer, "PNG")
-    return buffer.getvalue()
 
 
 def test_segmentation_parquet_checks_masks_too(tmp_path):
@@ -159,18 +171,6 @@ def test_cityscapes_pairs_images_with_labels(tmp_path):
     assert "it has no mask" in damage
 
 
-def cifar(root):
-    folder = root / "cifar-10-batches-py"
-    folder.mkdir(parents=True)
-    names = [f"data_batch_{n}" for n in range(1, 6)] + ["test_batch"]
-    for name in names:
-        content = {"data": np.zeros((4, 3072), np.uint8), "labels": [0, 1, 1, 2]}
-        (folder / name).write_bytes(pickle.dumps(content, protocol=2))
-    meta = pickle.dumps({"label_names": list("abc")}, protocol=2)
-    (folder / "batches.meta").write_bytes(meta)
-    return root
-
-
 def test_cifar(tmp_path):
     found = check_data(cifar(tmp_path))
     assert found.layout == "CIFAR-10" and by_name(found)["train"].count == 20
@@ -216,18 +216,6 @@ def test_what_has_no_layout_is_refused_with_what_it_contains(tmp_path):
         check_data(tmp_path / "mine" / "train.parquet")
     with pytest.raises(pf.InputError, match="sample"):
         check_data(tmp_path / "mine", sample=0)
-
-
-def test_a_contact_sheet_shows_the_pictures(tmp_path):
-    red = Image.new("RGB", (4, 4), (255, 0, 0))
-    contact_sheet([("red", red), ("broken", None)], tmp_path / "sheet.png")
-    sheet = np.asarray(Image.open(tmp_path / "sheet.png"))
-    assert (sheet[8:120, 8:120] == (255, 0, 0)).all()
-    assert not (sheet[8:120, 128:240] == (255, 0, 0)).all(-1).any()
-    with pytest.raises(pf.InputError, match=r"\.png"):
-        contact_sheet([("red", red)], tmp_path / "sheet.gif")
-    with pytest.raises(pf.InputError, match="no picture"):
-        contact_sheet([], tmp_path / "sheet.png")
 
 
 def test_the_command(run, tmp_path):
