@@ -10,7 +10,7 @@ from tests.data.sets import refused_images
 def test_digits_are_split_evenly_and_without_overlap():
     train, val = open_images("digits", "train"), open_images(None, "val")
     assert (len(train), len(val)) == (1437, 360)
-    assert not set(train.rows) & set(val.rows)
+    assert not set(train.numbers) & set(val.numbers)
     assert torch.bincount(val.labels).tolist() == pytest.approx([36] * 10, abs=1)
     image = train.decode(0)
     assert (image.mode, image.size, train.channels) == ("L", (8, 8), 1)

@@ -9,8 +9,8 @@ from pidformer.data.augment import Augment
 from pidformer.data.formats.table import open_images
 from pidformer.data.images import EvalImages, TrainImages
 from pidformer.data.loaders import Batch
-from pidformer.data.sample import sample_images
 from pidformer.data.sources import ImageSource
+from pidformer.data.views import sample_images
 
 __all__ = [
     "Augment",

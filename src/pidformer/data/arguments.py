@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -9,14 +10,36 @@ from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError
 
 Resident = Literal["auto"] | bool
+_FROM_ZERO = ("seed", "rank", "num_workers", "epoch", "start_step", "padding")
 
 
 def check_counts(**counts: int) -> None:
     """Each must be a whole number; sizes from 1, seeds and the like from 0."""
     for name, value in counts.items():
-        smallest = 0 if name in ("seed", "rank", "num_workers", "epoch", "start_step") else 1
+        smallest = 0 if name in _FROM_ZERO else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
             raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+
+
+def check_share(name: str, value: float, largest: float = 1.0) -> None:
+    """A finite number from 0 to `largest`."""
+    if not _is_number(value) or not 0 <= value <= largest or value == math.inf:
+        allowed = "0 or more" if largest == math.inf else f"in [0, {largest:g}]"
+        raise InputError(f"{name} must be a number {allowed}, got {value!r}")
+
+
+def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[float, float]:
+    """Two numbers 0 < low <= high, none of them above `largest`."""
+    pair = tuple(value) if isinstance(value, list | tuple) else ()
+    is_pair = len(pair) == 2 and all(map(_is_number, pair))
+    if not is_pair or not 0 < pair[0] <= pair[1] <= largest or pair[1] == math.inf:
+        limit = "" if largest == math.inf else f" <= {largest:g}"
+        raise InputError(f"{name} must be two numbers 0 < low <= high{limit}, got {value!r}")
+    return pair
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_start(epoch: int, start_step: int, steps_per_epoch: int) -> None:

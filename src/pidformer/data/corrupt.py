@@ -9,9 +9,8 @@ from typing import TypeVar
 
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Decodable
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
-SHOWN = 10
 T = TypeVar("T")
 
 
@@ -56,8 +55,7 @@ class CorruptTally:
         )
 
     def _names(self, indices: list[int]) -> str:
-        more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
-        return ", ".join(self._source.name(index) for index in indices[:SHOWN]) + more
+        return some([self._source.name(index) for index in indices], 10)
 
 
 def first_readable(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import Unpack
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from pidformer.data.crops import (
     padded_crop,
     resized_crop,
 )
-from pidformer.data.loaders import Batch, Loader, Place, Tensors, TrainLoader, groups
+from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.mixing import draw_mix, mix_images, soft_targets
 from pidformer.data.pictures import fit, fit_for_evaluation, pixels
 from pidformer.data.plan import BatchPlan
@@ -71,10 +72,8 @@ class TrainImages(TrainLoader[Image.Image]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        device: str | torch.device = "cpu",
         resident: Resident = "auto",
-        num_workers: int = 0,
-        corrupt_limit: float = 0.001,
+        **options: Unpack[Options],
     ) -> None:
         check_counts(image_size=image_size)
         check_training_set(source)
@@ -89,14 +88,7 @@ class TrainImages(TrainLoader[Image.Image]):
             world_size=world_size,
             is_mixing=augment.is_mixing,
         )
-        super().__init__(
-            source,
-            plan,
-            device=device,
-            num_workers=num_workers,
-            corrupt_limit=corrupt_limit,
-            noun="image",
-        )
+        super().__init__(source, plan, noun="image", **options)
         self.augment = augment
         self._set, self._size, self._fill = source, image_size, tuple(mean)
         self._mean, self._std = (
@@ -200,24 +192,16 @@ class EvalImages(Loader[Image.Image]):
         crop_ratio: float = 0.875,
         rank: int = 0,
         world_size: int = 1,
-        device: str | torch.device = "cpu",
         resident: Resident = "auto",
-        num_workers: int = 0,
-        corrupt_limit: float = 0.001,
+        **options: Unpack[Options],
     ) -> None:
         check_counts(image_size=image_size, batch_size=batch_size)
         check_rank(rank, world_size)
         check_resident(resident)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
-        super().__init__(
-            source,
-            np.arange(rank, len(source), world_size),
-            device=device,
-            num_workers=num_workers,
-            corrupt_limit=corrupt_limit,
-            consequence="left out",
-        )
+        indices = np.arange(rank, len(source), world_size)
+        super().__init__(source, indices, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
         shape = (len(self._indices), source.channels, image_size, image_size)

@@ -7,7 +7,7 @@ either way's tensors become a batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
@@ -28,6 +28,17 @@ Place = tuple[int, ...]
 """(index,), or (index, epoch, step, position in the global batch) for training."""
 
 
+class Options(TypedDict, total=False):
+    """What every loader may be given."""
+
+    device: str | torch.device
+    """Where batches are made; the CPU by default."""
+    num_workers: int
+    """Processes that decode what is streamed; by default none but this one."""
+    corrupt_limit: float
+    """Share of the set that may be unreadable, 0.001 by default."""
+
+
 class Batch(NamedTuple):
     """Images (B, C, S, S) in [0, 1] and their targets: labels (B, ...) or probabilities (B, K)."""
 
@@ -35,40 +46,36 @@ class Batch(NamedTuple):
     targets: Tensor
 
 
-class Sample(NamedTuple):
-    """A member as tensors, or why there is none."""
-
-    number: int
-    tensors: Tensors = ()
-    unreadable: tuple[int, ...] = ()
-    problem: str = ""
-
-
 class Loaded(NamedTuple):
-    """The samples of a batch as a worker hands them over: each tensor (B, ...), their indices."""
+    """A batch as a worker hands it over: tensors (B, ...), indices, those that are unreadable."""
 
     tensors: Tensors
     indices: list[int]
     unreadable: list[int]
-    problem: str
+    problem: str = ""
 
 
-class Samples(Dataset[Sample], Generic[T]):
-    """Samples by their place: the same whichever worker makes them."""
+class Samples(Dataset[Loaded], Generic[T]):
+    """Batches by the places of their samples: the same whichever worker makes them."""
 
-    def __init__(
-        self, source: Decodable[T], make: Callable[..., Tensors], attempts: int = 1
-    ) -> None:
+    def __init__(self, source: Decodable[T], make: Callable[..., Tensors], attempts: int) -> None:
         self._source, self._make, self._attempts = source, make, attempts
 
-    def __getitem__(self, place: Place) -> Sample:
-        index, *where = place
-        try:
-            found, index, unreadable = first_readable(self._source, index, self._attempts)
-        except InputError as error:  # told in the process that listens
-            return Sample(index, problem=str(error))
-        tensors = () if found is None else self._make(found, index, *where)
-        return Sample(index, tensors, tuple(unreadable))
+    def __getitem__(self, places: list[Place]) -> Loaded:
+        samples: list[Tensors] = []
+        indices: list[int] = []
+        unreadable: set[int] = set()
+        for index, *where in places:
+            try:
+                found, index, broken = first_readable(self._source, index, self._attempts)
+            except InputError as error:  # told in the process that listens
+                return Loaded((), [], [], str(error))
+            unreadable.update(broken)
+            if found is not None:
+                samples.append(self._make(found, index, *where))
+                indices.append(index)
+        columns = zip(*samples, strict=True)
+        return Loaded(tuple(map(torch.stack, columns)), indices, sorted(unreadable))
 
 
 class Loader(Generic[T]):
@@ -82,10 +89,10 @@ class Loader(Generic[T]):
         source: Decodable[T],
         indices: np.ndarray,
         *,
-        device: str | torch.device,
-        num_workers: int,
-        corrupt_limit: float,
         consequence: str,
+        device: str | torch.device = "cpu",
+        num_workers: int = 0,
+        corrupt_limit: float = 0.001,
     ) -> None:
         check_counts(num_workers=num_workers)
         self.num_classes = len(source.classes)
@@ -119,9 +126,6 @@ class Loader(Generic[T]):
 
     def _rows(self, rows: np.ndarray) -> Tensors:
         """Kept members, each tensor (len(rows), ...)."""
-        first, last = int(rows[0]), int(rows[-1])
-        if last - first == len(rows) - 1:
-            return tuple(tensor[first : last + 1] for tensor in self._kept)
         index = torch.from_numpy(rows).to(self._device)
         return tuple(tensor[index] for tensor in self._kept)
 
@@ -131,9 +135,9 @@ class Loader(Generic[T]):
         """The samples of each batch of places, on the device; a batch without any is left out."""
         loader = DataLoader(
             Samples(self._source, make, attempts),
-            batch_sampler=places,
+            batch_size=None,
+            sampler=places,
             num_workers=self._num_workers,
-            collate_fn=_collate,
             pin_memory=self._device.type == "cuda",
             generator=torch.Generator(),  # or it would draw from the caller's global one
         )
@@ -157,19 +161,11 @@ class TrainLoader(Loader[T]):
         source: Decodable[T],
         plan: BatchPlan,
         *,
-        device: str | torch.device,
-        num_workers: int,
-        corrupt_limit: float,
         noun: str,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            source,
-            np.arange(len(source)),
-            device=device,
-            num_workers=num_workers,
-            corrupt_limit=corrupt_limit,
-            consequence=f"the next readable {noun} takes its place",
-        )
+        consequence = f"the next readable {noun} takes its place"
+        super().__init__(source, np.arange(len(source)), consequence=consequence, **options)
         self._plan = plan
 
     def _make(self) -> Callable[..., Tensors]:
@@ -222,14 +218,3 @@ class TrainLoader(Loader[T]):
 def groups(rows: np.ndarray, size: int) -> list[np.ndarray]:
     """`rows` in order, `size` at a time; the last group may be smaller."""
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _collate(samples: list[Sample]) -> Loaded:
-    whole = [sample for sample in samples if sample.tensors]
-    columns = zip(*(sample.tensors for sample in whole), strict=True)
-    return Loaded(
-        tuple(torch.stack(column) for column in columns),
-        [sample.number for sample in whole],
-        sorted({index for sample in samples for index in sample.unreadable}),
-        next((sample.problem for sample in samples if sample.problem), ""),
-    )

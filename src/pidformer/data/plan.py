@@ -26,11 +26,11 @@ class BatchPlan:
 
     images: int
     batch_size: int
-    repeats: int
+    repeats: int = 1
     seed: int
     rank: int
     world_size: int
-    is_mixing: bool
+    is_mixing: bool = False
     fills_last: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class BatchPlan:
 
     @property
     def distinct(self) -> int:
-        """Different images in a batch; the last few have a copy less if repeats do not divide."""
+        """Different images in a batch; the last few have a copy fewer if repeats do not divide."""
         return math.ceil(self.batch_size / self.repeats)
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -54,6 +56,30 @@ class SegmentSource(Decodable[Pair], Protocol):
 
     @property
     def palette(self) -> np.ndarray: ...  # uint8 (K, 3)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrayImages:
+    """Images of one size in memory, called by the set's title and a number."""
+
+    images: np.ndarray  # uint8 (N, H, W) or (N, H, W, 3)
+    labels: Tensor
+    classes: tuple[str, ...]
+    title: str
+    numbers: Sequence[int] | np.ndarray
+
+    @property
+    def channels(self) -> int:
+        return 3 if self.images.ndim == 4 else 1
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def name(self, index: int) -> str:
+        return f"{self.title} image {self.numbers[index]}"
+
+    def decode(self, index: int) -> Image.Image:
+        return Image.fromarray(self.images[index])
 
 
 def shorter_side(source: ImageSource) -> int:

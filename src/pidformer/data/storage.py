@@ -87,6 +87,7 @@ def decode_all(
 ) -> list[int]:
     """Write the arrays of each member into its row of `kept` (uint8); those that are unreadable."""
     unreadable: list[int] = []
+    is_long = len(indices) >= LONG
 
     def load(index: int) -> tuple[np.ndarray, ...] | None:
         try:
@@ -96,7 +97,7 @@ def decode_all(
             return None
 
     with (
-        _progress(len(indices), show_progress) as advance,
+        progress("decoding images", len(indices), show_progress and is_long) as advance,
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
     ):
         for start in range(0, len(indices), CHUNK):
@@ -115,10 +116,11 @@ def decode_all(
 
 
 @contextmanager
-def _progress(total: int, wanted: bool) -> Iterator[Callable[[int], None]]:
-    is_shown = wanted and total >= LONG and sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=not is_shown) as bar:
-        task = bar.add_task("decoding images", total=total)
+def progress(label: str, total: int, is_shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal, if there is one; yields the function that moves it on."""
+    disable = not is_shown or not sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), transient=True, disable=disable) as bar:
+        task = bar.add_task(label, total=total)
         yield lambda count: bar.advance(task, count)
 
 

@@ -1,4 +1,4 @@
-"""CIFAR-10-C and CIFAR-100-C: one .npy a corruption, mapped into memory, never unpickled."""
+"""CIFAR-10-C and CIFAR-100-C: one .npy per corruption, mapped into memory, never unpickled."""
 
 from __future__ import annotations
 
@@ -14,18 +14,7 @@ from pidformer.errors import InputError
 
 LABELS = "labels.npy"
 BLOCKS = 5  # severities 1 to 5
-_TEN = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+_TEN = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _HUNDRED = tuple(str(number) for number in range(100))
 
 
@@ -78,7 +67,7 @@ def _read_stack(root: Path, corruption: str) -> np.ndarray:
 
 
 def _read_labels(root: Path, count: int) -> torch.Tensor:
-    """One label an image, int64 (count,): stored once, or once for each severity."""
+    """One label per image, int64 (count,): stored once, or once for each severity."""
     path = root / LABELS
     labels = _map(path)
     if not np.issubdtype(labels.dtype, np.integer) or labels.shape not in (

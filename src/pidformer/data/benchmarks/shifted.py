@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from pidformer.data.benchmarks.names import set_name
-from pidformer.data.formats.folders import FolderImages, class_folders, some
+from pidformer.data.formats.folders import FolderImages, class_folders
 from pidformer.data.imagenet import SUBSETS, subset_classes
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 
 def shifted_splits(root: Path) -> list[str]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from pidformer.data.formats.table import Task
 from pidformer.data.formats.trees import TreePairs
-from pidformer.data.sources import ImageSource, SegmentSource
+from pidformer.data.sources import Decodable, ImageSource, SegmentSource
 from pidformer.data.text.files import text_blocks
 
 LISTED = 20
@@ -26,140 +26,80 @@ class Opened(NamedTuple):
     size: tuple[int, int]
 
 
-class Items(Protocol):
-    """Things of one split."""
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """The things of one split; those without a `source` (lines of text) have been read."""
 
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """How many of each class; empty where there is none."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Further counts."""
-        ...
-
-    @property
-    def unpaired(self) -> Sequence[int]:
-        """Those known to lack a part, which are damaged."""
-        ...
-
-    def __len__(self) -> int: ...
-    def name(self, index: int) -> str: ...
-    def caption(self, index: int) -> str: ...
-    def open(self, index: int) -> Opened | None:
-        """A picture of it, None for text; raises as a source's `decode` when it is damaged."""
-        ...
+    count: int
+    source: Decodable[Any] | None = None
+    show: Callable[[Any], Opened] = lambda image: Opened(image, image.size)
+    """What a decoded thing looks like."""
+    caption: Callable[[int], str] = lambda index: ""
+    classes: Mapping[str, int] = field(default_factory=dict)
+    """How many of each class; empty where there is none."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further counts."""
+    unpaired: Sequence[int] = ()
+    """Those known to lack a part, which are damaged."""
 
 
-@dataclass(frozen=True)
-class Pictures:
+def pictures(source: ImageSource) -> Items:
     """A labelled image set."""
+    labels = source.labels.numpy()
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.classes))
+    classes = dict(zip(source.classes, counts.tolist(), strict=True))
+    if none := int((labels < 0).sum()):
+        classes = {name: n for name, n in classes.items() if n} | {"(no class)": none}
 
-    source: ImageSource
-    facts: ClassVar[Mapping[str, Any]] = {}
-    unpaired: ClassVar[Sequence[int]] = ()
+    def caption(index: int) -> str:
+        return source.classes[labels[index]] if labels[index] >= 0 else "no class"
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        labels = self.source.labels.numpy()
-        counts = np.bincount(labels[labels >= 0], minlength=len(self.source.classes))
-        found = dict(zip(self.source.classes, counts.tolist(), strict=True))
-        if none := int((labels < 0).sum()):
-            return {name: n for name, n in found.items() if n} | {"(no class)": none}
-        return found
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def caption(self, index: int) -> str:
-        label = int(self.source.labels[index])
-        return self.source.classes[label] if label >= 0 else "no class"
-
-    def open(self, index: int) -> Opened:
-        picture = self.source.decode(index)
-        return Opened(picture, picture.size)
+    return Items(count=len(source), source=source, caption=caption, classes=classes)
 
 
-@dataclass(frozen=True)
-class Scenes:
-    """Images with a mask of classes each."""
+def scenes(source: SegmentSource) -> Items:
+    """Images with a mask each: shown above it, in the colours of the classes, 255 black."""
+    colours = np.zeros((256, 3), dtype=np.uint8)
+    colours[: len(source.palette)] = source.palette
 
-    source: SegmentSource
-    classes: ClassVar[Mapping[str, int]] = {}
+    def show(pair: tuple[Image.Image, np.ndarray]) -> Opened:
+        image, mask = pair
+        both = np.concatenate([np.asarray(image), colours[mask]])
+        return Opened(Image.fromarray(both), image.size)
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        names = self.source.classes
-        return {"classes": ", ".join(names) if len(names) <= LISTED else len(names)}
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    @property
-    def unpaired(self) -> Sequence[int]:
-        return self.source.unpaired if isinstance(self.source, TreePairs) else ()
-
-    def caption(self, index: int) -> str:
-        return self.name(index).rpartition("/")[2].rpartition(".parquet ")[2]
-
-    def open(self, index: int) -> Opened:
-        """The image above its mask in the colours of the classes; unlabelled pixels are black."""
-        image, mask = self.source.decode(index)
-        colours = np.zeros((256, 3), dtype=np.uint8)
-        colours[: len(self.source.palette)] = self.source.palette
-        sheet = Image.new("RGB", (image.width, 2 * image.height))
-        sheet.paste(image, (0, 0))
-        sheet.paste(Image.fromarray(colours[mask]), (0, image.height))
-        return Opened(sheet, image.size)
+    names = source.classes
+    return Items(
+        count=len(source),
+        source=source,
+        show=show,
+        caption=lambda k: source.name(k).rpartition("/")[2].rpartition(".parquet ")[2],
+        facts={"classes": ", ".join(names) if len(names) <= LISTED else len(names)},
+        unpaired=source.unpaired if isinstance(source, TreePairs) else (),
+    )
 
 
-class Text:
-    """Files of text, read as a whole; their lines are the things."""
-
-    classes: ClassVar[Mapping[str, int]] = {}
-    unpaired: ClassVar[Sequence[int]] = ()
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.path = paths[0] if len(paths) == 1 else paths[0].parent
-        lines, words, characters = 0, 0, 0
-        different: set[str] = set()
-        for block in text_blocks(paths):  # of whole lines, each with its newline
-            found = block.split()
-            lines += block.count("\n")
-            words += len(found)
-            characters += len(block)
-            different.update(found)
-        self._lines = lines
-        self.facts = {
-            "words": words,
-            "different words": len(different),
-            "tokens with <eos>": words + lines,
-            "characters": characters,
-        }
-
-    def __len__(self) -> int:
-        return self._lines
-
-    def name(self, index: int) -> str:
-        return f"{self.path.name} line {index + 1}"
-
-    def caption(self, index: int) -> str:
-        return ""
-
-    def open(self, index: int) -> None:
-        return None
+def lines(paths: list[Path]) -> Items:
+    """Files of text, read as a whole."""
+    count, words, characters = 0, 0, 0
+    different: set[str] = set()
+    for block in text_blocks(paths):  # of whole lines, each with its newline
+        found = block.split()
+        count += block.count("\n")
+        words += len(found)
+        characters += len(block)
+        different.update(found)
+    facts = {
+        "words": words,
+        "different words": len(different),
+        "tokens with <eos>": words + count,
+        "characters": characters,
+    }
+    return Items(count=count, facts=facts)
 
 
 ITEMS: dict[Task, Callable[[Any], Items]] = {
-    "images": Pictures,
-    "benchmark": Pictures,
-    "segmentation": Scenes,
-    "text": Text,
+    "images": pictures,
+    "benchmark": pictures,
+    "segmentation": scenes,
+    "text": lines,
 }

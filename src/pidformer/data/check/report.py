@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +37,7 @@ class SplitReport:
     """Why the split as a whole cannot be read."""
 
     def to_dict(self) -> dict[str, Any]:
-        return vars(self) | {
-            "classes": dict(self.classes),
-            "facts": dict(self.facts),
-            "sizes": dict(self.sizes),
-            "damaged": list(self.damaged),
-        }
+        return asdict(self) | {"damaged": list(self.damaged)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,23 +121,23 @@ def _recognise(folder: Path) -> Format:
 def _look(
     name: str, items: Items, sample: int | None, shown: int
 ) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
-    places = sorted({*evenly(len(items), sample), *items.unpaired})
+    source = items.source
+    places = sorted({*evenly(items.count, sample), *items.unpaired}) if source else []
     wanted = {places[i] for i in evenly(len(places), shown)}
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
     sizes: dict[str, int] = {}
     opened = 0
     for place in places:
+        assert source is not None
         try:
-            found = items.open(place)
+            found = items.show(source.decode(place))
         except (UnreadableImage, InputError) as error:
             names_it = isinstance(error, InputError)
-            damaged.append(str(error) if names_it else f"{items.name(place)}: {error}")
+            damaged.append(str(error) if names_it else f"{source.name(place)}: {error}")
             if len(pictures) < shown:
                 pictures.append((items.caption(place), None))
             continue
-        if found is None:  # text: it was read as a whole
-            break
         opened += 1
         size = "{}x{}".format(*found.size)
         sizes[size] = sizes.get(size, 0) + 1
@@ -150,7 +145,7 @@ def _look(
             pictures.append((f"{name} {items.caption(place)}", found.picture))
     report = SplitReport(
         name=name,
-        count=len(items),
+        count=items.count,
         classes=items.classes,
         facts=items.facts,
         opened=opened,

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
+from pidformer.data.sources import ArrayImages
 from pidformer.data.splits import TRAIN, VALIDATION
 from pidformer.errors import InputError, unknown
 
@@ -45,26 +44,6 @@ _SETS = {
 }
 
 
-@dataclass(frozen=True)
-class CifarImages:
-    """32x32 RGB images of one split."""
-
-    images: np.ndarray  # uint8 (N, 32, 32, 3)
-    labels: Tensor
-    classes: tuple[str, ...]
-    split: str
-    channels: int = 3
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        return f"{self.split} image {index}"
-
-    def decode(self, index: int) -> Image.Image:
-        return Image.fromarray(self.images[index])
-
-
 def _folders(folder: Path) -> list[Path]:
     """The CIFAR folders at or directly in `folder`."""
     places = [folder / name for name in _SETS] + ([folder] if folder.name in _SETS else [])
@@ -82,7 +61,7 @@ def cifar_splits(folder: Path) -> list[str]:
     return [name + split for name in names for split in (TRAIN, "test")]
 
 
-def open_cifar(folder: Path, split: str) -> CifarImages:
+def open_cifar(folder: Path, split: str) -> ArrayImages:
     """A split of the only set in `folder`, or of the one that `split` names ("SET/train")."""
     inner, _, split = split.rpartition("/")
     places = _folders(folder / inner)
@@ -102,7 +81,8 @@ def open_cifar(folder: Path, split: str) -> CifarImages:
             f"labels of {root} run from {labels.min()} to {labels.max()}, "
             f"but it names {len(names)} classes; download the set again"
         )
-    return CifarImages(images, torch.from_numpy(labels), tuple(map(str, names)), split)
+    classes = tuple(map(str, names))
+    return ArrayImages(images, torch.from_numpy(labels), classes, split, range(len(images)))
 
 
 def _batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:

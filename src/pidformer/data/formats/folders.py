@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from PIL import Image
 
 from pidformer.data.pictures import read_picture
 from pidformer.data.splits import TRAIN, VALIDATION, stored_names
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
 
@@ -126,9 +125,3 @@ def _image_files(folder: Path) -> list[str]:
             if name.lower().endswith(SUFFIXES) and not name.startswith(".")
         ]
     return sorted(found)
-
-
-def some(names: Sequence[str]) -> str:
-    """Up to five names, and how many more there are."""
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return ", ".join(names[:5]) + more if names else "none"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import colorsys
-import io
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image
 
-from pidformer.data.pictures import UnreadableImage, read_picture
+from pidformer.data.pictures import UnreadableImage, opened, read_picture
 from pidformer.data.sources import Pair
 from pidformer.errors import InputError
 
@@ -31,15 +29,10 @@ def read_mask(source: bytes | Path) -> np.ndarray:
 
     Palette images give their indices, not their colours.
     """
-    try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            if image.mode == "1":
-                return np.array(image).astype(np.uint8)
-            mask = np.array(image)
-    except MemoryError:
-        raise
-    except Exception as error:  # PIL's plugins raise far more than OSError on broken files
-        raise UnreadableImage(f"mask: {type(error).__name__}: {error}") from None
+    with opened(source, "mask: ") as image:
+        mask = np.array(image)
+    if mask.dtype == bool:
+        return mask.astype(np.uint8)
     if mask.ndim != 2:
         raise UnreadableImage(
             f"mask: {mask.shape[-1]} channels; a mask holds one number per pixel, not colours"

@@ -21,13 +21,12 @@ from pidformer.data.formats.masks import (
 )
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Pair
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 ADE_FOLDER = "ADEChallengeData2016"
 ADE_KINDS = ("images", "annotations")
 ADE_SPLITS = {"train": "training", "val": "validation"}
 CITY_KINDS = {"leftImg8bit": "_leftImg8bit.png", "gtFine": "_gtFine_labelIds.png"}
-SHOWN = 10
 
 # Cityscapes' benchmark: labelIds of its 19 classes, in the order of their trainIds.
 CITY_CLASSES: tuple[tuple[int, str, tuple[int, int, int]], ...] = (
@@ -103,10 +102,9 @@ class TreePairs:
     def check_partners(self) -> None:
         """Refuse images without a mask and masks without an image, and name up to ten."""
         if alone := [self._path(index) for index in self.unpaired]:
-            more = f" and {len(alone) - SHOWN} more" if len(alone) > SHOWN else ""
             raise InputError(
                 f"{len(alone)} file(s) in {self.root} have no partner of the same name "
-                f"(image or mask): {', '.join(alone[:SHOWN])}{more}"
+                f"(image or mask): {some(alone, 10)}"
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from pidformer.data.arguments import (
     check_resident,
 )
 from pidformer.data.formats.masks import IGNORED
-from pidformer.data.loaders import Batch, Loader, Place, Tensors, TrainLoader, groups
+from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
 from pidformer.data.plan import BatchPlan
 from pidformer.data.randomness import Purpose, numbers
@@ -59,10 +59,8 @@ class TrainSegments(TrainLoader[Pair]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        device: str | torch.device = "cpu",
         resident: Resident = "auto",
-        num_workers: int = 0,
-        corrupt_limit: float = 0.001,
+        **options: Unpack[Options],
     ) -> None:
         check_counts(crop=crop)
         check_resident(resident)
@@ -70,25 +68,14 @@ class TrainSegments(TrainLoader[Pair]):
         plan = BatchPlan(
             images=len(source),
             batch_size=batch_size,
-            repeats=1,
             seed=seed,
             rank=rank,
             world_size=world_size,
-            is_mixing=False,
             fills_last=True,
         )
-        super().__init__(
-            source,
-            plan,
-            device=device,
-            num_workers=num_workers,
-            corrupt_limit=corrupt_limit,
-            noun="pair",
-        )
+        super().__init__(source, plan, noun="pair", **options)
         self._crop = crop
-        self._windows = partial(
-            _windows, augment, scale, crop, seed, batch_size
-        )  # of (images, masks, epoch, step, positions)
+        self._windows = partial(_windows, augment, scale, crop, seed, batch_size)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=self._device)[:, None, None]
         sizes = _sizes(source)
         _check_crop(crop, scale, augment, sizes)
@@ -131,24 +118,16 @@ class EvalSegments(Loader[Pair]):
         limit: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        device: str | torch.device = "cpu",
         resident: Resident = "auto",
-        num_workers: int = 0,
-        corrupt_limit: float = 0.001,
+        **options: Unpack[Options],
     ) -> None:
         check_counts(batch_size=batch_size)
         check_rank(rank, world_size)
         check_resident(resident)
         if limit is not None:
             check_counts(limit=limit)
-        super().__init__(
-            source,
-            np.arange(rank, min(len(source), limit or len(source)), world_size),
-            device=device,
-            num_workers=num_workers,
-            corrupt_limit=corrupt_limit,
-            consequence="left out",
-        )
+        indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
+        super().__init__(source, indices, consequence="left out", **options)
         self._batch_size = batch_size
         _keep_pairs(self, _sizes(source), resident, rank)
 
@@ -228,11 +207,11 @@ def _keep_pairs(
     """Keep the pairs on the device if they may stay there and turn out to be of one size."""
     count, device = len(loader._indices), loader._device
     height, width = max(sizes) if sizes else (1, 1)
-    if resident == "auto" and (
-        len(sizes) != 1 or not fits_in_memory(4 * count * height * width, device)
-    ):
-        return
-    if resident is False:
+    if resident == "auto":
+        may_stay = len(sizes) == 1 and fits_in_memory(4 * count * height * width, device)
+    else:
+        may_stay = resident
+    if not may_stay:
         return
     images = torch.zeros(count, 3, height, width, dtype=torch.uint8, device=device)
     masks = torch.full((count, height, width), IGNORED, dtype=torch.uint8, device=device)
