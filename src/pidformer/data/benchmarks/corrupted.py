@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from pidformer.data.benchmarks.arrays import LABELS, StackedImages
@@ -52,20 +53,20 @@ def missing_corruptions(
     An array that is there but cannot be used is no gap but an InputError that names the file.
     """
     _check(root, names, severities)
-    missing = []
+    missing, is_arrays = [], _is_arrays(root)
     for name in names:
-        gaps = [level for level in severities if not _is_held(root, name, level)]
+        gaps = [level for level in severities if not _is_held(root, name, level, is_arrays)]
         whole = len(gaps) == len(severities)
         missing += [name] if whole else [f"{name}/{level}" for level in gaps]
-        if not gaps and _is_arrays(root):
+        if not gaps and is_arrays:
             StackedImages(root, name, SEVERITIES[0])
     return missing
 
 
 def corrupted_splits(root: Path) -> list[str]:
     """What the set has, as "fog/3"."""
-    return [f"{name}/{level}" for name in KNOWN for level in SEVERITIES
-            if _is_held(root, name, level)]  # fmt: skip
+    places, is_arrays = product(KNOWN, SEVERITIES), _is_arrays(root)
+    return [f"{n}/{level}" for n, level in places if _is_held(root, n, level, is_arrays)]
 
 
 def corrupted_notes(root: Path) -> tuple[str, ...]:
@@ -78,12 +79,11 @@ def corrupted_notes(root: Path) -> tuple[str, ...]:
 
 
 def corrupted_title(root: Path) -> str:
-    unnamed = "CIFAR-C" if _is_arrays(root) else "corrupted images"
-    return set_title(root) or unnamed
+    return set_title(root) or ("CIFAR-C" if _is_arrays(root) else "corrupted images")
 
 
-def _is_held(root: Path, corruption: str, severity: int) -> bool:
-    if _is_arrays(root):
+def _is_held(root: Path, corruption: str, severity: int, is_arrays: bool) -> bool:
+    if is_arrays:
         return (root / f"{corruption}.npy").exists()
     return _severity_folder(root, corruption, severity) is not None
 

@@ -16,7 +16,7 @@ from pidformer.data.sources import Decodable, ImageSource, SegmentSource
 from pidformer.data.text.files import text_blocks
 
 LISTED = 20
-"""Classes that are listed by name; of more, the number is given."""
+"""Classes that are listed by name; longer lists are given as a number."""
 
 
 class Opened(NamedTuple):

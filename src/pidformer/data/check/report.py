@@ -121,15 +121,15 @@ def _recognise(folder: Path) -> Format:
 def _look(
     name: str, items: Items, sample: int | None, shown: int
 ) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
-    source = items.source
-    places = sorted({*evenly(items.count, sample), *items.unpaired}) if source else []
+    if (source := items.source) is None:
+        return SplitReport(name=name, count=items.count, facts=items.facts), []
+    places = sorted({*evenly(items.count, sample), *items.unpaired})
     wanted = {places[i] for i in evenly(len(places), shown)}
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
     sizes: dict[str, int] = {}
     opened = 0
     for place in places:
-        assert source is not None
         try:
             found = items.show(source.decode(place))
         except (UnreadableImage, InputError) as error:
