@@ -16,6 +16,14 @@ from pidformer.cli import main
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory):
+    """Token files of the tests stay with the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture
 def run(capsys):
     """Call the command line: (exit code, stdout, stderr)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class InputError(ValueError):
@@ -24,3 +24,13 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f" did you mean {near[0]!r}?" if near else ""
     return InputError(f"unknown {what} {name!r};{hint} known: {', '.join(names)}")
+
+
+def some(names: Sequence[str], shown: int = 5) -> str:
+    """The first names, and how many more there are.
+
+    >>> some(["a", "b", "c"], 2)
+    'a, b and 1 more'
+    """
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more if names else "none"

@@ -14,6 +14,7 @@ from PIL import Image
 
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.segmentation import Pair
+from pidformer.data.segmentation.augment import ATTEMPTS, Choices
 
 
 @dataclass
@@ -121,3 +122,25 @@ def write_cityscapes(root: Path) -> tuple[Path, np.ndarray]:
             folder.mkdir(parents=True)
             Image.fromarray(array).save(folder / f"bern_000000_000019_{ending}.png")
     return root, stored
+
+
+def choices(count: int, size, corner=(0, 0), flip=False, **colour) -> Choices:
+    """Choices that are all alike."""
+    corners = np.tile(np.array(corner), (count, ATTEMPTS + 1, 1))
+    fields = {
+        "brightness": 0.0,
+        "early_contrast": 1.0,
+        "late_contrast": 1.0,
+        "saturation": np.nan,
+        "hue": 0,
+    } | colour
+    arrays = {
+        name: np.full(count, value, dtype=np.int64 if name == "hue" else np.float32)
+        for name, value in fields.items()
+    }
+    return Choices(
+        size=np.tile(np.array(size), (count, 1)),
+        corners=corners,
+        is_flipped=np.full(count, flip),
+        **arrays,
+    )

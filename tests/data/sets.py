@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pickle
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 import torch
 from PIL import Image
 
+from pidformer.data import open_images
 from pidformer.data.pictures import UnreadableImage
+from pidformer.errors import InputError
 
 
 @dataclass
@@ -86,3 +91,44 @@ def write_parquet(
         metadata = {"huggingface": json.dumps({"info": {"features": features}})}
         table = table.replace_schema_metadata(metadata)
     pq.write_table(table, path, row_group_size=2)
+
+
+def refused(call, *arguments) -> str:
+    with pytest.raises(InputError) as caught:
+        call(*arguments)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+class Malice:
+    def __reduce__(self):
+        return os.system, ("touch owned",)
+
+
+def refused_images(location, split: str = "train") -> str:
+    return refused(open_images, location, split)
+
+
+def write_cifar(root: Path, hundred: bool = False, protocol: int = 2) -> dict[str, np.ndarray]:
+    rng, written = np.random.default_rng(0), {}
+    folder = root / ("cifar-100-python" if hundred else "cifar-10-batches-py")
+    folder.mkdir(parents=True)
+    names = ["train", "test"] if hundred else [f"data_batch_{n}" for n in range(1, 6)]
+    for name in names if hundred else [*names, "test_batch"]:
+        written[name] = rng.integers(256, size=(2, 3072), dtype=np.uint8)
+        key = "fine_labels" if hundred else "labels"
+        content = {"data": written[name], key: [0, 1], "batch_label": name.encode()}
+        (folder / name).write_bytes(pickle.dumps(content, protocol))
+    meta = {"fine_label_names" if hundred else "label_names": ["cat", "dog"]}
+    (folder / ("meta" if hundred else "batches.meta")).write_bytes(pickle.dumps(meta, protocol))
+    return written
+
+
+def write_cifar_c(root: Path, name: str = "fog", count: int = 4, repeated: bool = True):
+    root.mkdir(parents=True, exist_ok=True)
+    images = np.random.default_rng(0).integers(256, size=(5 * count, 32, 32, 3), dtype=np.uint8)
+    labels = np.arange(count, dtype=np.uint8)[::-1]
+    np.save(root / f"{name}.npy", images)
+    np.save(root / "labels.npy", np.tile(labels, 5) if repeated else labels)
+    return images

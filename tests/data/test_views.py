@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pickle
-from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -9,30 +8,16 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pidformer.data import EvalImages
-from pidformer.data.imagenet import imagenet_classes, subset_classes, subset_indices
-from pidformer.data.views import View, first, relabel, restrict
+from pidformer.data import EvalImages, open_images, sample_images
+from pidformer.data.views import View, relabel, restrict, sample
 from pidformer.errors import InputError
 from tests.data.sets import memory_set
 
 
-def test_the_class_lists_are_those_that_timm_carries():
-    info = files("timm.data") / "_info"
-    assert list(imagenet_classes()) == (info / "imagenet_synsets.txt").read_text().split()
-    for letter in "ar":
-        name, start = f"imagenet-{letter}", f"imagenet_{letter}"
-        assert list(subset_classes(name)) == (info / f"{start}_synsets.txt").read_text().split()
-        written = (info / f"{start}_indices.txt").read_text().split()
-        assert list(subset_indices(name)) == [int(index) for index in written]
-
-
-def test_imagenet_o_has_200_classes_in_order():
-    indices = subset_indices("imagenet-o")
-    assert len(indices) == 200 and list(indices) == sorted(set(indices))
-    assert subset_classes("imagenet-o") == tuple(imagenet_classes()[k] for k in indices)
-    assert subset_classes("imagenet-o")[:3] == ("n01443537", "n01704323", "n01770081")
-    with pytest.raises(InputError, match="imagenet-a, imagenet-o, imagenet-r"):
-        subset_classes("imagenet-v")
+def evaluated(view, **options) -> tuple[int, torch.Tensor, torch.Tensor]:
+    batches = EvalImages(view, **options)
+    images, labels = map(torch.cat, zip(*batches, strict=True))
+    return batches.skipped, images, labels
 
 
 def test_relabel_finds_classes_by_name():
@@ -93,34 +78,28 @@ def test_restrict_to_what_is_not_there():
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(0, 3))
-def test_first_draws_the_same_sample_in_stored_order(images, count, seed):
-    view = first(memory_set(count=images), count, seed)
+def test_a_sample_is_the_same_one_in_stored_order(images, count, seed):
+    view = sample(memory_set(count=images), count, seed)
     taken = view.indices.tolist()
     assert taken == sorted(set(taken)) and len(view) == min(count, images)
-    assert taken == first(memory_set(count=images), count, seed).indices.tolist()
-    assert set(taken) <= set(first(memory_set(count=images), count + 3, seed).indices.tolist())
+    assert taken == sample(memory_set(count=images), count, seed).indices.tolist()
+    assert set(taken) <= set(sample(memory_set(count=images), count + 3, seed).indices.tolist())
     assert view.labels.tolist() == [index % 3 for index in taken]
 
 
-def test_first_is_a_fair_draw_that_depends_on_the_seed():
+def test_a_sample_is_a_fair_draw_that_depends_on_the_seed():
     source = memory_set(count=20)
     hits = np.zeros(20)
     for seed in range(400):
-        hits[first(source, 5, seed).indices] += 1
+        hits[sample(source, 5, seed).indices] += 1
     assert abs(hits - 100).max() < 45  # five standard deviations: 5 sqrt(400 / 4 * 3 / 4)
     with pytest.raises(InputError, match="count must be"):
-        first(source, 0)
+        sample(source, 0)
 
 
 def test_a_view_needs_a_label_for_each_image():
     with pytest.raises(InputError, match="2 images and 3 labels"):
         View(memory_set(), np.arange(2), torch.zeros(3, dtype=torch.int64), ("a",))
-
-
-def evaluated(view, **options) -> tuple[int, torch.Tensor, torch.Tensor]:
-    batches = EvalImages(view, **options)
-    images, labels = map(torch.cat, zip(*batches, strict=True))
-    return batches.skipped, images, labels
 
 
 @pytest.mark.parametrize("resident", [True, False])
@@ -139,3 +118,22 @@ def test_a_view_can_be_sent_to_another_process():
     view = restrict(memory_set(), ["class-2"])
     copy = pickle.loads(pickle.dumps(view))
     assert copy.labels.tolist() == view.labels.tolist() and copy.name(1) == view.name(1)
+
+
+def test_a_sample_is_the_same_every_time_and_a_part_of_the_set():
+    source = open_images("digits", "val")
+    one, two = (sample_images(source, 50, 1, image_size=8) for _ in range(2))
+    assert torch.equal(one.images, two.images) and one.images.shape == (50, 1, 8, 8)
+    whole = sample_images(source, 1000, 1, image_size=8)
+    assert len(whole.images) == len(source)
+    known = {np.asarray(source.decode(k)).tobytes(): int(source.labels[k]) for k in range(360)}
+    for image, label in zip(one.images, one.targets, strict=True):
+        levels = (image[0] * 255).round().to(torch.uint8).numpy()
+        assert known[levels.tobytes()] == int(label)
+    other = sample_images(source, 50, 2, image_size=8)
+    assert not torch.equal(one.images, other.images)
+
+
+def test_no_images_is_refused():
+    with pytest.raises(InputError, match="at least 1"):
+        sample_images(open_images("digits", "val"), 0, image_size=8)

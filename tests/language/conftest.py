@@ -5,14 +5,6 @@ import pytest
 pytest.importorskip("transformers")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Token files of the tests stay with the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
-
-
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
     """A small text with structure to learn: each word tells the next one's neighbourhood."""

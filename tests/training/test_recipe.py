@@ -1,6 +1,6 @@
 import pytest
 
-from pidformer.data.plan import Plan
+from pidformer.data.plan import BatchPlan
 from pidformer.errors import InputError
 from pidformer.training import Recipe, load_recipe, recipe_from, shipped_recipes
 from pidformer.training.recipe import difference, recipe_name
@@ -144,7 +144,7 @@ def test_every_recipe_has_a_batch_that_its_data_and_eight_processes_allow(name, 
         "ade20k": 20_210,
         "camvid": 367,
     }
-    plan = Plan(
+    plan = BatchPlan(
         images=images[recipe.data.name],
         batch_size=recipe.data.batch_size,
         repeats=recipe.augment.repeats,

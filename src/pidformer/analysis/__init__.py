@@ -14,7 +14,7 @@ from pidformer.analysis.spectrum import (
     eigenvalues,
 )
 from pidformer.analysis.trajectory import Trajectory, joint_trajectories, token_trajectory
-from pidformer.data.sample import sample_images
+from pidformer.data import sample_images
 
 __all__ = [
     "AttentionSpectrum",

@@ -59,7 +59,7 @@ def segment(
 
 
 def _files(given: list[Path]) -> list[Path]:
-    from pidformer.data.folders import SUFFIXES
+    from pidformer.data.formats.folders import SUFFIXES
 
     files: list[Path] = []
     for path in given:

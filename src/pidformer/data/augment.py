@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from pidformer.data.arguments import as_interval, check_counts, check_share
 from pidformer.errors import InputError, unknown
 
 Crop = Literal["none", "resized", "padded"]
@@ -57,16 +59,15 @@ class Augment:
     def __post_init__(self) -> None:
         if self.crop not in get_args(Crop):
             raise unknown("crop", self.crop, get_args(Crop))
-        object.__setattr__(self, "scale", _interval("scale", self.scale, 1.0))
-        object.__setattr__(self, "ratio", _interval("ratio", self.ratio, float("inf")))
-        for name in ("flip", "erase", "mix_prob", "switch_prob"):
-            _number(name, getattr(self, name), 1.0)
+        object.__setattr__(self, "scale", as_interval("scale", self.scale, 1.0))
+        object.__setattr__(self, "ratio", as_interval("ratio", self.ratio))
+        for name in ("flip", "erase", "mix_prob", "switch_prob", "label_smoothing"):
+            check_share(name, getattr(self, name))
         for name in ("mixup", "cutmix"):
-            _number(name, getattr(self, name), float("inf"))
-        if _number("label_smoothing", self.label_smoothing, 1.0) == 1.0:
+            check_share(name, getattr(self, name), math.inf)
+        if self.label_smoothing == 1.0:
             raise InputError("label_smoothing must be below 1, got 1; DeiT uses 0.1")
-        _whole("padding", self.padding, 0)
-        _whole("repeats", self.repeats, 1)
+        check_counts(padding=self.padding, repeats=self.repeats)
         text = self.rand_augment
         if text is not None and not (isinstance(text, str) and _RAND_AUGMENT.fullmatch(text)):
             raise InputError(
@@ -83,27 +84,3 @@ class Augment:
     def has_soft_targets(self) -> bool:
         """Whether targets are (B, K) probabilities instead of (B,) labels."""
         return self.is_mixing or self.label_smoothing > 0
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _number(name: str, value: float, largest: float) -> float:
-    if not _is_number(value) or not 0 <= value <= largest or value == float("inf"):
-        allowed = "0 or more" if largest == float("inf") else f"in [0, {largest:g}]"
-        raise InputError(f"{name} must be a number {allowed}, got {value!r}")
-    return value
-
-
-def _whole(name: str, value: int, smallest: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-        raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
-
-
-def _interval(name: str, value: object, largest: float) -> tuple[float, float]:
-    pair = tuple(value) if isinstance(value, list | tuple) else ()
-    if len(pair) != 2 or not all(map(_is_number, pair)) or not 0 < pair[0] <= pair[1] <= largest:
-        limit = "" if largest == float("inf") else f" <= {largest:g}"
-        raise InputError(f"{name} must be two numbers 0 < low <= high{limit}, got {value!r}")
-    return pair

@@ -5,22 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pidformer.data.pictures import UnreadableImage
-from pidformer.errors import InputError
+from pidformer.data.sources import Decodable
+from pidformer.errors import InputError, some
 
-SHOWN = 10
-T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")
-
-
-class Decodable(Protocol[T_co]):
-    """A set whose members are decoded one by one: images, or pairs."""
-
-    def __len__(self) -> int: ...
-    def name(self, index: int) -> str: ...
-    def decode(self, index: int) -> T_co: ...
 
 
 class CorruptTally:
@@ -64,8 +55,7 @@ class CorruptTally:
         )
 
     def _names(self, indices: list[int]) -> str:
-        more = f" and {len(indices) - SHOWN} more" if len(indices) > SHOWN else ""
-        return ", ".join(self._source.name(index) for index in indices[:SHOWN]) + more
+        return some([self._source.name(index) for index in indices], 10)
 
 
 def first_readable(

@@ -2,40 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
+from pidformer.data.sources import ArrayImages
 from pidformer.errors import unknown
 
 EVERY = 5  # of the images sorted by class, every fifth is for validation: 1437 / 360
 
 
-@dataclass(frozen=True)
-class Digits:
-    """One split of the digits, in their original order; grey levels 0..16 become 0..255."""
+def open_digits(split: str) -> ArrayImages:
+    """The "train" (1437) or "val" (360) split; the same for everyone, each class a fifth val.
 
-    images: np.ndarray  # uint8 (N, 8, 8)
-    labels: Tensor
-    rows: np.ndarray  # where each image stands in the whole set
-    classes: tuple[str, ...] = tuple("0123456789")
-    channels: int = 1
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def name(self, index: int) -> str:
-        return f"digits image {self.rows[index]}"
-
-    def decode(self, index: int) -> Image.Image:
-        return Image.fromarray(self.images[index])
-
-
-def open_digits(split: str) -> Digits:
-    """The "train" (1437) or "val" (360) split; the same for everyone, each class a fifth val."""
+    Images keep their original order; grey levels 0..16 become 0..255.
+    """
     from sklearn.datasets import load_digits  # a second of imports that only this set needs
 
     if split not in ("train", "val"):
@@ -46,4 +26,5 @@ def open_digits(split: str) -> Digits:
     is_val = np.zeros(len(labels), dtype=bool)
     is_val[by_class[::EVERY]] = True
     rows = np.flatnonzero(is_val if split == "val" else ~is_val)
-    return Digits(images[rows], torch.from_numpy(labels[rows].astype(np.int64)), rows)
+    chosen = torch.from_numpy(labels[rows].astype(np.int64))
+    return ArrayImages(images[rows], chosen, tuple("0123456789"), "digits", rows)

@@ -1,138 +1,188 @@
-"""Batches for training and for evaluation, as floats in [0, 1].
+"""What all loaders share: members kept on the device or streamed from workers, epochs, resuming.
 
-Pixels are not normalised: the model's first layer does that, so attacks and corruptions act on
-the picture itself.
+A subclass says how a member becomes tensors, how kept tensors are augmented in batches, and how
+either way's tensors become a batch.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from functools import partial
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
-from pidformer.data.augment import Augment
-from pidformer.data.batchwise import erase, erase_boxes
-from pidformer.data.checks import (
-    Resident,
-    check_colour,
-    check_counts,
-    check_rank,
-    check_resident,
-    check_start,
-    check_training_set,
-)
-from pidformer.data.corrupt import CorruptTally
-from pidformer.data.mixing import draw_mix, mix_images, soft_targets
-from pidformer.data.pictures import fit_for_evaluation
-from pidformer.data.plan import Plan
-from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.resident import ResidentBatches, decode_all
-from pidformer.data.sources import ImageSource
-from pidformer.data.storage import choose_storage, fits_in_memory
-from pidformer.data.streaming import (
-    EvaluationSamples,
-    StreamedBatches,
-    load_batches,
-    train_transform,
-)
+from pidformer.data.arguments import check_counts, check_start
+from pidformer.data.corrupt import CorruptTally, first_readable
+from pidformer.data.plan import BatchPlan
+from pidformer.data.sources import Decodable
+from pidformer.data.storage import decode_all
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 
+T = TypeVar("T")
+Tensors = tuple[Tensor, ...]
+Place = tuple[int, ...]
+"""(index,), or (index, epoch, step, position in the global batch) for training."""
+
+
+class Options(TypedDict, total=False):
+    """What every loader may be given."""
+
+    device: str | torch.device
+    """Where batches are made; the CPU by default."""
+    num_workers: int
+    """Processes that decode what is streamed; by default none but this one."""
+    corrupt_limit: float
+    """Share of the set that may be unreadable, 0.001 by default."""
+
 
 class Batch(NamedTuple):
-    """Images (B, C, S, S) in [0, 1] and their targets: labels (B,) or probabilities (B, K)."""
+    """Images (B, C, S, S) in [0, 1] and their targets: labels (B, ...) or probabilities (B, K)."""
 
     images: Tensor
     targets: Tensor
 
 
-class TrainImages:
-    """Augmented, shuffled batches of one process.
+class Loaded(NamedTuple):
+    """A batch as a worker hands it over: tensors (B, ...), indices, those that are unreadable."""
 
-    `batch_size` is the global batch, of which this process (`rank` of `world_size`) yields its
-    part. Every random number is a function of (seed, epoch, step, position in the global batch)
-    alone: a run resumed with `start_step` continues bit for bit, and processes and workers may
-    come and go without changing a batch.
+    tensors: Tensors
+    indices: list[int]
+    unreadable: list[int]
+    problem: str = ""
 
-    `resident` keeps the decoded set on the device and augments there; "auto" does so when the set
-    fits (a quarter of the free memory, 8 GiB at most), needs no RandAugment, and its images are
-    not much larger than `image_size`. Otherwise `num_workers` processes stream it.
 
-    An unreadable image is replaced by the next readable one, up to `corrupt_limit` of the set.
+class Samples(Dataset[Loaded], Generic[T]):
+    """Batches by the places of their samples: the same whichever worker makes them."""
+
+    def __init__(self, source: Decodable[T], make: Callable[..., Tensors], attempts: int) -> None:
+        self._source, self._make, self._attempts = source, make, attempts
+
+    def __getitem__(self, places: list[Place]) -> Loaded:
+        samples: list[Tensors] = []
+        indices: list[int] = []
+        unreadable: set[int] = set()
+        for index, *where in places:
+            try:
+                found, index, broken = first_readable(self._source, index, self._attempts)
+            except InputError as error:  # told in the process that listens
+                return Loaded((), [], [], str(error))
+            unreadable.update(broken)
+            if found is not None:
+                samples.append(self._make(found, index, *where))
+                indices.append(index)
+        columns = zip(*samples, strict=True)
+        return Loaded(tuple(map(torch.stack, columns)), indices, sorted(unreadable))
+
+
+class Loader(Generic[T]):
+    """The members `indices` of a set, kept on the device or streamed.
+
+    Unreadable members are counted, up to `corrupt_limit` of the set.
     """
 
     def __init__(
         self,
-        source: ImageSource,
+        source: Decodable[T],
+        indices: np.ndarray,
         *,
-        image_size: int,
-        batch_size: int,
-        augment: Augment,
-        mean: Sequence[float],
-        std: Sequence[float],
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
+        consequence: str,
         device: str | torch.device = "cpu",
-        resident: Resident = "auto",
         num_workers: int = 0,
         corrupt_limit: float = 0.001,
     ) -> None:
-        check_counts(image_size=image_size, num_workers=num_workers)
-        check_training_set(source)
-        check_colour("mean", mean, source.channels)
-        check_colour("std", std, source.channels)
-        self.augment = augment
+        check_counts(num_workers=num_workers)
         self.num_classes = len(source.classes)
-        self._plan = Plan(
-            images=len(source),
-            batch_size=batch_size,
-            repeats=augment.repeats,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            is_mixing=augment.is_mixing,
-        )
+        self._source, self._indices = source, indices
         self._device = as_device(device)
-        self._mean = torch.tensor(mean, dtype=torch.float32, device=self._device)
-        self._std = torch.tensor(std, dtype=torch.float32, device=self._device)
-        self._tally = CorruptTally(source, corrupt_limit, "the next readable image takes its place")
-        self._source, self._size, self._num_workers = source, image_size, num_workers
-        self._fill = tuple(mean)
-        self._open(resident)
+        self._num_workers = num_workers
+        self._tally = CorruptTally(source, corrupt_limit, consequence)
+        self._kept: Tensors = ()  # each (N, ...); none when streamed
+        self._readable = np.arange(len(indices))  # rows of `_kept`
 
-    def _open(self, resident: Resident) -> None:
-        source, size, device = self._source, self._size, self._device
-        stored = choose_storage(source, size, self.augment, device, resident)
-        self.is_resident = stored is not None
-        self._front: ResidentBatches | StreamedBatches
-        if stored is not None:
-            self._front = ResidentBatches(
-                source, self._plan, self.augment, size, stored, device, self._tally
-            )
-        else:
-            transform = train_transform(self.augment, size, self._fill)
-            self._front = StreamedBatches(
-                source, self._plan, transform, device, self._tally, self._num_workers
-            )
+    @property
+    def is_resident(self) -> bool:
+        """Whether the decoded set is kept on the device."""
+        return bool(self._kept)
 
-    def load_as(self, *, resident: bool | None) -> None:
-        """Keep the images on the device or stream them, as a run did that is to go on exactly.
+    @property
+    def skipped(self) -> int:
+        """Unreadable members met so far."""
+        return len(self._tally)
 
-        Either way has random numbers of its own, and "auto" goes by the memory that is free now.
-        None (not known) changes nothing.
-        """
-        if resident is not None and resident != self.is_resident:
-            self._open(resident)
+    def _keep(
+        self, read: Callable[[T], tuple[np.ndarray, ...]], kept: Tensors, show_progress: bool
+    ) -> None:
+        """Decode every member into its row of `kept`."""
+        unreadable = decode_all(
+            self._source, self._indices, read, kept, show_progress=show_progress
+        )
+        self._tally.add(unreadable)
+        self._readable = np.flatnonzero(~np.isin(self._indices, unreadable))
+        self._kept = kept
+
+    def _rows(self, rows: np.ndarray) -> Tensors:
+        """Kept members, each tensor (len(rows), ...)."""
+        index = torch.from_numpy(rows).to(self._device)
+        return tuple(tensor[index] for tensor in self._kept)
+
+    def _stream(
+        self, make: Callable[..., Tensors], places: Iterable[list[Place]], attempts: int = 1
+    ) -> Iterator[Loaded]:
+        """The samples of each batch of places, on the device; a batch without any is left out."""
+        loader = DataLoader(
+            Samples(self._source, make, attempts),
+            batch_size=None,
+            sampler=places,
+            num_workers=self._num_workers,
+            pin_memory=self._device.type == "cuda",
+            generator=torch.Generator(),  # or it would draw from the caller's global one
+        )
+        for loaded in loader:
+            if loaded.problem:
+                raise InputError(loaded.problem)
+            self._tally.add(loaded.unreadable)
+            if loaded.tensors:
+                moved = (tensor.to(self._device, non_blocking=True) for tensor in loaded.tensors)
+                yield loaded._replace(tensors=tuple(moved))
+
+
+class TrainLoader(Loader[T]):
+    """Shuffled batches of one process, in the order of a plan.
+
+    An unreadable member is replaced by the next readable one.
+    """
+
+    def __init__(
+        self,
+        source: Decodable[T],
+        plan: BatchPlan,
+        *,
+        noun: str,
+        **options: Unpack[Options],
+    ) -> None:
+        consequence = f"the next readable {noun} takes its place"
+        super().__init__(source, np.arange(len(source)), consequence=consequence, **options)
+        self._plan = plan
+
+    def _make(self) -> Callable[..., Tensors]:
+        """The function that workers run: (member, index, epoch, step, position) to tensors."""
+        raise NotImplementedError
+
+    def _augmented(self, tensors: Tensors, epoch: int, step: int) -> Tensors:
+        """The same for a batch of kept tensors."""
+        raise NotImplementedError
+
+    def _finished(self, tensors: Tensors, epoch: int, step: int) -> Batch:
+        """The steps that both ways of loading share."""
+        raise NotImplementedError
 
     @property
     def steps_per_epoch(self) -> int:
-        """Whole batches in an epoch; the images left over sit this epoch out."""
+        """Batches in an epoch."""
         return self._plan.steps_per_epoch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
@@ -141,112 +191,30 @@ class TrainImages:
         return self._batches(epoch, start_step)
 
     def _batches(self, epoch: int, start_step: int) -> Iterator[Batch]:
-        front = self._front.batches(epoch, start_step)
-        for step, (images, labels) in enumerate(front, start_step):
-            yield self._finished(images.float().div_(255), labels, epoch, step)
+        order = self._plan.order(epoch)[start_step:, self._plan.local]
+        ways = self._from_device if self.is_resident else self._from_workers
+        for step, tensors in enumerate(ways(order, epoch, start_step), start_step):
+            yield self._finished(tensors, epoch, step)
 
-    def _finished(self, images: Tensor, labels: Tensor, epoch: int, step: int) -> Batch:
-        """Erase, then mix: the steps that both ways of loading share."""
-        augment, seed = self.augment, self._plan.seed
-        if augment.erase > 0:
-            images = self._erased(images, numbers(seed, Purpose.ERASE, epoch, step))
-        if not augment.has_soft_targets:
-            return Batch(images, labels)
-        rng = numbers(seed, Purpose.MIX, epoch, step)
-        mix = draw_mix(rng, augment, images.shape[-2], images.shape[-1])
-        targets = soft_targets(labels, self.num_classes, mix, augment.label_smoothing)
-        return Batch(mix_images(images, mix), targets)
+    def _from_device(self, order: np.ndarray, epoch: int, start_step: int) -> Iterator[Tensors]:
+        # For each row itself or the next readable one.
+        after = np.searchsorted(self._readable, np.arange(len(self._indices)))
+        rows = self._readable[after % len(self._readable)][order]
+        index = torch.from_numpy(rows).to(self._device, non_blocking=True)
+        for step, row in enumerate(index, start_step):
+            yield self._augmented(tuple(tensor[row] for tensor in self._kept), epoch, step)
 
-    def _erased(self, images: Tensor, rng: np.random.Generator) -> Tensor:
-        count, local = self._plan.batch_size, self._plan.local
-        rows, boxes = erase_boxes(
-            rng, count, images.shape[-2], images.shape[-1], self.augment.erase
+    def _from_workers(self, order: np.ndarray, epoch: int, start_step: int) -> Iterator[Tensors]:
+        first = self._plan.local.start
+        places: Iterator[list[Place]] = (  # made as they are needed: ImageNet has a million
+            [(index, epoch, step, place) for place, index in enumerate(batch.tolist(), first)]
+            for step, batch in enumerate(order, start_step)
         )
-        keys = rng.integers(2**32, size=(len(rows), 2))
-        is_local = (rows >= local.start) & (rows < local.stop)
-        if not is_local.any():
-            return images
-        index, box, key = (
-            torch.from_numpy(drawn[is_local]).to(self._device, non_blocking=True)
-            for drawn in (rows - local.start, boxes, keys)
-        )
-        return erase(images, index, box, key, self._mean, self._std)
+        # One attempt more than are allowed: past them the tally stops the run anyway.
+        for loaded in self._stream(self._make(), places, self._tally.allowed + 1):
+            yield loaded.tensors
 
 
-class EvalImages:
-    """Unaugmented batches in order; the last may be smaller.
-
-    Short side to round(image_size / crop_ratio), bicubic, then the central square; an image that
-    already is image_size x image_size is taken as it is. Process `rank` of `world_size` takes
-    every world_size-th image, `batch_size` at a time. Unreadable images are left out and counted
-    in `skipped`, up to `corrupt_limit` of the set.
-    """
-
-    def __init__(
-        self,
-        source: ImageSource,
-        *,
-        image_size: int,
-        batch_size: int,
-        crop_ratio: float = 0.875,
-        rank: int = 0,
-        world_size: int = 1,
-        device: str | torch.device = "cpu",
-        resident: Resident = "auto",
-        num_workers: int = 0,
-        corrupt_limit: float = 0.001,
-    ) -> None:
-        check_counts(image_size=image_size, batch_size=batch_size, num_workers=num_workers)
-        check_rank(rank, world_size)
-        if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
-            raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
-        self.num_classes = len(source.classes)
-        self._source = source
-        self._device = as_device(device)
-        self._num_workers = num_workers
-        self._batch_size = batch_size
-        self._indices = np.arange(rank, len(source), world_size)
-        self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
-        self._tally = CorruptTally(source, corrupt_limit, "left out")
-        image_bytes = source.channels * image_size**2
-        check_resident(resident)
-        if resident == "auto":
-            resident = fits_in_memory(len(self._indices) * image_bytes, self._device)
-        self.is_resident = resident
-        if self.is_resident:
-            size = (image_size, image_size)
-            self._images, unreadable = decode_all(
-                source, self._indices, self._prepare, size, self._device, show_progress=rank == 0
-            )
-            self._tally.add(unreadable)
-            self._is_whole = ~np.isin(self._indices, unreadable)
-            self._labels = source.labels[self._indices].to(self._device)
-
-    @property
-    def skipped(self) -> int:
-        """Unreadable images met so far."""
-        return len(self._tally)
-
-    def __len__(self) -> int:
-        return math.ceil(len(self._indices) / self._batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        batches = self._resident_batches() if self.is_resident else self._streamed_batches()
-        for images, labels in batches:
-            yield Batch(images.float().div_(255), labels)
-
-    def _resident_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for start in range(0, len(self._indices), self._batch_size):
-            part = slice(start, start + self._batch_size)
-            images, labels, is_whole = self._images[part], self._labels[part], self._is_whole[part]
-            if not is_whole.all():
-                rows = torch.from_numpy(np.flatnonzero(is_whole)).to(self._device)
-                images, labels = images[rows], labels[rows]
-            if len(labels):
-                yield images, labels
-
-    def _streamed_batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        indices, size = self._indices.tolist(), self._batch_size
-        batches = [indices[start : start + size] for start in range(0, len(indices), size)]
-        samples = EvaluationSamples(self._source, self._prepare)
-        return load_batches(samples, batches, self._device, self._num_workers, self._tally)
+def groups(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    """`rows` in order, `size` at a time; the last group may be smaller."""
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +17,20 @@ class UnreadableImage(Exception):
 
 def read_picture(source: bytes | Path) -> Image.Image:
     """Decode a whole picture and bring it to RGB, or raise `UnreadableImage`."""
+    with opened(source) as image:
+        return to_rgb(image)
+
+
+@contextmanager
+def opened(source: bytes | Path, what: str = "") -> Iterator[Image.Image]:
+    """The file while it is decoded; whatever goes wrong is an `UnreadableImage`."""
     try:
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
-            return to_rgb(image)
+            yield image
     except MemoryError:
         raise
     except Exception as error:  # PIL's plugins raise far more than OSError on broken files
-        raise UnreadableImage(f"{type(error).__name__}: {error}") from None
+        raise UnreadableImage(f"{what}{type(error).__name__}: {error}") from None
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

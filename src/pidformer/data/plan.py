@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pidformer.data.checks import check_counts, check_rank
+from pidformer.data.arguments import check_counts, check_rank
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class BatchPlan:
     """The order of a training epoch, the same for every process; a batch is the global batch.
 
     With `repeats` r each batch holds batch_size / r different images, r times over: the copies
@@ -26,11 +26,11 @@ class Plan:
 
     images: int
     batch_size: int
-    repeats: int
+    repeats: int = 1
     seed: int
     rank: int
     world_size: int
-    is_mixing: bool
+    is_mixing: bool = False
     fills_last: bool = False
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Plan:
 
     @property
     def distinct(self) -> int:
-        """Different images in a batch; the last few have a copy less if repeats do not divide."""
+        """Different images in a batch; the last few have a copy fewer if repeats do not divide."""
         return math.ceil(self.batch_size / self.repeats)
 
     @property

@@ -1,21 +1,42 @@
-"""Whether an image set is kept on the device, and at which size."""
+"""Whether a set is kept on the device, at which size, and decoding it once to keep it there."""
 
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import TypeVar
 
 import numpy as np
 import torch
+from PIL import Image
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
 
+from pidformer.data.arguments import Resident, check_resident
 from pidformer.data.augment import Augment
-from pidformer.data.checks import Resident, check_resident
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import ImageSource
+from pidformer.data.sources import Decodable, ImageSource
 from pidformer.errors import InputError
+
+T = TypeVar("T")
 
 MAX_BYTES = 8 * 2**30
 MAX_ENLARGED = 1.15  # images with a side longer than this times image_size are streamed
 PROBES = 32
+CHUNK = 512
+LONG = 5000  # members that are worth a progress bar
+
+
+class OtherSize(Exception):
+    """A member that does not have the size of the others: which, and its height and width."""
+
+    def __init__(self, index: int, height: int, width: int) -> None:
+        super().__init__(index, height, width)
+        self.index, self.height, self.width = index, height, width
 
 
 def choose_storage(
@@ -25,7 +46,7 @@ def choose_storage(
     device: torch.device,
     resident: Resident,
 ) -> tuple[int, int] | None:
-    """Height and width to keep a training set at on the device, or None to stream it."""
+    """Height and width to keep a training set of images at on the device, or None to stream it."""
     check_resident(resident)
     if augment.rand_augment is not None and resident is True:
         raise InputError(
@@ -46,6 +67,63 @@ def fits_in_memory(total: int, device: torch.device) -> bool:
     return total <= min(MAX_BYTES, _free_memory(device) // 4)
 
 
+def some_sizes(source: Decodable[T], picture: Callable[[T], Image.Image]) -> set[tuple[int, int]]:
+    """Heights and widths of a few members' pictures, evenly spread."""
+    sizes = set()
+    for index in np.linspace(0, len(source) - 1, min(PROBES, len(source))).astype(int).tolist():
+        with suppress(UnreadableImage):
+            width, height = picture(source.decode(index)).size
+            sizes.add((height, width))
+    return sizes
+
+
+def decode_all(
+    source: Decodable[T],
+    indices: np.ndarray,
+    read: Callable[[T], tuple[np.ndarray, ...]],
+    kept: tuple[Tensor, ...],
+    *,
+    show_progress: bool,
+) -> list[int]:
+    """Write the arrays of each member into its row of `kept` (uint8); those that are unreadable."""
+    unreadable: list[int] = []
+    is_long = len(indices) >= LONG
+
+    def load(index: int) -> tuple[np.ndarray, ...] | None:
+        try:
+            return read(source.decode(index))
+        except UnreadableImage:
+            unreadable.append(index)
+            return None
+
+    with (
+        progress("decoding images", len(indices), show_progress and is_long) as advance,
+        ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
+    ):
+        for start in range(0, len(indices), CHUNK):
+            part = indices[start : start + CHUNK].tolist()
+            loaded = dict(enumerate(pool.map(load, part)))
+            whole = {row: arrays for row, arrays in loaded.items() if arrays is not None}
+            for row, arrays in whole.items():
+                if arrays[0].shape != kept[0].shape[1:]:
+                    raise OtherSize(part[row], *arrays[0].shape[-2:])
+            if whole:
+                rows = torch.tensor(list(whole), device=kept[0].device) + start
+                for target, column in zip(kept, zip(*whole.values(), strict=True), strict=True):
+                    target[rows] = torch.from_numpy(np.stack(column)).to(target.device)
+            advance(len(part))
+    return sorted(unreadable)
+
+
+@contextmanager
+def progress(label: str, total: int, is_shown: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on the terminal, if there is one; yields the function that moves it on."""
+    disable = not is_shown or not sys.stderr.isatty()
+    with Progress(console=Console(stderr=True), transient=True, disable=disable) as bar:
+        task = bar.add_task(label, total=total)
+        yield lambda count: bar.advance(task, count)
+
+
 def _stored_size(source: ImageSource, image_size: int, crop: str) -> tuple[tuple[int, int], bool]:
     """The size to keep images at, and whether batches then look as if they were streamed.
 
@@ -56,24 +134,12 @@ def _stored_size(source: ImageSource, image_size: int, crop: str) -> tuple[tuple
     fitted = (image_size, image_size)
     if crop != "resized":
         return fitted, True
-    sizes = _some_sizes(source)
+    sizes = some_sizes(source, lambda image: image)
     if any(max(size) > MAX_ENLARGED * image_size for size in sizes):
         return fitted, False
     if len(sizes) == 1:
-        width, height = sizes.pop()
-        return (height, width), True
-    return fitted, all(width == height for width, height in sizes)
-
-
-def _some_sizes(source: ImageSource) -> set[tuple[int, int]]:
-    """Sizes (width, height) of a few images, evenly spread."""
-    sizes = set()
-    for index in np.linspace(0, len(source) - 1, min(PROBES, len(source))).astype(int).tolist():
-        try:
-            sizes.add(source.decode(index).size)
-        except UnreadableImage:
-            continue
-    return sizes
+        return sizes.pop(), True
+    return fitted, all(width == height for height, width in sizes)
 
 
 def _free_memory(device: torch.device) -> int:

@@ -1,4 +1,4 @@
-"""Parts of an image set, and the same images under another model's class list."""
+"""Parts of an image set, a sample of it as one batch, the same images under other class lists."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.data.checks import check_counts
-from pidformer.data.folders import some
+from pidformer.data.arguments import check_counts
+from pidformer.data.images import EvalImages
+from pidformer.data.loaders import Batch
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.sources import ImageSource
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +82,7 @@ def restrict(source: ImageSource, classes: Sequence[str]) -> View:
     return View(source, indices.numpy(), source.labels[indices], source.classes)
 
 
-def first(source: ImageSource, count: int, seed: int = 0) -> View:
+def sample(source: ImageSource, count: int, seed: int = 0) -> View:
     """`count` images drawn without replacement, in stored order; all when there are no more.
 
     A function of (seed, number of images) alone: every model, and every corruption of a set, is
@@ -91,6 +92,41 @@ def first(source: ImageSource, count: int, seed: int = 0) -> View:
     order = numbers(seed, Purpose.LIMIT).permutation(len(source))
     indices = np.sort(order[:count])
     return View(source, indices, source.labels[indices], source.classes)
+
+
+def sample_images(
+    source: ImageSource,
+    count: int = 1000,
+    seed: int = 0,
+    *,
+    image_size: int,
+    crop_ratio: float = 0.875,
+    device: str | torch.device = "cpu",
+    corrupt_limit: float = 0.001,
+) -> Batch:
+    """`count` images drawn with `seed`, all if there are fewer: (count, C, S, S) in [0, 1].
+
+    Prepared as for evaluation. The same images whatever the model, and those of a smaller count
+    are among those of a larger one (`sample`). Unreadable ones are left out, up to
+    `corrupt_limit` of the sample.
+    """
+    if count < 1:
+        raise InputError(f"the number of images must be at least 1, got {count}")
+    batches = list(
+        EvalImages(
+            sample(source, count, seed),
+            image_size=image_size,
+            batch_size=256,
+            crop_ratio=crop_ratio,
+            device=device,
+            resident=False,
+            corrupt_limit=corrupt_limit,
+        )
+    )
+    if not batches:
+        raise InputError("the image set has no readable image; there is nothing to measure")
+    images, labels = zip(*batches, strict=True)
+    return Batch(torch.cat(images), torch.cat(labels))
 
 
 def _places(classes: Sequence[str]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from pidformer.data import ImageSource, open_images
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.views import first
+from pidformer.data.views import sample
 from pidformer.errors import InputError
 from pidformer.report.collect import Run
 
@@ -77,7 +77,7 @@ class PictureSets:
             if name == DIGITS:
                 self._opened[name] = open_images(DIGITS, "val")
             else:
-                self._opened[name] = first(open_images(self.folders[name], "val"), HANDFUL, 0)
+                self._opened[name] = sample(open_images(self.folders[name], "val"), HANDFUL, 0)
         source = self._opened[name]
         number %= len(source)  # a set may have fewer than a handful
         try:

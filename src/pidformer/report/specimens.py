@@ -21,7 +21,7 @@ from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data import ImageSource, open_images, sample_images
 from pidformer.data.segmentation import SegmentSource, open_segmentation
 from pidformer.data.sources import shorter_side
-from pidformer.data.views import first
+from pidformer.data.views import sample
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.subjects import Subject, fingerprint, open_subject, task_of
@@ -88,7 +88,7 @@ class ImageSpecimen:
     def hashes(self) -> list[str]:
         found = []
         for count in self.counts:
-            view = first(self.source, count, self.seed)
+            view = sample(self.source, count, self.seed)
             digest = hashlib.sha256(view.labels.numpy().tobytes())
             for index in range(0, len(view), max(1, len(view) // 64)):
                 digest.update(view.name(index).encode())

@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from pidformer.data import EvalImages, ImageSource, open_images
+from pidformer.data.benchmarks import find_set
 from pidformer.data.imagenet import imagenet_classes
-from pidformer.data.published import find_set
 from pidformer.data.sources import shorter_side
-from pidformer.data.views import first, relabel
+from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
 from pidformer.subjects import Subject
 
@@ -58,7 +58,7 @@ class Bench:
     def source(self) -> ImageSource:
         """The clean images, labelled by the model's outputs; `limit` of them."""
         source = self.in_model_classes(open_images(self.location, self.split))
-        return source if self.limit is None else first(source, self.limit, self.seed)
+        return source if self.limit is None else sample(source, self.limit, self.seed)
 
     @cached_property
     def clean(self) -> EvalImages:

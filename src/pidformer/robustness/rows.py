@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pidformer.data import ImageSource, open_images
+from pidformer.data.benchmarks import missing_corruptions, open_corrupted, open_shift
 from pidformer.data.imagenet import subset_classes
-from pidformer.data.published import missing_corruptions, open_corrupted, open_shift
-from pidformer.data.sources import ImageSource, open_images
 from pidformer.data.views import restrict
 from pidformer.errors import InputError
 from pidformer.nn import evaluating

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pidformer.data.sources import image_folder
+from pidformer.data.formats.table import image_folder
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.results import Record

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from pidformer.checkpoint import check_initial, initial_weights
 from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
-from pidformer.data.folders import some
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.statistics import percentage
 from pidformer.training.place import Place, loading

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
-from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import ImageSource
+from pidformer.data.formats.table import Task
+from pidformer.data.formats.trees import TreePairs
+from pidformer.data.sources import Decodable, ImageSource, SegmentSource
+from pidformer.data.text.files import text_blocks
 
-_PALETTE = np.random.default_rng(0).integers(40, 256, size=(256, 3), dtype=np.uint8)
-IGNORED = 255
+LISTED = 20
+"""Classes that are listed by name; longer lists are given as a number."""
 
 
 class Opened(NamedTuple):
@@ -25,124 +26,80 @@ class Opened(NamedTuple):
     size: tuple[int, int]
 
 
-class Items(Protocol):
-    """Things of one split."""
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """The things of one split; those without a `source` (lines of text) have been read."""
 
-    @property
-    def classes(self) -> Mapping[str, int]:
-        """How many of each class; empty where there is none."""
-        ...
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """Further counts."""
-        ...
-
-    def __len__(self) -> int: ...
-    def name(self, index: int) -> str: ...
-    def caption(self, index: int) -> str: ...
-    def open(self, index: int) -> Opened | None:
-        """A picture of it, None for text; raises `UnreadableImage` when it is damaged."""
-        ...
+    count: int
+    source: Decodable[Any] | None = None
+    show: Callable[[Any], Opened] = lambda image: Opened(image, image.size)
+    """What a decoded thing looks like."""
+    caption: Callable[[int], str] = lambda index: ""
+    classes: Mapping[str, int] = field(default_factory=dict)
+    """How many of each class; empty where there is none."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further counts."""
+    unpaired: Sequence[int] = ()
+    """Those known to lack a part, which are damaged."""
 
 
-@dataclass(frozen=True)
-class Pictures:
+def pictures(source: ImageSource) -> Items:
     """A labelled image set."""
+    labels = source.labels.numpy()
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.classes))
+    classes = dict(zip(source.classes, counts.tolist(), strict=True))
+    if none := int((labels < 0).sum()):
+        classes = {name: n for name, n in classes.items() if n} | {"(no class)": none}
 
-    source: ImageSource
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    def caption(index: int) -> str:
+        return source.classes[labels[index]] if labels[index] >= 0 else "no class"
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    @property
-    def classes(self) -> Mapping[str, int]:
-        labels = self.source.labels.numpy()
-        counts = np.bincount(labels[labels >= 0], minlength=len(self.source.classes))
-        found = dict(zip(self.source.classes, counts.tolist(), strict=True))
-        if none := int((labels < 0).sum()):
-            return {name: n for name, n in found.items() if n} | {"(no class)": none}
-        return found
-
-    def name(self, index: int) -> str:
-        return self.source.name(index)
-
-    def caption(self, index: int) -> str:
-        label = int(self.source.labels[index])
-        return self.source.classes[label] if label >= 0 else "no class"
-
-    def open(self, index: int) -> Opened:
-        picture = self.source.decode(index)
-        return Opened(picture, picture.size)
+    return Items(count=len(source), source=source, caption=caption, classes=classes)
 
 
-@dataclass(frozen=True)
-class Scenes:
-    """Images with a mask of classes each, given as paths or bytes."""
+def scenes(source: SegmentSource) -> Items:
+    """Images with a mask each: shown above it, in the colours of the classes, 255 black."""
+    colours = np.zeros((256, 3), dtype=np.uint8)
+    colours[: len(source.palette)] = source.palette
 
-    names: tuple[str, ...]
-    images: tuple[Path | bytes, ...]
-    masks: tuple[Path | bytes | None, ...]
-    classes: Mapping[str, int] = field(default_factory=dict)
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    def show(pair: tuple[Image.Image, np.ndarray]) -> Opened:
+        image, mask = pair
+        both = np.concatenate([np.asarray(image), colours[mask]])
+        return Opened(Image.fromarray(both), image.size)
 
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def name(self, index: int) -> str:
-        return self.names[index]
-
-    def caption(self, index: int) -> str:
-        return self.names[index].rpartition("/")[2].rpartition(".parquet ")[2]
-
-    def open(self, index: int) -> Opened:
-        """The image above its mask in colours."""
-        image, mask = read_picture(self.images[index]), self.masks[index]
-        if mask is None:
-            raise UnreadableImage("it has no mask")
-        levels = _levels(mask)
-        if levels.shape != (image.height, image.width):
-            raise UnreadableImage(
-                f"image is {image.width}x{image.height}, mask {levels.shape[1]}x{levels.shape[0]}"
-            )
-        pair = Image.new("RGB", (image.width, 2 * image.height))
-        pair.paste(image, (0, 0))
-        colours = _PALETTE[levels]
-        colours[levels == IGNORED] = 0
-        pair.paste(Image.fromarray(colours), (0, image.height))
-        return Opened(pair, image.size)
+    names = source.classes
+    return Items(
+        count=len(source),
+        source=source,
+        show=show,
+        caption=lambda k: source.name(k).rpartition("/")[2].rpartition(".parquet ")[2],
+        facts={"classes": ", ".join(names) if len(names) <= LISTED else len(names)},
+        unpaired=source.unpaired if isinstance(source, TreePairs) else (),
+    )
 
 
-def _levels(mask: Path | bytes) -> np.ndarray:
-    """The classes of a mask, uint8 (H, W)."""
-    try:
-        with Image.open(io.BytesIO(mask) if isinstance(mask, bytes) else mask) as opened:
-            levels = np.array(opened)
-    except Exception as error:  # PIL's plugins raise far more than OSError on broken files
-        raise UnreadableImage(f"mask: {type(error).__name__}: {error}") from None
-    if levels.ndim != 2 or levels.dtype != np.uint8:
-        raise UnreadableImage(f"mask is {levels.dtype} of {levels.ndim} dimensions, not 8-bit grey")
-    return levels
+def lines(paths: list[Path]) -> Items:
+    """Files of text, read as a whole."""
+    count, words, characters = 0, 0, 0
+    different: set[str] = set()
+    for block in text_blocks(paths):  # of whole lines, each with its newline
+        found = block.split()
+        count += block.count("\n")
+        words += len(found)
+        characters += len(block)
+        different.update(found)
+    facts = {
+        "words": words,
+        "different words": len(different),
+        "tokens with <eos>": words + count,
+        "characters": characters,
+    }
+    return Items(count=count, facts=facts)
 
 
-@dataclass(frozen=True)
-class Text:
-    """A file of text; its lines are the things."""
-
-    path: Path
-    lines: int
-    facts: Mapping[str, Any]
-    classes: Mapping[str, int] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return self.lines
-
-    def name(self, index: int) -> str:
-        return f"{self.path.name} line {index + 1}"
-
-    def caption(self, index: int) -> str:
-        return ""
-
-    def open(self, index: int) -> None:
-        return None
+ITEMS: dict[Task, Callable[[Any], Items]] = {
+    "images": pictures,
+    "benchmark": pictures,
+    "segmentation": scenes,
+    "text": lines,
+}

@@ -1,5 +1,7 @@
 """Segmentation sets, their loaders and scores."""
 
+from pidformer.data.formats.masks import IGNORED
+from pidformer.data.formats.table import open_segmentation
 from pidformer.data.segmentation.augment import SegmentAugment
 from pidformer.data.segmentation.confusion import (
     class_table,
@@ -9,10 +11,8 @@ from pidformer.data.segmentation.confusion import (
     segmentation_scores,
     unpack_areas,
 )
-from pidformer.data.segmentation.loaders import EvalSegments, SegmentBatch, TrainSegments
-from pidformer.data.segmentation.masks import IGNORED
-from pidformer.data.segmentation.pair import Pair, SegmentSource
-from pidformer.data.segmentation.sources import open_segmentation
+from pidformer.data.segmentation.segments import EvalSegments, SegmentBatch, TrainSegments
+from pidformer.data.sources import Pair, SegmentSource
 
 __all__ = [
     "IGNORED",

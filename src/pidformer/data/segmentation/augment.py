@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pidformer.data.arguments import as_interval, check_share
 from pidformer.data.segmentation.geometry import Scale, rescaled
-from pidformer.errors import InputError
 
 ATTEMPTS = 10
 """Windows that are looked at before the next one is taken as it is."""
 _WINDOWS = 2 * (ATTEMPTS + 1)
 _NUMBERS = 1 + _WINDOWS + 1 + 9
-"""Uniform numbers a pair: ratio, windows, flip, photometric."""
+"""Uniform numbers per pair: ratio, windows, flip, photometric."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,9 @@ class SegmentAugment:
 
     def __post_init__(self) -> None:
         for name in ("ratio", "contrast", "saturation"):
-            pair = tuple(getattr(self, name))
-            if len(pair) != 2 or not 0 < pair[0] <= pair[1] < float("inf"):
-                raise InputError(f"{name} must be two numbers 0 < low <= high, got {pair!r}")
-            object.__setattr__(self, name, pair)
-        for name in ("max_category", "flip"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(f"{name} must be in [0, 1], got {getattr(self, name)!r}")
-        if not 0 <= self.brightness <= 255 or not 0 <= self.hue <= 90:
-            raise InputError(
-                f"brightness must be in [0, 255] and hue in [0, 90], got {self.brightness!r} and "
-                f"{self.hue!r}"
-            )
+            object.__setattr__(self, name, as_interval(name, getattr(self, name)))
+        for name, largest in (("max_category", 1), ("flip", 1), ("brightness", 255), ("hue", 90)):
+            check_share(name, getattr(self, name), largest)
 
 
 class Choices(NamedTuple):

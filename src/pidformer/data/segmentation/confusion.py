@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.segmentation.masks import IGNORED
+from pidformer.data.formats.masks import IGNORED
 from pidformer.errors import InputError
 
 
@@ -43,24 +43,28 @@ def confusion(truth: Tensor, predicted: Tensor, num_classes: int) -> Tensor:
 
 def segmentation_scores(matrix: Tensor | np.ndarray) -> dict[str, float]:
     """miou, pixel_accuracy and mean_accuracy in per cent, of a confusion matrix (K, K)."""
-    counts = np.asarray(torch.as_tensor(matrix).cpu(), dtype=np.float64)
-    hits, truth, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
+    iou, accuracy, truth, hits = _by_class(matrix)
     return {
-        "miou": 100 * _mean(_ratio(hits, truth + predicted - hits)),
-        "pixel_accuracy": 100 * float(_ratio(hits.sum(), counts.sum())),
-        "mean_accuracy": 100 * _mean(_ratio(hits, truth)),
+        "miou": 100 * _mean(iou),
+        "pixel_accuracy": 100 * float(_ratio(hits.sum(), truth.sum())),
+        "mean_accuracy": 100 * _mean(accuracy),
     }
 
 
 def class_table(matrix: Tensor | np.ndarray, classes: Sequence[str]) -> list[dict[str, Any]]:
     """IoU and accuracy (per cent, nan where there is none) and true pixels, class by class."""
-    counts = np.asarray(torch.as_tensor(matrix).cpu(), dtype=np.float64)
-    hits, truth, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
-    iou, accuracy = _ratio(hits, truth + predicted - hits), _ratio(hits, truth)
+    iou, accuracy, truth, _ = _by_class(matrix)
     return [
         {"class": name, "iou": 100 * float(a), "accuracy": 100 * float(b), "pixels": int(n)}
         for name, a, b, n in zip(classes, iou, accuracy, truth, strict=True)
     ]
+
+
+def _by_class(matrix: Tensor | np.ndarray) -> tuple[np.ndarray, ...]:
+    """IoU, accuracy, true pixels and hits of each class, (K,)."""
+    counts = np.asarray(torch.as_tensor(matrix).cpu(), dtype=np.float64)
+    hits, truth, predicted = counts.diagonal(), counts.sum(1), counts.sum(0)
+    return _ratio(hits, truth + predicted - hits), _ratio(hits, truth), truth, hits
 
 
 def miou_interval(
@@ -76,7 +80,7 @@ def miou_interval(
 def miou_difference(
     first: np.ndarray, second: np.ndarray, resamples: int = 1000, seed: int = 0
 ) -> tuple[float, float, float]:
-    """mIoU of the second less that of the first, and its 95 % interval, in points.
+    """mIoU of the second minus that of the first, and its 95 % interval, in points.
 
     Both (N, 3, K) are of the same pairs (`unpack_areas` of two records), which are drawn together:
     what an image does to both models alike drops out.

@@ -8,19 +8,17 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 
+from pidformer.data.storage import progress
 from pidformer.data.text.files import find_text, text_blocks
 from pidformer.data.text.parallel import choose_workers, ordered_map
 from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
@@ -122,11 +120,15 @@ def cache_folder(given: str | Path | None = None) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"cannot keep token files in {folder} ({error.strerror}); set text.cache or "
-            "PIDFORMER_CACHE to a folder that can be written"
-        ) from None
+        raise _unwritable(folder, error) from None
     return folder
+
+
+def _unwritable(folder: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot keep token files in {folder} ({error.strerror}); set text.cache or "
+        "PIDFORMER_CACHE to a folder that can be written"
+    )
 
 
 def _tokenise(
@@ -213,19 +215,14 @@ def _locked(target: Path) -> Iterator[None]:
     try:
         lock = open(target.with_name(f".{target.name}.lock"), "w")  # noqa: SIM115
     except OSError as error:
-        raise InputError(
-            f"cannot keep token files in {target.parent} ({error.strerror}); set text.cache or "
-            "PIDFORMER_CACHE to a folder that can be written"
-        ) from None
+        raise _unwritable(target.parent, error) from None
     with lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-@contextmanager
-def _progress(paths: list[Path], label: str, wanted: bool) -> Iterator[Callable[[int], None]]:
+def _progress(
+    paths: list[Path], label: str, wanted: bool
+) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(path.stat().st_size for path in paths)
-    is_shown = wanted and total >= LONG and sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=not is_shown) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
+    return progress(label, total, wanted and total >= LONG)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import lzma
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 from zlib import error as ZlibError
 
+from pidformer.data.formats.folders import SUFFIXES
 from pidformer.errors import InputError
 
 SPLITS = {
@@ -45,6 +47,23 @@ def find_text(location: str | Path, split: str) -> list[Path]:
             if files:
                 return files
     raise InputError(f"no {split} text in {place}; expected {_expected(split)}")
+
+
+def text_splits(folder: Path) -> list[str]:
+    """The splits that `find_text` finds in a folder, if it is one of text.
+
+    A file for one of them tells. Folders for the splits tell where they hold neither folders nor
+    pictures: image sets have such folders too.
+    """
+    found = {}
+    for split in SPLITS:
+        with suppress(InputError):
+            found[split] = find_text(folder, split)
+    places = {paths[0].parent for paths in found.values()}
+    entries = [entry for place in places for entry in place.iterdir()]
+    others = (*SUFFIXES, ".parquet")
+    is_text = not any(entry.is_dir() or entry.suffix.lower() in others for entry in entries)
+    return list(found) if folder in places or is_text else []
 
 
 def text_blocks(

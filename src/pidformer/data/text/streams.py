@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.checks import (
+from pidformer.data.arguments import (
     Resident,
     check_counts,
     check_rank,

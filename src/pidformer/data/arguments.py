@@ -1,0 +1,80 @@
+"""What a loader is given, checked: one line for the user who gave something else."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pidformer.data.sources import ImageSource
+from pidformer.errors import InputError
+
+Resident = Literal["auto"] | bool
+_FROM_ZERO = ("seed", "rank", "num_workers", "epoch", "start_step", "padding")
+
+
+def check_counts(**counts: int) -> None:
+    """Each must be a whole number; sizes from 1, seeds and the like from 0."""
+    for name, value in counts.items():
+        smallest = 0 if name in _FROM_ZERO else 1
+        if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
+            raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+
+
+def check_share(name: str, value: float, largest: float = 1.0) -> None:
+    """A finite number from 0 to `largest`."""
+    if not _is_number(value) or not 0 <= value <= largest or value == math.inf:
+        allowed = "0 or more" if largest == math.inf else f"in [0, {largest:g}]"
+        raise InputError(f"{name} must be a number {allowed}, got {value!r}")
+
+
+def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[float, float]:
+    """Two numbers 0 < low <= high, none of them above `largest`."""
+    pair = tuple(value) if isinstance(value, list | tuple) else ()
+    is_pair = len(pair) == 2 and all(map(_is_number, pair))
+    if not is_pair or not 0 < pair[0] <= pair[1] <= largest or pair[1] == math.inf:
+        limit = "" if largest == math.inf else f" <= {largest:g}"
+        raise InputError(f"{name} must be two numbers 0 < low <= high{limit}, got {value!r}")
+    return pair
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def check_start(epoch: int, start_step: int, steps_per_epoch: int) -> None:
+    """Where an epoch is to begin must be inside it, or at its end."""
+    check_counts(epoch=epoch, start_step=start_step)
+    if start_step > steps_per_epoch:
+        raise InputError(
+            f"start_step must be at most the {steps_per_epoch} steps of an epoch, got "
+            f"{start_step}; is the checkpoint from another batch size?"
+        )
+
+
+def check_rank(rank: int, world_size: int) -> None:
+    check_counts(rank=rank, world_size=world_size)
+    if rank >= world_size:
+        raise InputError(f"rank must be below world_size {world_size}, got {rank}")
+
+
+def check_resident(resident: Resident) -> None:
+    if resident != "auto" and not isinstance(resident, bool):
+        raise InputError(f"resident must be 'auto', true or false, got {resident!r}")
+
+
+def check_training_set(source: ImageSource) -> None:
+    if not len(source) or not source.classes or int(source.labels.min()) < 0:
+        raise InputError(
+            "a training set needs images and a class for each; this one has "
+            f"{len(source)} images, {len(source.classes)} classes and "
+            f"{int((source.labels < 0).sum())} images without a class; choose another split"
+        )
+
+
+def check_colour(name: str, values: Sequence[float], channels: int) -> None:
+    if len(values) != channels:
+        raise InputError(
+            f"{name} must have {channels} value(s), one for each channel of the images, "
+            f"got {len(values)}"
+        )

@@ -1,0 +1,162 @@
+"""Count, sample, decode, and say what is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from pidformer.data.check.items import ITEMS, Items
+from pidformer.data.formats.table import FORMATS, Format, find_format
+from pidformer.data.pictures import UnreadableImage
+from pidformer.errors import InputError
+
+SHEET = 48
+"""Pictures on a contact sheet."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitReport:
+    """What is in one split."""
+
+    name: str
+    count: int
+    classes: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    opened: int = 0
+    """How many were decoded."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """Sizes among those decoded, as "64x64"."""
+    damaged: tuple[str, ...] = ()
+    """"name: why" for each that cannot be read."""
+    error: str | None = None
+    """Why the split as a whole cannot be read."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"damaged": list(self.damaged)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What was found in a folder."""
+
+    folder: Path
+    layout: str
+    splits: tuple[SplitReport, ...]
+    notes: tuple[str, ...] = ()
+    pictures: tuple[tuple[str, Image.Image | None], ...] = ()
+    """For a contact sheet: captions and pictures, None for a damaged one."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not any(split.damaged or split.error for split in self.splits)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "layout": self.layout,
+            "sound": self.is_sound,
+            "splits": [split.to_dict() for split in self.splits],
+            "notes": list(self.notes),
+        }
+
+
+def check_data(
+    folder: str | Path,
+    *,
+    sample: int | None = 200,
+    on_split: Callable[[str], None] | None = None,
+) -> Checked:
+    """Recognise the layout of `folder`, count it, and decode `sample` things per split (None: all).
+
+    Damage is reported, not raised; a folder without a known layout is refused.
+    """
+    if sample is not None and sample < 1:
+        raise InputError(f"sample must be at least 1, got {sample}")
+    folder = Path(folder)
+    found = _recognise(folder)
+    splits = found.splits(folder)
+    reports, pictures = [], []
+    shown = max(1, SHEET // len(splits))
+    each = sample if sample is None else max(1, -(-sample // max(1, len(splits) // 5)))
+    for name in splits:
+        if on_split is not None:
+            on_split(name)
+        try:
+            items = ITEMS[found.task](found.open(folder, name))
+        except InputError as error:
+            reports.append(SplitReport(name=name, count=0, error=str(error)))
+            continue
+        report, seen = _look(name, items, each, shown)
+        reports.append(report)
+        pictures += seen
+    return Checked(
+        folder=folder,
+        layout=found.title_of(folder),
+        splits=tuple(reports),
+        notes=found.notes(folder),
+        pictures=tuple(pictures[:SHEET]),
+    )
+
+
+def _recognise(folder: Path) -> Format:
+    """The format of `folder`, or an InputError that says what is allowed, and what it holds."""
+    if not folder.exists():
+        raise InputError(f"no data at {folder}; give an existing folder")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; give the folder that holds the data")
+    if (found := find_format(folder)) is not None:
+        return found
+    inner = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]
+    held = [f"{p.name} ({known.title_of(p)})" for p in inner[:50] if (known := find_format(p))]
+    hint = f"it contains {', '.join(held)}: give one of these"
+    names = ", ".join(known.name for known in reversed(FORMATS))
+    raise InputError(f"no known layout in {folder}; {hint if held else f'known are {names}'}")
+
+
+def _look(
+    name: str, items: Items, sample: int | None, shown: int
+) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
+    if (source := items.source) is None:
+        return SplitReport(name=name, count=items.count, facts=items.facts), []
+    places = sorted({*evenly(items.count, sample), *items.unpaired})
+    wanted = {places[i] for i in evenly(len(places), shown)}
+    pictures: list[tuple[str, Image.Image | None]] = []
+    damaged: list[str] = []
+    sizes: dict[str, int] = {}
+    opened = 0
+    for place in places:
+        try:
+            found = items.show(source.decode(place))
+        except (UnreadableImage, InputError) as error:
+            names_it = isinstance(error, InputError)
+            damaged.append(str(error) if names_it else f"{source.name(place)}: {error}")
+            if len(pictures) < shown:
+                pictures.append((items.caption(place), None))
+            continue
+        opened += 1
+        size = "{}x{}".format(*found.size)
+        sizes[size] = sizes.get(size, 0) + 1
+        if place in wanted:
+            pictures.append((f"{name} {items.caption(place)}", found.picture))
+    report = SplitReport(
+        name=name,
+        count=items.count,
+        classes=items.classes,
+        facts=items.facts,
+        opened=opened,
+        sizes=dict(sorted(sizes.items(), key=lambda pair: -pair[1])[:5]),
+        damaged=tuple(damaged),
+    )
+    return report, pictures
+
+
+def evenly(count: int, wanted: int | None) -> list[int]:
+    """`wanted` places spread over `count`, both ends included; all for None."""
+    if wanted is None or wanted >= count:
+        return list(range(count))
+    return np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist()

@@ -1,0 +1,147 @@
+"""CIFAR-10 and CIFAR-100 as torchvision stores them, read without trusting the pickles."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pidformer.data.sources import ArrayImages
+from pidformer.data.splits import TRAIN, VALIDATION
+from pidformer.errors import InputError, unknown
+
+
+@dataclass(frozen=True)
+class _Files:
+    title: str
+    splits: Mapping[str, tuple[str, ...]]
+    labels: str
+    meta: str
+    names: str
+
+
+_SETS = {
+    "cifar-10-batches-py": _Files(
+        title="CIFAR-10",
+        splits={TRAIN: tuple(f"data_batch_{n}" for n in range(1, 6))}
+        | dict.fromkeys(VALIDATION, ("test_batch",)),
+        labels="labels",
+        meta="batches.meta",
+        names="label_names",
+    ),
+    "cifar-100-python": _Files(
+        title="CIFAR-100",
+        splits={TRAIN: ("train",)} | dict.fromkeys(VALIDATION, ("test",)),
+        labels="fine_labels",
+        meta="meta",
+        names="fine_label_names",
+    ),
+}
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The CIFAR folders at or directly in `folder`."""
+    places = [folder / name for name in _SETS] + ([folder] if folder.name in _SETS else [])
+    return [place for place in places if place.is_dir()]
+
+
+def cifar_title(folder: Path) -> str:
+    return " and ".join(_SETS[place.name].title for place in _folders(folder))
+
+
+def cifar_splits(folder: Path) -> list[str]:
+    """ "train" and "test"; with the set's folder before them where both sets are there."""
+    places = _folders(folder)
+    names = [f"{place.name}/" for place in places] if len(places) > 1 else [""] * len(places)
+    return [name + split for name in names for split in (TRAIN, "test")]
+
+
+def open_cifar(folder: Path, split: str) -> ArrayImages:
+    """A split of the only set in `folder`, or of the one that `split` names ("SET/train")."""
+    inner, _, split = split.rpartition("/")
+    places = _folders(folder / inner)
+    if len(places) > 1:
+        raise InputError(f"{folder} holds CIFAR-10 and CIFAR-100; give {places[0]} or {places[1]}")
+    root = places[0]
+    files = _SETS[root.name]
+    if split not in files.splits:
+        raise unknown("split of CIFAR", split, files.splits)
+    meta = root / files.meta
+    names = _entry(meta, load_arrays(meta), files.names)
+    batches = [_batch(root / name, files.labels) for name in files.splits[split]]
+    images = np.concatenate([images for images, _ in batches])
+    labels = np.concatenate([labels for _, labels in batches])
+    if labels.min() < 0 or labels.max() >= len(names):
+        raise InputError(
+            f"labels of {root} run from {labels.min()} to {labels.max()}, "
+            f"but it names {len(names)} classes; download the set again"
+        )
+    classes = tuple(map(str, names))
+    return ArrayImages(images, torch.from_numpy(labels), classes, split, range(len(images)))
+
+
+def _batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
+    content = load_arrays(path)
+    data, labels = _entry(path, content, "data"), _entry(path, content, label_key)
+    whole = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2
+    if not whole or data.shape[1] != 3 * 32 * 32 or len(labels) != len(data):
+        raise InputError(
+            f"{path} must hold uint8 rows of 3072 and a label for each; download the set again"
+        )
+    images = data.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)
+
+
+def _entry(path: Path, content: Any, key: str) -> Any:
+    if not isinstance(content, dict) or key not in content:
+        raise InputError(f"{path} holds no {key!r}; download the set again")
+    return content[key]
+
+
+def load_arrays(path: Path) -> Any:
+    """Unpickle plain values and NumPy arrays; anything else in the file is refused.
+
+    A pickle is a program: it may name any function of any module and call it. This reader resolves
+    only the names in `_ALLOWED`, so a file from outside can build arrays and nothing more.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is missing; download the set again")
+    with open(path, "rb") as file:
+        try:
+            return _ArrayUnpickler(file, encoding="latin1").load()
+        except InputError:
+            raise
+        except Exception as error:  # broken opcodes surface as almost any exception
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise InputError(f"cannot read {path}: {reason}; download the set again") from None
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """What `_codecs.encode` does in protocol-2 pickles of bytes, and no other codec."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"codec {encoding!r} in a file of arrays")
+    return text.encode("latin1")
+
+
+_ALLOWED = {("numpy", "ndarray"), ("numpy", "dtype")} | {
+    (f"numpy.{core}.{module}", function)
+    for core in ("core", "_core")
+    for module, function in (("multiarray", "_reconstruct"), ("numeric", "_frombuffer"))
+}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return _latin1
+        if (module, name) not in _ALLOWED:
+            raise InputError(
+                f"refused a pickle that calls {f'{module}.{name}'!r}: only arrays are read from "
+                "CIFAR files; download the set again from a source you trust"
+            )
+        return super().find_class(module, name)

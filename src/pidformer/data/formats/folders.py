@@ -1,0 +1,127 @@
+"""Image sets as folders: DIR/{train,val}/<class>/*.JPEG, as ImageNet is stored."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pidformer.data.pictures import read_picture
+from pidformer.data.splits import TRAIN, VALIDATION, stored_names
+from pidformer.errors import InputError, some
+
+SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
+
+
+class FolderImages:
+    """Files under one folder per class; the class index is the rank of the sorted folder name.
+
+    `title` stands for the root in messages.
+    """
+
+    channels = 3
+
+    def __init__(self, root: Path, classes: tuple[str, ...], title: str | None = None) -> None:
+        self.root = root
+        self.title = root.name if title is None else title
+        self.classes = classes
+        files = [_image_files(root / name) for name in classes]
+        empty = [name for name, names in zip(classes, files, strict=True) if not names]
+        if empty:
+            raise InputError(
+                f"{len(empty)} of {len(classes)} class folders in {root} hold no image: "
+                f"{some(empty)}; remove them or add files ({', '.join(SUFFIXES)})"
+            )
+        counts = torch.tensor([len(names) for names in files])
+        self.labels = torch.repeat_interleave(torch.arange(len(classes)), counts)
+        # One block of bytes: a million str objects would be copied into every worker process,
+        # page by page, as their reference counts change.
+        self._files = np.array([os.fsencode(name) for names in files for name in names])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def name(self, index: int) -> str:
+        return f"{self.title}/{os.fsdecode(self._files[index])}"
+
+    def decode(self, index: int) -> Image.Image:
+        return read_picture(self.root / os.fsdecode(self._files[index]))
+
+
+def folder_splits(folder: Path) -> list[str]:
+    """The names of the splits that are there."""
+    return [name for name in (TRAIN, *VALIDATION) if (folder / name).is_dir()]
+
+
+def is_imagenet(folder: Path) -> bool:
+    """Whether all classes of the first split have WordNet ids for names."""
+    classes = class_folders(folder / folder_splits(folder)[0])
+    return bool(classes) and all(re.fullmatch(r"n\d{8}", name) for name in classes)
+
+
+def open_folders(folder: Path, split: str) -> FolderImages:
+    """The split's folder, after a check that train and val have the same classes."""
+    root = _split_folder(folder, split)
+    if root is None:
+        held = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+        raise InputError(f"no split {split!r} in {folder}; it holds the folders {some(held)}")
+    classes = class_folders(root)
+    if not classes:
+        raise InputError(f"no class folder in {root}; expected {root}/<class>/<image>.JPEG")
+    for other_split in (TRAIN, "val"):
+        other = _split_folder(folder, other_split)
+        if other is not None and other != root:
+            _check_same_classes(root, classes, other, class_folders(other))
+    return FolderImages(root, classes)
+
+
+def _split_folder(folder: Path, split: str) -> Path | None:
+    paths = (folder / name for name in stored_names(split))
+    return next((path for path in paths if path.is_dir()), None)
+
+
+def class_folders(root: Path) -> tuple[str, ...]:
+    """The names of the folders in `root`, sorted, without hidden ones."""
+    with os.scandir(root) as entries:
+        return tuple(sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".")))
+
+
+def _check_same_classes(
+    root: Path, classes: tuple[str, ...], other: Path, others: tuple[str, ...]
+) -> None:
+    if classes == others:
+        return
+    only = [
+        f"only in {path.name}: {some(sorted(names))}"
+        for path, names in (
+            (root, set(classes) - set(others)),
+            (other, set(others) - set(classes)),
+        )
+        if names
+    ]
+    raise InputError(
+        f"class folders of {root} and {other} differ, so labels would not match; {'; '.join(only)}"
+    )
+
+
+def _image_files(folder: Path) -> list[str]:
+    """Paths below the class folder's parent, sorted; sub-folders count, hidden files do not."""
+    found = []
+    seen = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        identity = (status := os.stat(place)).st_dev, status.st_ino
+        if identity in seen:  # a link to a folder above it would go round and round
+            folders.clear()
+            continue
+        seen.add(identity)
+        inner = os.path.relpath(place, folder.parent)
+        found += [
+            os.path.join(inner, name)
+            for name in names
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        ]
+    return sorted(found)

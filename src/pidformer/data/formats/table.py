@@ -1,0 +1,213 @@
+"""The table of formats: how each is recognised, which splits it has, and how one is read.
+
+The readers (`open_images`, `open_segmentation`) and `pidformer data check` go by it, and so agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pidformer.data.benchmarks.corrupted import (
+    corrupted_notes,
+    corrupted_splits,
+    corrupted_title,
+    open_corrupted,
+)
+from pidformer.data.benchmarks.names import set_title
+from pidformer.data.benchmarks.shifted import open_shift, shifted_splits
+from pidformer.data.digits import open_digits
+from pidformer.data.formats.cifar import cifar_splits, cifar_title, open_cifar
+from pidformer.data.formats.folders import folder_splits, is_imagenet, open_folders
+from pidformer.data.formats.parquet import (
+    masked_splits,
+    open_masked,
+    open_parquet,
+    parquet_splits,
+)
+from pidformer.data.formats.trees import (
+    TreePairs,
+    ade20k_splits,
+    cityscapes_splits,
+    open_ade20k,
+    open_cityscapes,
+)
+from pidformer.data.sources import ImageSource, SegmentSource
+from pidformer.data.splits import TRAIN
+from pidformer.data.text.files import SPLITS, find_text, text_splits
+from pidformer.errors import InputError
+
+Task = Literal["images", "segmentation", "text", "benchmark"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One layout of files below a folder."""
+
+    name: str
+    task: Task
+    holds: str
+    """What the folder must hold, for messages."""
+    splits: Callable[[Path], Sequence[str]]
+    """The splits in a folder; none if the folder has another format."""
+    open: Callable[[Path, str], Any]
+    """A split: an `ImageSource` (tasks images and benchmark), a `SegmentSource`, or text files."""
+    title: Callable[[Path], str | None] = lambda folder: None
+    """What the set in a folder is called, where that is not the format's name."""
+    notes: Callable[[Path], tuple[str, ...]] = lambda folder: ()
+    """What someone who looks at a folder should know."""
+
+    def title_of(self, folder: Path) -> str:
+        return self.title(folder) or self.name
+
+
+def _open_corrupted(folder: Path, split: str) -> ImageSource:
+    corruption, severity = split.split("/")
+    return open_corrupted(folder, corruption, int(severity))
+
+
+def _text_notes(folder: Path) -> tuple[str, ...]:
+    lacking = [split for split in SPLITS if split not in text_splits(folder)]
+    return (f"no {' and no '.join(lacking)} text",) if lacking else ()
+
+
+FORMATS = (  # the first that finds a split in a folder is the folder's
+    Format(
+        name="text",
+        task="text",
+        holds="wiki.train.tokens, train.txt (plain, .xz or .gz) or a folder train/ of texts",
+        splits=text_splits,
+        open=find_text,
+        title=lambda folder: "WikiText" if any(folder.glob("wiki.*.tokens*")) else None,
+        notes=_text_notes,
+    ),
+    Format(
+        name="ADE20K",
+        task="segmentation",
+        holds="images/ and annotations/ (ADE20K)",
+        splits=ade20k_splits,
+        open=open_ade20k,
+    ),
+    Format(
+        name="Cityscapes",
+        task="segmentation",
+        holds="leftImg8bit/ and gtFine/ (Cityscapes)",
+        splits=cityscapes_splits,
+        open=open_cityscapes,
+    ),
+    Format(
+        name="segmentation Parquet",
+        task="segmentation",
+        holds="train.parquet with columns image and mask",
+        splits=masked_splits,
+        open=open_masked,
+    ),
+    Format(
+        name="ImageNet-A/R/O",
+        task="benchmark",
+        holds="a folder for each of the set's 200 classes",
+        splits=shifted_splits,
+        open=lambda folder, split: open_shift(folder),
+        title=set_title,
+    ),
+    Format(
+        name="ImageNet-C, Tiny-ImageNet-C and CIFAR-C",
+        task="benchmark",
+        holds="<corruption>/<severity>/<class>/ or <corruption>.npy and labels.npy",
+        splits=corrupted_splits,
+        open=_open_corrupted,
+        title=corrupted_title,
+        notes=corrupted_notes,
+    ),
+    Format(
+        name="CIFAR",
+        task="images",
+        holds="cifar-10-batches-py or cifar-100-python",
+        splits=cifar_splits,
+        open=open_cifar,
+        title=cifar_title,
+    ),
+    Format(
+        name="Parquet image set",
+        task="images",
+        holds="train.parquet and val.parquet",
+        splits=parquet_splits,
+        open=open_parquet,
+    ),
+    Format(
+        name="ImageNet folders",
+        task="images",
+        holds="train/ and val/ with a folder for each class",
+        splits=folder_splits,
+        open=open_folders,
+        title=lambda folder: None if is_imagenet(folder) else "image folders",
+        notes=lambda folder: () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",),
+    ),
+)
+
+
+def find_format(folder: Path, task: Task | None = None) -> Format | None:
+    """The format of a folder, among those of a task or among all."""
+    wanted = (known for known in FORMATS if task in (None, known.task))
+    return next((known for known in wanted if known.splits(folder)), None)
+
+
+def open_images(location: str | Path | None, split: str) -> ImageSource:
+    """The `split` ("train", "val", or another the set has) of the image set at `location`.
+
+    `location` is "digits" (or None) for scikit-learn's embedded digits, or a folder in one of
+    three formats, told apart by what is in it:
+
+    - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet)
+    - Parquet: DIR/train.parquet or DIR/train-00000-of-00002.parquet (Hugging Face)
+    - CIFAR: DIR/cifar-10-batches-py or DIR/cifar-100-python (torchvision)
+    """
+    folder = image_folder(location)
+    if folder is None:
+        return open_digits(split)
+    source: ImageSource = _format(folder, "images", "image").open(folder, split)
+    return source
+
+
+def image_folder(location: str | Path | None) -> Path | None:
+    """The folder of an image set, which must be there; None for the embedded digits."""
+    if location is None or str(location) == "digits":
+        return None
+    folder = Path(location)
+    if not folder.exists():
+        raise InputError(f"no image set at {folder}; give an existing folder, or 'digits'")
+    if not folder.is_dir():
+        raise InputError(f"{folder} is a file; give the folder that holds the image set")
+    return folder
+
+
+def open_segmentation(location: str | Path, split: str) -> SegmentSource:
+    """The `split` ("train" or "val") of the segmentation set at `location`, a folder.
+
+    Told apart by what is in it:
+
+    - ADE20K: DIR/{images,annotations}/{training,validation}, DIR being ADEChallengeData2016 or
+      the folder that holds it; labels 1 ... 150, 0 = ignore. A classes.json beside `images` makes
+      it any other set: {"classes": [names], "palette": [[r, g, b], ...]}
+    - Parquet: DIR/train.parquet with columns image and mask, and DIR/classes.json; labels from 0
+    - Cityscapes: DIR/{leftImg8bit,gtFine}/{train,val}/<city>; the 19 classes of its benchmark
+    """
+    folder = Path(location)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "does not exist"
+        raise InputError(f"{folder} {what}; give the folder that holds a segmentation set")
+    source: SegmentSource = _format(folder, "segmentation", "segmentation").open(folder, split)
+    if isinstance(source, TreePairs):
+        source.check_partners()
+    return source
+
+
+def _format(folder: Path, task: Task, what: str) -> Format:
+    if (found := find_format(folder, task)) is not None:
+        return found
+    other = find_format(folder)
+    held = f", which holds {other.title_of(folder)}" if other else ""
+    *most, last = (known.holds for known in FORMATS if known.task == task)
+    raise InputError(f"no {what} set in {folder}{held}; it must hold {', '.join(most)} or {last}")

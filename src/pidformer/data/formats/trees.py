@@ -1,0 +1,180 @@
+"""Segmentation sets as trees of files: ADE20K's and Cityscapes'."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from pidformer.data.formats.folders import SUFFIXES
+from pidformer.data.formats.masks import (
+    IGNORED,
+    Legend,
+    label_table,
+    labelled_pair,
+    plain_table,
+    read_legend,
+)
+from pidformer.data.pictures import UnreadableImage
+from pidformer.data.sources import Pair
+from pidformer.errors import InputError, some
+
+ADE_FOLDER = "ADEChallengeData2016"
+ADE_KINDS = ("images", "annotations")
+ADE_SPLITS = {"train": "training", "val": "validation"}
+CITY_KINDS = {"leftImg8bit": "_leftImg8bit.png", "gtFine": "_gtFine_labelIds.png"}
+
+# Cityscapes' benchmark: labelIds of its 19 classes, in the order of their trainIds.
+CITY_CLASSES: tuple[tuple[int, str, tuple[int, int, int]], ...] = (
+    (7, "road", (128, 64, 128)),
+    (8, "sidewalk", (244, 35, 232)),
+    (11, "building", (70, 70, 70)),
+    (12, "wall", (102, 102, 156)),
+    (13, "fence", (190, 153, 153)),
+    (17, "pole", (153, 153, 153)),
+    (19, "traffic light", (250, 170, 30)),
+    (20, "traffic sign", (220, 220, 0)),
+    (21, "vegetation", (107, 142, 35)),
+    (22, "terrain", (152, 251, 152)),
+    (23, "sky", (70, 130, 180)),
+    (24, "person", (220, 20, 60)),
+    (25, "rider", (255, 0, 0)),
+    (26, "car", (0, 0, 142)),
+    (27, "truck", (0, 0, 70)),
+    (28, "bus", (0, 60, 100)),
+    (31, "train", (0, 80, 100)),
+    (32, "motorcycle", (0, 0, 230)),
+    (33, "bicycle", (119, 11, 32)),
+)
+CITY_LABELS = 34
+
+
+class TreePairs:
+    """Pairs of files below one folder, with a table from stored numbers to labels.
+
+    `images` and `masks` are paths by the name that the two of a pair share. What lacks its partner
+    is a member that cannot be read; `check_partners` refuses a set that has one.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        images: dict[str, str],
+        masks: dict[str, str],
+        legend: Legend,
+        table: np.ndarray,
+    ) -> None:
+        if not images:
+            raise InputError(f"{root} holds no images for this split")
+        self.root = root
+        self.classes, self.palette = legend
+        self._table = table
+        stems = [*sorted(images), *sorted(masks.keys() - images.keys())]
+        self.unpaired = [
+            n for n, stem in enumerate(stems) if not (stem in images and stem in masks)
+        ]
+        pairs = [(images.get(stem, ""), masks.get(stem, "")) for stem in stems]
+        # One block of bytes, as in FolderImages: workers then share it.
+        self._files = np.array([[os.fsencode(a), os.fsencode(b)] for a, b in pairs])
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def name(self, index: int) -> str:
+        """The path of the image (or of a mask without one) below the folder of its kind."""
+        return self._path(index).partition("/")[2]
+
+    def _path(self, index: int) -> str:
+        image, mask = self._files[index]
+        return os.fsdecode(image or mask)
+
+    def decode(self, index: int) -> Pair:
+        image, mask = (os.fsdecode(name) for name in self._files[index])
+        if not (image and mask):
+            raise UnreadableImage(f"it has no {'mask' if image else 'image'}")
+        places = self.root / image, self.root / mask
+        return labelled_pair(*places, self._table, len(self.classes), image, mask)
+
+    def check_partners(self) -> None:
+        """Refuse images without a mask and masks without an image, and name up to ten."""
+        if alone := [self._path(index) for index in self.unpaired]:
+            raise InputError(
+                f"{len(alone)} file(s) in {self.root} have no partner of the same name "
+                f"(image or mask): {some(alone, 10)}"
+            )
+
+
+def _ade_root(folder: Path) -> Path:
+    """The folder that holds images/ and annotations/, if there is one, or `folder`."""
+    inner = folder / ADE_FOLDER
+    return inner if not _both(folder, ADE_KINDS) and _both(inner, ADE_KINDS) else folder
+
+
+def ade20k_splits(folder: Path) -> list[str]:
+    return _splits(_ade_root(folder), ADE_KINDS)
+
+
+def open_ade20k(folder: Path, split: str) -> TreePairs:
+    """DIR/{images,annotations}/{training,validation}/NAME.{jpg,png}; labels from 1, 0 ignored."""
+    root, stored = _ade_root(folder), ADE_SPLITS.get(split, split)
+    images, masks = (
+        {
+            Path(name).stem: f"{kind}/{stored}/{name}"
+            for name in sorted(os.listdir(_place(root, kind, stored, split)))
+            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
+        }
+        for kind in ADE_KINDS
+    )
+    legend = read_legend(root / "classes.json") if (root / "classes.json").exists() else _ade20k()
+    return TreePairs(root, images, masks, legend, plain_table(len(legend.classes), first=1))
+
+
+@cache
+def _ade20k() -> Legend:
+    """The 150 classes of ADE20K's scene parsing benchmark and their colours."""
+    fields = json.loads((Path(__file__).parent / "ade20k.json").read_text())["classes"]
+    names, colours = zip(*fields, strict=True)
+    return Legend(tuple(names), np.array(colours, dtype=np.uint8))
+
+
+def cityscapes_splits(folder: Path) -> list[str]:
+    return _splits(folder, CITY_KINDS)
+
+
+def open_cityscapes(root: Path, split: str) -> TreePairs:
+    """DIR/leftImg8bit/SPLIT/CITY/*_leftImg8bit.png with DIR/gtFine/SPLIT/CITY/*_labelIds.png."""
+    found: list[dict[str, str]] = []
+    for kind, ending in CITY_KINDS.items():
+        place = _place(root, kind, split, split)
+        files = (path.relative_to(root).as_posix() for path in place.glob(f"*/*{ending}"))
+        found.append({Path(name).name.removesuffix(ending): name for name in files})
+    names = tuple(name for _, name, _ in CITY_CLASSES)
+    palette = np.array([colour for _, _, colour in CITY_CLASSES], dtype=np.uint8)
+    known = {stored: label for label, (stored, _, _) in enumerate(CITY_CLASSES)}
+    numbers = [(stored, known.get(stored, IGNORED)) for stored in range(CITY_LABELS)]
+    table = label_table([*numbers, (IGNORED, IGNORED)])
+    return TreePairs(root, found[0], found[1], Legend(names, palette), table)
+
+
+def _both(root: Path, kinds: Iterable[str]) -> bool:
+    return all((root / kind).is_dir() for kind in kinds)
+
+
+def _splits(root: Path, kinds: Sequence[str] | dict[str, str]) -> list[str]:
+    """The folders of the first kind, that of the images."""
+    images = root / next(iter(kinds))
+    return sorted(p.name for p in images.iterdir() if p.is_dir()) if _both(root, kinds) else []
+
+
+def _place(root: Path, kind: str, stored: str, split: str) -> Path:
+    place = root / kind / stored
+    if not place.is_dir():
+        held = sorted(entry.name for entry in place.parent.iterdir() if entry.is_dir())
+        raise InputError(
+            f"no split {split!r} in {root}: {place} is not there, only {', '.join(held)}"
+        )
+    return place

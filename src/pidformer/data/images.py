@@ -1,0 +1,257 @@
+"""Batches of labelled images for training and for evaluation, as floats in [0, 1].
+
+Pixels are not normalised: the model's first layer does that, so attacks and corruptions act on
+the picture itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Unpack
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from pidformer.data.arguments import (
+    Resident,
+    check_colour,
+    check_counts,
+    check_rank,
+    check_resident,
+    check_training_set,
+)
+from pidformer.data.augment import Augment
+from pidformer.data.crops import (
+    crop_boxes,
+    erase,
+    erase_boxes,
+    flip_left_right,
+    padded_crop,
+    resized_crop,
+)
+from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
+from pidformer.data.mixing import draw_mix, mix_images, soft_targets
+from pidformer.data.pictures import fit, fit_for_evaluation, pixels
+from pidformer.data.plan import BatchPlan
+from pidformer.data.randomness import Purpose, numbers, seeded_globals
+from pidformer.data.sources import ImageSource
+from pidformer.data.storage import choose_storage, fits_in_memory
+from pidformer.data.transforms import Transform, train_transform
+from pidformer.errors import InputError
+
+
+class TrainImages(TrainLoader[Image.Image]):
+    """Augmented, shuffled batches of one process; images that fill no batch sit the epoch out.
+
+    `batch_size` is the global batch, of which this process (`rank` of `world_size`) yields its
+    part. Every random number is a function of (seed, epoch, step, position in the global batch)
+    alone: a run resumed with `start_step` continues bit for bit, and processes and workers may
+    come and go without changing a batch.
+
+    `resident` keeps the decoded set on the device and augments there; "auto" does so when the set
+    fits (a quarter of the free memory, 8 GiB at most), needs no RandAugment, and its images are
+    not much larger than `image_size`. Otherwise `num_workers` processes stream it. Either way
+    crops and flips have one distribution, but random numbers of their own.
+
+    An unreadable image is replaced by the next readable one, up to `corrupt_limit` of the set.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        *,
+        image_size: int,
+        batch_size: int,
+        augment: Augment,
+        mean: Sequence[float],
+        std: Sequence[float],
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        resident: Resident = "auto",
+        **options: Unpack[Options],
+    ) -> None:
+        check_counts(image_size=image_size)
+        check_training_set(source)
+        check_colour("mean", mean, source.channels)
+        check_colour("std", std, source.channels)
+        plan = BatchPlan(
+            images=len(source),
+            batch_size=batch_size,
+            repeats=augment.repeats,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            is_mixing=augment.is_mixing,
+        )
+        super().__init__(source, plan, noun="image", **options)
+        self.augment = augment
+        self._set, self._size, self._fill = source, image_size, tuple(mean)
+        self._mean, self._std = (
+            torch.tensor(values, dtype=torch.float32, device=self._device) for values in (mean, std)
+        )
+        self._open(resident)
+
+    def _open(self, resident: Resident) -> None:
+        source, self._kept = self._set, ()
+        stored = choose_storage(source, self._size, self.augment, self._device, resident)
+        if stored is not None:
+            images = blank(len(source), source.channels, *stored, device=self._device)
+            self._keep(
+                lambda image: (pixels(fit(image, *stored)),), (images,), self._plan.rank == 0
+            )
+            self._kept += (source.labels.to(self._device),)
+
+    def load_as(self, *, resident: bool | None) -> None:
+        """Keep the images on the device or stream them, as a run did that is to go on exactly.
+
+        Either way has random numbers of its own, and "auto" goes by the memory that is free now.
+        None (not known) changes nothing.
+        """
+        if resident is not None and resident != self.is_resident:
+            self._open(resident)
+
+    def _make(self) -> Callable[..., Tensors]:
+        transform = train_transform(self.augment, self._size, self._fill)
+        plan = self._plan
+        return partial(_transformed, transform, self._set.labels, plan.seed, plan.batch_size)
+
+    def _augmented(self, tensors: Tensors, epoch: int, step: int) -> Tensors:
+        """Crop and flip, uint8 (B, C, S, S).
+
+        Random numbers of the whole global batch are drawn on the host for every process, a few
+        dozen per image, and each takes its part.
+        """
+        images, labels = tensors
+        augment, count = self.augment, self._plan.batch_size
+        rng = numbers(self._plan.seed, Purpose.CROP, epoch, step)
+        flips = rng.random(count) < augment.flip
+        if augment.crop == "resized":
+            height, width = images.shape[-2:]
+            boxes = crop_boxes(rng, count, height, width, augment.scale, augment.ratio)
+            images = resized_crop(images, self._local(boxes), self._size)
+        elif augment.crop == "padded":
+            corners = rng.integers(2 * augment.padding, size=(count, 2), endpoint=True)
+            images = padded_crop(images, self._local(corners), augment.padding)
+        if augment.flip > 0:
+            images = flip_left_right(images, self._local(flips))
+        return images, labels
+
+    def _local(self, drawn: np.ndarray) -> Tensor:
+        return torch.from_numpy(drawn[self._plan.local]).to(self._device, non_blocking=True)
+
+    def _finished(self, tensors: Tensors, epoch: int, step: int) -> Batch:
+        """Erase, then mix."""
+        levels, labels = tensors
+        images = levels.float().div_(255)
+        augment, seed = self.augment, self._plan.seed
+        if augment.erase > 0:
+            images = self._erased(images, numbers(seed, Purpose.ERASE, epoch, step))
+        if not augment.has_soft_targets:
+            return Batch(images, labels)
+        rng = numbers(seed, Purpose.MIX, epoch, step)
+        mix = draw_mix(rng, augment, images.shape[-2], images.shape[-1])
+        targets = soft_targets(labels, self.num_classes, mix, augment.label_smoothing)
+        return Batch(mix_images(images, mix), targets)
+
+    def _erased(self, images: Tensor, rng: np.random.Generator) -> Tensor:
+        count, local = self._plan.batch_size, self._plan.local
+        rows, boxes = erase_boxes(
+            rng, count, images.shape[-2], images.shape[-1], self.augment.erase
+        )
+        keys = rng.integers(2**32, size=(len(rows), 2))
+        is_local = (rows >= local.start) & (rows < local.stop)
+        if not is_local.any():
+            return images
+        index, box, key = (
+            torch.from_numpy(drawn[is_local]).to(self._device, non_blocking=True)
+            for drawn in (rows - local.start, boxes, keys)
+        )
+        return erase(images, index, box, key, self._mean, self._std)
+
+
+class EvalImages(Loader[Image.Image]):
+    """Unaugmented batches in order; the last may be smaller.
+
+    Short side to round(image_size / crop_ratio), bicubic, then the central square; an image that
+    already is image_size x image_size is taken as it is. Process `rank` of `world_size` takes
+    every world_size-th image, `batch_size` at a time. Unreadable images are left out and counted
+    in `skipped`, up to `corrupt_limit` of the set.
+    """
+
+    def __init__(
+        self,
+        source: ImageSource,
+        *,
+        image_size: int,
+        batch_size: int,
+        crop_ratio: float = 0.875,
+        rank: int = 0,
+        world_size: int = 1,
+        resident: Resident = "auto",
+        **options: Unpack[Options],
+    ) -> None:
+        check_counts(image_size=image_size, batch_size=batch_size)
+        check_rank(rank, world_size)
+        check_resident(resident)
+        if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
+            raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
+        indices = np.arange(rank, len(source), world_size)
+        super().__init__(source, indices, consequence="left out", **options)
+        self._batch_size, self._labels = batch_size, source.labels
+        self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
+        shape = (len(self._indices), source.channels, image_size, image_size)
+        if resident == "auto":
+            resident = fits_in_memory(math.prod(shape), self._device)
+        if resident:
+            images = blank(*shape, device=self._device)
+            self._keep(lambda image: (pixels(self._prepare(image)),), (images,), rank == 0)
+            self._kept += (source.labels[self._indices].to(self._device),)
+
+    def __len__(self) -> int:
+        return math.ceil(len(self._indices) / self._batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for images, labels in self._from_device() if self.is_resident else self._from_workers():
+            yield Batch(images.float().div_(255), labels)
+
+    def _from_device(self) -> Iterator[Tensors]:
+        for rows in groups(np.arange(len(self._indices)), self._batch_size):
+            if len(whole := rows[np.isin(rows, self._readable)]):
+                yield self._rows(whole)
+
+    def _from_workers(self) -> Iterator[Tensors]:
+        parts = groups(self._indices, self._batch_size)
+        places: Iterator[list[Place]] = ([(index,) for index in part.tolist()] for part in parts)
+        make = partial(_prepared, self._prepare, self._labels)
+        return (loaded.tensors for loaded in self._stream(make, places))
+
+
+def blank(*shape: int, device: torch.device) -> Tensor:
+    """Black images, uint8."""
+    return torch.zeros(shape, dtype=torch.uint8, device=device)
+
+
+def _transformed(
+    transform: Transform,
+    labels: Tensor,
+    seed: int,
+    batch_size: int,
+    image: Image.Image,
+    index: int,
+    epoch: int,
+    step: int,
+    position: int,
+) -> Tensors:
+    """A training sample; random numbers by its position in the epoch."""
+    with seeded_globals(seed, Purpose.SAMPLE, epoch, step * batch_size + position):
+        image = transform(image)
+    return torch.from_numpy(pixels(image)), labels[index]
+
+
+def _prepared(prepare: Transform, labels: Tensor, image: Image.Image, index: int) -> Tensors:
+    return torch.from_numpy(pixels(prepare(image))), labels[index]

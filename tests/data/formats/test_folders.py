@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from pidformer.data import open_images
+from tests.data.sets import encoded, refused_images, write_folders, write_parquet
+
+
+def test_a_link_to_a_folder_above_it_repeats_no_image(tmp_path):
+    root = write_folders(tmp_path, {"train": {"cat": 2, "dog": 1}, "val": {"cat": 1, "dog": 1}})
+    (root / "train" / "cat" / "again").symlink_to(root / "train" / "cat")
+    (root / "train" / "dog" / "more").symlink_to(root / "val" / "dog")
+    source = open_images(root, "train")
+    assert source.labels.tolist() == [0, 0, 1, 1]
+
+
+def test_folder_labels_are_ranks_of_sorted_names(tmp_path):
+    write_folders(tmp_path, {"train": {"n20": 1, "n03": 4}, "val": {"n03": 1, "n20": 2}})
+    (tmp_path / "train" / "n03" / "notes.txt").write_text("not an image")
+    (tmp_path / "train" / "n03" / "._n03_0.JPEG").write_bytes(b"a hidden file")
+    train, val = open_images(tmp_path, "train"), open_images(str(tmp_path), "val")
+    assert train.classes == val.classes == ("n03", "n20")
+    assert train.labels.tolist() == [0, 0, 0, 0, 1] and val.labels.tolist() == [0, 1, 1]
+    assert train.labels.dtype == torch.int64
+    assert train.name(0) == os.path.join("train/n03", "n03_0.JPEG")
+    assert train.decode(2).mode == "RGB"
+
+
+def test_images_may_sit_deeper_in_a_class_folder(tmp_path):
+    deep = tmp_path / "train" / "n01" / "images"
+    deep.mkdir(parents=True)
+    (deep / "a.JPEG").write_bytes(encoded())
+    assert len(open_images(tmp_path, "train")) == 1
+
+
+def test_classes_that_differ_between_splits_are_shown(tmp_path):
+    write_folders(tmp_path, {"train": {"cat": 1, "dog": 1}, "val": {"cat": 1, "fox": 1}})
+    message = refused_images(tmp_path, "val")
+    assert "only in val: fox" in message and "only in train: dog" in message
+
+
+def test_empty_class_folder_is_named(tmp_path):
+    write_folders(tmp_path, {"train": {"cat": 1, "dog": 0}})
+    assert "hold no image: dog" in refused_images(tmp_path)
+
+
+def test_missing_split_and_classes(tmp_path):
+    write_folders(tmp_path, {"train": {"cat": 1}})
+    assert "no split 'val'" in refused_images(tmp_path, "val")
+    (tmp_path / "val").mkdir()
+    assert "no class folder" in refused_images(tmp_path, "val")
+
+
+@pytest.mark.parametrize("stored", ["val", "validation", "test"])
+def test_validation_has_other_names(tmp_path, stored):
+    write_folders(tmp_path / "folders", {"train": {"cat": 1}, stored: {"cat": 2}})
+    assert len(open_images(tmp_path / "folders", "val")) == 2
+    write_parquet(tmp_path / "parquet" / f"{stored}.parquet", [0, 1, 1])
+    assert len(open_images(tmp_path / "parquet", "val")) == 3

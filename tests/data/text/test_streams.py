@@ -1,0 +1,44 @@
+import numpy as np
+import pytest
+import torch
+
+from pidformer.data.text import (
+    TextStreams,
+)
+from pidformer.errors import InputError
+
+
+def test_streams_are_contiguous_and_targets_follow():
+    tokens = np.arange(103, dtype=np.uint16)
+    streams = TextStreams(tokens, batch_size=4, length=6)
+    assert streams.steps_per_epoch == (103 // 4 - 1) // 6 == 4
+    batches = list(streams.epoch(0))
+    read = torch.cat([batch.inputs for batch in batches], dim=1)
+    expected = torch.arange(4)[:, None] * 25 + torch.arange(24)
+    assert torch.equal(read, expected)
+    assert all(torch.equal(batch.targets, batch.inputs + 1) for batch in batches)
+    later = list(streams.epoch(0, 2))
+    assert [b.inputs[0, 0].item() for b in later] == [12, 18]
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_batches_depend_on_seed_epoch_and_step_alone(resident):
+    tokens = np.random.default_rng(0).integers(0, 9, 1000).astype(np.uint16)
+    options = {"batch_size": 8, "length": 10, "seed": 3, "shift": True}
+    whole = TextStreams(tokens, **options)
+    parts = [
+        TextStreams(tokens, **options, rank=r, world_size=2, resident=resident) for r in range(2)
+    ]
+    for epoch in range(3):
+        halves = zip(*(part.epoch(epoch, 1) for part in parts), strict=True)
+        for one, (a, b) in zip(list(whole.epoch(epoch))[1:], halves, strict=True):
+            assert torch.equal(one.inputs, torch.cat([a.inputs, b.inputs]))
+            assert torch.equal(one.targets, torch.cat([a.targets, b.targets]))
+    begins = {tuple(next(whole.epoch(e)).inputs.flatten().tolist()) for e in range(6)}
+    assert len(begins) > 2  # epochs are cut at other places
+
+
+def test_a_text_shorter_than_a_batch_is_refused():
+    with pytest.raises(InputError, match=r"27 tokens is shorter than one batch: 4 streams x 6"):
+        TextStreams(np.arange(27), batch_size=4, length=6)
+    TextStreams(np.arange(28), batch_size=4, length=6)

@@ -1,0 +1,43 @@
+import json
+
+import pytest
+
+from pidformer.data.text import (
+    Perturbation,
+    open_corpus,
+    perturb,
+    text_tokenizer,
+    tokenizer_from,
+)
+from tests.data.text.texts import written
+
+pytest.importorskip("tokenizers")
+
+
+def bpe(texts, size=80):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    fast = Tokenizer(models.BPE())
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    fast.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, special_tokens=["<|endoftext|>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    fast.train_from_iterator(texts, trainer)
+    return fast
+
+
+def test_a_hugging_face_tokenizer_keeps_the_text_to_the_letter(tmp_path):
+    text = "A först line.\n\n= Title =\nand more of it, x.\n"
+    bpe([text] * 3).save(str(tmp_path / "tokenizer.json"))
+    folder = written(tmp_path / "texts", train=text)
+    tokenizer = text_tokenizer(folder, str(tmp_path))
+    corpus = open_corpus(folder, "train", tokenizer, cache=tmp_path)
+    assert tokenizer.decode(corpus.tokens.tolist()) == text
+    assert corpus.characters == len(text) and tokenizer.eos_id == 0
+    again = tokenizer_from(json.loads(json.dumps(tokenizer.to_dict())))
+    assert again.encode(text) == tokenizer.encode(text) and again.size == tokenizer.size
+    noisy = perturb(corpus.tokens, Perturbation(kind="characters", strength=5), tokenizer)
+    assert len(noisy.inputs) >= len(corpus.tokens) - 1
+    assert (noisy.targets[noisy.targets >= 0] == corpus.tokens[1:]).all()
