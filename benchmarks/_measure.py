@@ -30,8 +30,6 @@ def measured(doc: str, sections: Sections) -> tuple[Bench, argparse.Namespace]:
         seed=options.seed,
         device=options.device,
         is_quiet=options.json,
-        command=shlex.join(
-            ["python", "-m", "benchmarks", name, *sys.argv[1:]]
-        ),
+        command=shlex.join(["python", "-m", "benchmarks", name, *sys.argv[1:]]),
     )
     return done, options

@@ -60,6 +60,8 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
         names = archive.namelist()
     data = (
         "py.typed",
+        "data/digits.npz",
+        "data/digits.txt",
         "data/imagenet_classes.json",
         "demo/report.html.j2",
         "report/page.css",

@@ -42,7 +42,7 @@ class ImageSource(Protocol):
 def open_images(location: str | Path | None, split: str) -> ImageSource:
     """The `split` ("train", "val", or another the set has) of the image set at `location`.
 
-    `location` is "digits" (or None) for scikit-learn's embedded digits, or a folder in one of
+    `location` is "digits" (or None) for the embedded digits, or a folder in one of
     three layouts, told apart by what is in it:
 
     - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet)
