@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
+from pidformer.nn.attention import PIDAttention
 from pidformer.nn.gains import acting_gains, controlled_attention
 from pidformer.ops.dispatch import kernels
 
@@ -109,7 +110,7 @@ def has_control(model: nn.Module) -> bool:
 def _layers(model: nn.Module) -> list[Any]:
     """The attention layers, if all of them hand a state on."""
     layers = controlled_attention(model)
-    return layers if all(hasattr(layer, "value_residual") for layer in layers) else []
+    return layers if all(isinstance(layer, PIDAttention) for layer in layers) else []
 
 
 def _control(layer: Any, before: PIDState | None, after: PIDState | None) -> Tensor | None:
