@@ -13,7 +13,7 @@ from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import pid_attention, pid_attention_packed
+from pidformer.ops.attention import pid_attention
 from pidformer.ops.short import split_heads
 
 
@@ -101,10 +101,10 @@ class PIDAttention(nn.Module):
         self, packed: Tensor, state: PIDState | None, **options: Any
     ) -> tuple[Tensor, PIDState | None]:
         """The heads' output (B, H, N, D) and the state, from q, k, v as one projection has them."""
-        gains = acting_gains(self)
-        if isinstance(self.q_norm, nn.Identity) and isinstance(self.k_norm, nn.Identity):
-            return pid_attention_packed(packed, self.num_kv_heads, state, gains, **options)
-        return pid_attention(*self.split(packed), state, gains, **options)
+        norms = (self.q_norm, self.k_norm)
+        whole = packed if all(isinstance(norm, nn.Identity) for norm in norms) else None
+        q, k, v = self.split(packed)
+        return pid_attention(q, k, v, state, acting_gains(self), packed=whole, **options)
 
     def split(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, N, D), k and v (B, Hkv, N, D), queries and keys normalised."""
