@@ -111,7 +111,7 @@ DEPTH, CONTROLLED = 12, 11
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a plan costs at least; bytes and microseconds of a layer, milliseconds of 12 layers."""
+    """What a plan costs at least; bytes and microseconds per layer, milliseconds for 12 layers."""
 
     plan: str
     sums: str
@@ -183,9 +183,9 @@ class Attention(NamedTuple):
 def attention_floor(
     layer: Layer | None = None, machine: Machine | None = None
 ) -> tuple[Attention, Attention]:
-    """Forward reads q, k, v and writes y and a log-sum a row: two products of 2 N^2 D operations.
+    """Forward reads q, k, v and writes y and a log-sum per row: two products of 2 N^2 D operations.
 
-    Backward reads q, k, v, y, dy and the log-sums, writes and reads a delta a row, writes dq, dk,
+    Backward reads q, k, v, y, dy and the log-sums, writes and reads a delta per row, writes dq, dk,
     dv, and does five products, of which one makes the attention matrix again.
     """
     layer, machine = layer or Layer(), machine or Machine()

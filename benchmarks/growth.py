@@ -48,7 +48,7 @@ class Size(NamedTuple):
     image: int = 224
     patch: int = 16
     options: dict[str, Any] | None = None
-    """Of the DeiT, another width."""
+    """Another width for the DeiT."""
 
 
 LARGE = Size(

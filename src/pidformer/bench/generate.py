@@ -1,4 +1,4 @@
-"""Decoding of the language model: tokens a second with a cache, PID and its twin.
+"""Decoding of the language model: tokens per second with a cache, PID and its twin.
 
 Eager is `generate` with a cache that grows. Compiled (on a GPU) is a greedy loop over one compiled
 step and a cache of fixed size, in which nothing waits for the host.

@@ -175,7 +175,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
 
     @property
     def gains(self) -> ModelGains:
-        """The gains the model was made with: for all layers, one a layer, or None."""
+        """The gains the model was made with: for all layers, one per layer, or None."""
         return self._gains
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
@@ -261,7 +261,7 @@ def _not_negative(name: str, given: object) -> float:
 
 
 def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that timm hands to a block, less those that say nothing.
+    """The keywords that timm hands to a block, without those that say nothing.
 
     What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
     changes nothing.

@@ -22,9 +22,9 @@ class ControlScale(NamedTuple):
     """Root mean squares over tokens, heads and images, each (L,), float64."""
 
     output: Tensor
-    """Of A v, what attention gives."""
+    """A v, what attention gives."""
     control: Tensor
-    """Of p e + i sum(e) + d (e - e_previous), what is added to it."""
+    """p e + i sum(e) + d (e - e_previous), what is added to it."""
 
     @property
     def ratio(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""PID attention: scaled dot-product attention plus the control, one call a layer."""
+"""PID attention: scaled dot-product attention plus the control, one call per layer."""
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
 from __future__ import annotations

@@ -41,9 +41,9 @@ def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
         "run's rows.",
         columns=(
             Column("Model"),
-            Column("Training", "images or tokens a second"),
-            Column("Training time", "a run"),
-            Column("Measuring", "a run"),
+            Column("Training", "images or tokens per second"),
+            Column("Training time", "per run"),
+            Column("Measuring", "per run"),
         ),
         lines=tuple(lines),
     )
@@ -76,7 +76,7 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _logged_speed(record: Record) -> float | None:
-    """Images or tokens a second."""
+    """Images or tokens per second."""
     return record.metrics.get("images_per_second", record.metrics.get("tokens_per_second"))
 
 
