@@ -27,7 +27,8 @@ test: lint
 	$(BIN)/pytest -n 2
 
 bench: .venv/installed-test
-	$(BIN)/pidformer bench
+	$(BIN)/python -m benchmarks goals
+	$(BIN)/python -m benchmarks growth
 
 clean:
 	rm -rf .venv build dist

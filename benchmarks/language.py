@@ -132,8 +132,35 @@ def _way(
         cache = {"cache_implementation": "static"} if mode == "static" else {}
         fixed = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
         return lambda: model.generate(prompt, max_new_tokens=steps, **fixed, **cache)
-    loop = GreedyLoop(model, len(prompt), steps)
-    return loop.replayed if mode == "graph" else loop.compiled
+    if mode == "graph":
+        return _GraphLoop(model, len(prompt), steps).replayed
+    return GreedyLoop(model, len(prompt), steps).compiled
+
+
+class _GraphLoop(GreedyLoop):
+    graph: torch.cuda.CUDAGraph | None = None
+
+    @torch.no_grad()
+    def replayed(self) -> None:
+        """All steps, from an empty cache, by a CUDA graph of the eager step."""
+        if self.graph is None:
+            self._capture()
+        assert self.graph is not None
+        self.cache.reset()
+        for _ in range(self.steps):
+            self.graph.replay()
+
+    def _capture(self) -> None:
+        self.cache.reset()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                self.token.copy_(self.step(self.token))
+        torch.cuda.current_stream().wait_stream(stream)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self.graph):
+            self.token.copy_(self.step(self.token))
 
 
 def _model(device: torch.device, **options: object) -> PIDformerForCausalLM:

@@ -20,9 +20,50 @@ def python(code: str, **options) -> str:
     return done.stdout
 
 
-def test_import_is_light():
+def test_import_loads_models_but_no_data_readers():
     loaded = python("import pidformer, sys; print(*sys.modules)").split()
     assert HEAVY.isdisjoint(loaded)
+    rooms = {name.split(".")[1] for name in loaded if name.startswith("pidformer.")}
+    assert rooms == {"control", "errors", "models", "nn", "ops"}
+
+
+@pytest.mark.parametrize("imports", ["import pidformer, timm", "import timm, pidformer"])
+def test_timm_makes_our_models_whichever_is_imported_first(imports):
+    code = f"{imports}; print(timm.create_model('pid_deit_tiny_patch16_224', depth=1).gains)"
+    assert python(code) == "None\n"
+
+
+def test_every_public_name_is_there_and_is_what_it_was():
+    import pidformer as pf
+    from pidformer.convert.convert import convert
+
+    for name in pf.__all__:
+        assert getattr(pf, name) is not None and name in dir(pf)
+    import pidformer.convert.vision  # binds the subpackage, whose name is the function's
+
+    assert pf.convert is convert and pf.data.open_images and pf.ops.kernels
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        pf.nothing  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [("--version", 0), ("--help", 0), ("train --help", 0), ("trian", 2), ("", 0)],
+)
+def test_help_version_and_typos_load_no_library(arguments, code):
+    """As the console script does it, and as `python -m pidformer` does."""
+    script = (
+        "import atexit, sys; sys.argv[0] = '/bin/pidformer';"
+        "atexit.register(lambda: print(*sys.modules, file=sys.stderr));"
+        "from pidformer.cli import main; main()"
+    )
+    for how in (["-c", script], ["-X", "importtime", "-m", "pidformer"]):
+        line = [sys.executable, *how, *arguments.split()]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        loaded = set(done.stderr.split())
+        assert "pidformer.cli.train" in loaded
+        assert loaded.isdisjoint({"torch", "timm", "torchvision", "numpy", "scipy", "pyarrow"})
 
 
 @pytest.mark.parametrize(("asked", "code"), [("nonsense", 2), ("", 0), ("auto", 0)])
@@ -60,6 +101,8 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
         names = archive.namelist()
     data = (
         "py.typed",
+        "data/digits.npz",
+        "data/digits.txt",
         "data/imagenet_classes.json",
         "demo/report.html.j2",
         "report/page.css",

@@ -1,34 +1,26 @@
-"""Transformers with a PID feedback controller in their attention."""
+"""Transformers with a PID feedback controller in their attention.
+
+`import pidformer` loads operator, layers and models, which puts the models into timm's registry.
+The rest is loaded when it is first asked for: `pf.load`, `pf.analysis`, `pf.data`, ...
+"""
 
 import importlib
-from typing import Any
+import importlib.util
+import sys
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-from pidformer import analysis, control, nn, robustness
-from pidformer.checkpoint import load
-from pidformer.control import PIDController, PIDGains, PIDState
-from pidformer.convert import convert, revert
-from pidformer.errors import InputError
-from pidformer.models import PIDVisionTransformer, PixelModel
-from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
-from pidformer.ops import pid_attention
-
-_LANGUAGE = {
-    "PIDformerConfig": "pidformer.models.causal_lm",
-    "PIDformerForCausalLM": "pidformer.models.causal_lm",
-    "from_pretrained": "pidformer.convert.language",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """What needs transformers: imported when it is asked for."""
-    if name not in _LANGUAGE:
-        raise AttributeError(f"module 'pidformer' has no attribute {name!r}")
-    try:
-        module = importlib.import_module(_LANGUAGE[name])
-    except ImportError as error:
-        raise ImportError(f"pf.{name} needs transformers: pip install 'pidformer[lm]'") from error
-    return getattr(module, name)
-
+if TYPE_CHECKING:
+    from pidformer import analysis, control, nn, robustness
+    from pidformer.checkpoint import load
+    from pidformer.control import PIDController, PIDGains, PIDState
+    from pidformer.convert import convert, revert
+    from pidformer.errors import InputError
+    from pidformer.models import PIDVisionTransformer, PixelModel
+    from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
+    from pidformer.ops import pid_attention
 
 __version__ = "0.1.0"
 
@@ -53,3 +45,73 @@ __all__ = [
     "robustness",
     "scan_blocks",
 ]
+_HOMES = {
+    "InputError": "errors",
+    "LearnedGains": "nn",
+    "PIDAttention": "nn",
+    "PIDBlock": "nn",
+    "PIDController": "control",
+    "PIDGains": "control",
+    "PIDState": "control",
+    "PIDVisionTransformer": "models",
+    "PixelModel": "models",
+    "load": "checkpoint",
+    "pid_attention": "ops",
+    "revert": "convert",
+    "scan_blocks": "nn",
+}
+_LANGUAGE = {
+    "PIDformerConfig": "models.causal_lm",
+    "PIDformerForCausalLM": "models.causal_lm",
+    "from_pretrained": "convert.language",
+}
+"""What needs transformers, which `import *` must not ask for."""
+
+
+def __getattr__(name: str) -> Any:
+    """Names from their modules, and modules, imported when they are asked for."""
+    if name in _LANGUAGE:
+        try:
+            return getattr(_module(_LANGUAGE[name]), name)
+        except ImportError as error:
+            raise ImportError(
+                f"pf.{name} needs transformers: pip install 'pidformer[lm]'"
+            ) from error
+    if name in _HOMES:
+        value = globals()[name] = getattr(_module(_HOMES[name]), name)
+        return value
+    if not name.startswith("_") and importlib.util.find_spec(f"pidformer.{name}") is not None:
+        return _module(name)
+    raise AttributeError(f"module 'pidformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_LANGUAGE})
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"pidformer.{name}")
+
+
+class _Package(ModuleType):
+    """A function and a subpackage are called `convert`; `pf.convert` is the function."""
+
+    @property
+    def convert(self) -> Any:
+        return _module("convert").convert
+
+    @convert.setter
+    def convert(self, _: ModuleType) -> None:
+        """The import system binds a subpackage to its name: not here."""
+
+
+def _is_command() -> bool:
+    """Whether this is `pidformer ...` or `python -m pidformer ...`, whose help is to be quick."""
+    word = "".join(sys.argv[:1])
+    is_module = word == "-m" and ("-m", "pidformer") in pairwise(sys.orig_argv)
+    return is_module or Path(word).stem == "pidformer"
+
+
+sys.modules[__name__].__class__ = _Package
+if not _is_command():
+    _module("models")

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from pidformer import results
-from pidformer.bench import attack, generate, growth, model, operator, train
-from pidformer.bench.figure import growth_figure
-from pidformer.bench.goals import goals
+from pidformer.bench import attack, generate, model, operator, train
 from pidformer.bench.setting import GAINS, Setting
-from pidformer.bench.timing import Group, Row, rows_of
+from pidformer.bench.timing import Row
 from pidformer.control import PIDGains
-from pidformer.control.pid import PIDState
 from pidformer.ops import pid_attention
 
 CPU = Setting(device=torch.device("cpu"), rounds=2)
@@ -120,97 +117,6 @@ def test_train_rows_are_the_trainers_own(monkeypatch):
     check_rows([reading], "train")
 
 
-def test_growth_rows_and_figure(tmp_path):
-    size = growth.SMALL._replace(shape=TINY, tokens=(4, 8), depths=(2, 4), batches=(1,), image=16)
-    found = list(growth.growth(CPU, size))
-    rows = check_rows(found, "growth")
-    assert [r.sizes["tokens"] for r in found[0][::2]] == [4, 8]
-    states = [r for r in rows if r.what == growth.STATE]
-    # v_0, the sum and v_{l-1}: three float32 tensors of 1 image, 5 tokens, width 64, at any depth
-    assert [r.value for r in states] == [3 * 5 * 64 * 4] * 2
-    assert [r.ratio for r in states] == [1.0, 1.0]
-    assert growth_figure(rows, tmp_path / "growth.png")
-    assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
-    assert not growth_figure([], tmp_path / "none.png")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_growth_is_of_kernels_and_memory_grows_with_what_is_kept():
-    setting = Setting(device=torch.device("cuda"), rounds=2)
-    size = growth.SMALL._replace(tokens=(64, 256), depths=(2, 4), batches=(1,))
-    rows = check_rows(list(growth.growth(setting, size)), "growth")
-    assert {row.mode for row in rows if row.what != growth.STATE} == {"recorded"}
-    for label in (model.TWIN, model.PID):
-        shallow, deep = (r for r in rows if r.what == growth.OVER_DEPTH and r.label == label)
-        assert 1.5 < deep.peak_bytes / shallow.peak_bytes < 2.5
-
-
-def test_a_tensor_that_is_twice_in_a_state_counts_once():
-    value = torch.zeros(2, 3)
-    assert growth.state_bytes(PIDState(value, torch.zeros(2, 3), value)) == 2 * 6 * 4
-
-
-def test_goals_read_the_rows_they_name():
-    def rows(what, values, mode="compiled", unit="s", **sizes):
-        group = Group(section="x", what=what, sizes=sizes, mode=mode, unit=unit)
-        return rows_of(group, {label: [value] for label, value in values.items()})
-
-    deit = {"image": 224, "patch": 16}
-    found: list[Row] = [
-        *rows(
-            "DeiT-tiny, training step",
-            {model.TWIN: 10, model.PID: 99, model.TIMM: 99},
-            "eager",
-            **deit,
-        ),
-        *rows(
-            "DeiT-tiny, training step",
-            {model.TWIN: 10, model.PID: 10.4, model.SDPA_TWIN: 10.5, model.TIMM: 12},
-            "graphs",
-            **deit,
-        ),
-        *rows("DeiT-tiny, training step", {model.TWIN: 15, model.TIMM: 15.6}, **deit),
-        *rows("DeiT-base, training step", {model.TWIN: 10, model.PID: 10.5}, **deit),
-        *rows(
-            "DeiT-tiny, training loop",
-            {model.TWIN: 90_000, model.PID: 85_000},
-            unit="images/s",
-            image=64,
-            patch=8,
-            depth=12,
-        ),
-    ]
-    by_text = {goal.text: goal for goal in goals(found)}
-    assert len(by_text) == 16
-    tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, graphs"]
-    assert tiny.measured == pytest.approx(1.04) and tiny.is_reached is True
-    other = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, PyTorch's kernels, graphs"]
-    assert other.measured == pytest.approx(10.4 / 10.5) and other.is_reached is True
-    base = by_text["DeiT-base/16-224 training step, PID / softmax twin, compiled"]
-    assert base.measured == pytest.approx(1.05) and base.is_reached is False
-    throughput = "DeiT-tiny/16-224 training throughput, PID with CUDA graphs / timm's"
-    timm = by_text[f"{throughput}, compiled"], by_text[f"{throughput}, graphs"]
-    assert [goal.measured for goal in timm] == pytest.approx([15.6 / 10.4, 12 / 10.4])
-    assert [goal.is_reached for goal in timm] == [True, False]
-    loop = by_text["64 pixels, patch 8: training loop with PID, images/s"]
-    assert loop.measured == 85_000 and loop.is_reached is True
-    small = by_text["DeiT-small/16-224 training step, PID / softmax twin, compiled"]
-    assert small.measured is None and small.is_reached is None
-
-
-def test_goals_name_rows_that_the_large_sizes_make():
-    """Every goal finds its row among rows of the sizes that a GPU gets."""
-    deits = {s.name: s for s in model.LARGE if s.mode == "compiled"}
-    assert {"tiny", "small", "base"} == set(deits)
-    graphs = [s for s in model.LARGE if s.mode == "graphs"]
-    assert [s.name for s in graphs] == ["tiny"] and model.INFERENCE in graphs[0].steps
-    assert all((s.image, s.patch) == (224, 16) for s in deits.values())
-    assert any(s.tokens == 4096 and s.head_dim == 64 for s in operator.LARGE)
-    assert {s.batch for s in generate.LARGE} == {1, 64}
-    assert (train.LARGE.image, train.LARGE.patch, train.LARGE.depth) == (64, 8, 12)
-
-
 @pytest.fixture
 def only_tiny(monkeypatch):
     """The command, with a section that takes no time."""
@@ -233,7 +139,6 @@ def test_the_command_prints_one_json_document(only_tiny, run):
     found = json.loads(out)
     assert found["header"]["device"] == "CPU" and found["header"]["rounds"] == 1
     assert len(found["rows"]) == 4 and found["rows"][1]["ratio"] > 0
-    assert found["goals"] == []  # of a GPU's sizes
 
 
 def test_an_interrupt_keeps_what_was_measured(run, tmp_path, monkeypatch):
@@ -247,17 +152,10 @@ def test_an_interrupt_keeps_what_was_measured(run, tmp_path, monkeypatch):
     assert len(results.read(tmp_path)) == 4
 
 
-def test_floor_is_printed_and_is_json(run):
-    code, out, _ = run("bench", "floor")
-    assert code == 0 and "19.4 MB" in out and "leaner algebra" in out
-    code, out, _ = run("bench", "floor", "--json")
-    assert code == 0 and json.loads(out)["layer"]["tensor_bytes"] == 19_365_888
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("modell",), "did you mean 'model'? known: all, attack, floor, generate, growth, model"),
+        (("modell",), "did you mean 'model'? known: all, attack, generate, model"),
         (("operator", "--device", "tpux"), "device must be auto, cpu or cuda"),
         (("operator", "--rounds", "0"), "rounds must be at least 1, got 0"),
         (("operator", "--out", "{file}"), "is a file; --out names a folder"),

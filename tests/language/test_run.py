@@ -301,12 +301,15 @@ def test_a_damaged_vocabulary_is_named_in_one_line(whole, tmp_path, change, word
         load_language(run)
 
 
-def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path):
+def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path, run):
     from pidformer.training.evaluate_language import evaluate_language
 
-    run, out = whole[0], tmp_path / "hub"
+    command, run, out = run, whole[0], tmp_path / "hub"
     found = evaluate_language(run, data=texts, protocol="segments", device="cpu", split="test")
-    export_language(run, out)
+    code, said, wrong = command("export", run, "--format", "hub", "--out", out)
+    assert code == 0 and said == f"{out}: written\n", wrong
+    code, _, wrong = command("export", run, "--format", "hub", "--cache", "--out", tmp_path / "b")
+    assert code == 2 and "leave them out with hub" in wrong and wrong.count("\n") == 1
     loaded = load_language(run)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     text = "w1 w2 nothing\nw3"
@@ -384,23 +387,3 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-30")
     for (name, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-
-
-def test_table_3_has_a_column_for_each_controller(whole, texts, tmp_path):
-    from pidformer.report.table3 import language_table
-    from pidformer.training.evaluate_language import evaluate_language
-
-    twins = [tmp_path / "softmax", tmp_path / "softmax-1"]
-    for seed, run in enumerate(twins):
-        recipe = tiny_language(f"seed={seed}", name="novels/softmax.yaml")
-        train(recipe, run, data=texts, device="cpu", is_shown=False)
-    options = {"data": texts, "protocol": "segments", "split": "test", "device": "cpu"}
-    found = [evaluate_language(run, **options)["ppl"] for run in [*twins, whole[0]]]
-    rows = language_table([*twins, whole[0]]).splitlines()
-    assert "softmax (2)" in rows[0] and "PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3) (1)" in rows[0]
-    row = next(r for r in rows if "segments/test |" in r)
-    assert f"| {np.mean(found[:2]):.2f} [" in row and f"| {found[2]:.2f} " in row
-    change = math.log(found[2]) - np.mean(np.log(found[:2]))
-    assert f"| {change:+.4f}" in row
-    with pytest.raises(InputError, match="none of these runs"):
-        language_table([tmp_path])

@@ -7,15 +7,16 @@ from torch import nn
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, LearnedGains, PIDAttention, has_control
+from pidformer.nn.variants import VariantAttention
 
 GAINS = PIDGains(p=0.4, i=0.3, d=0.1, beta=0.7)
 
 
 class Stack(nn.Module):
-    def __init__(self, gains=GAINS, depth=3, **options):
+    def __init__(self, gains=GAINS, depth=3, attention=PIDAttention, **options):
         super().__init__()
         torch.manual_seed(0)
-        layers = [PIDAttention(24, 4, gains, **options) for _ in range(depth)]
+        layers = [attention(24, 4, gains, **options) for _ in range(depth)]
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x):
@@ -92,4 +93,5 @@ def test_a_network_that_is_no_number_has_no_ratio():
 def test_zero_gains_are_no_control():
     assert has_control(Stack()) and has_control(Stack(LearnedGains(GAINS, 4)))
     assert not has_control(Stack(None)) and not has_control(Stack(PIDGains(p=0, i=0, d=0)))
-    assert not has_control(Stack(None, value_residual=0.5)) and not has_control(nn.Linear(2, 2))
+    mixed = Stack(None, attention=VariantAttention, value_residual=0.5)
+    assert not has_control(mixed) and not has_control(nn.Linear(2, 2))

@@ -1,5 +1,8 @@
 """Other integrals and the value residual, against sums and mixtures written out."""
 
+import json
+from pathlib import Path
+
 import pytest
 import timm
 import torch
@@ -7,6 +10,7 @@ import torch
 from pidformer import PIDAttention, PIDGains, scan_blocks
 from pidformer.analysis import certify
 from pidformer.errors import InputError
+from pidformer.nn.variants import VariantAttention
 
 GAINS = PIDGains(p=0.5, i=0.3, d=0.05, beta=0.5)
 DEPTH = 4
@@ -19,7 +23,7 @@ def x():
 
 def layers(gains=GAINS, **options):
     torch.manual_seed(0)
-    return [PIDAttention(16, 2, gains, **options).double() for _ in range(DEPTH)]
+    return [VariantAttention(16, 2, gains, **options).double() for _ in range(DEPTH)]
 
 
 def run(attention, x):
@@ -198,7 +202,49 @@ def test_plain_gains_are_as_before():
 )
 def test_bad_variants_get_one_clear_line(options, words):
     with pytest.raises(InputError, match=words):
-        PIDAttention(16, 2, GAINS, **options)
+        VariantAttention(16, 2, GAINS, **options)
+
+
+EARLIER = Path(__file__).with_name("variants.json")
+"""Outputs (float64) and names of parameters, written when PIDAttention itself had the switches."""
+PID = "0.4,0.1,0.05,0.5"
+OPTIONS = {
+    "plain": {"gains": PID},
+    "leaky": {"gains": PID, "integral_leak": 0.7},
+    "limited": {"gains": PID, "integral_limit": 0.3},
+    "both, normalised": {
+        "gains": PID, "integral_leak": 0.5, "integral_limit": 0.3, "qk_norm": True
+    },
+    "share": {"value_residual": 0.5},
+    "share with control": {"gains": PID, "value_residual": 0.25},
+    "learned": {"value_residual": "learned"},
+    "all, learned": {
+        "gains": PID, "learn_gains": True, "value_residual": "learned", "integral_leak": 0.9
+    },
+}  # fmt: skip
+
+
+def known(options):
+    """A model whose weights and images come from a formula, not from a generator."""
+    own = model(**options).double()
+    for name, parameter in own.named_parameters():
+        if ".gains." not in name:
+            angles = torch.arange(parameter.numel(), dtype=torch.float64) + len(name)
+            parameter.data = (0.5 * angles.sin()).view_as(parameter)
+    images = (torch.arange(2 * 64, dtype=torch.float64).cos() / 2 + 0.5).view(2, 1, 8, 8)
+    return {"output": own(images).tolist(), "names": [name for name, _ in own.named_parameters()]}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_outputs_and_order_of_parameters_are_those_of_earlier_checkpoints(case):
+    """The order too: an optimiser's state counts the parameters."""
+    found, earlier = known(OPTIONS[case]), json.loads(EARLIER.read_text())[case]
+    wanted = torch.tensor(earlier["output"], dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.tensor(found["output"], dtype=torch.float64), wanted, rtol=1e-9, atol=1e-12
+    )
+    kept = [name for name in found["names"] if name.startswith(("blocks.0.attn", "blocks.1.attn"))]
+    assert kept == earlier["names"]
 
 
 def test_no_certificate_is_given_for_another_recursion():

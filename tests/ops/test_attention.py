@@ -369,3 +369,10 @@ def test_no_queries_have_no_control_and_an_empty_state(keys):
     _, state = pid_attention(q, k, v, None, GAINS)
     out, state = pid_attention(q, k, v, state, GAINS)
     assert out.shape == q.shape and all(part.shape == q.shape for part in state)
+
+
+def test_a_packed_projection_that_does_not_fit_is_refused():
+    q, k, v = (torch.zeros(2, 2, 5, 4) for _ in range(3))
+    with pytest.raises(InputError, match=r"packed must be .*, packed \(2, 5, 4, 4\)") as caught:
+        pid_attention(q, k, v, None, None, packed=torch.zeros(2, 5, 4, 4))
+    assert "\n" not in str(caught.value)

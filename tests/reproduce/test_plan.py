@@ -7,7 +7,7 @@ from pidformer.checkpoint import write_recipe
 from pidformer.reproduce import make_plan, reproduce
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
 from pidformer.reproduce.times import Spent, estimates
-from pidformer.reproduce.work import TASKS, Setting, do, is_done
+from pidformer.reproduce.work import Setting, do, is_done
 from pidformer.results import Record, append
 from pidformer.robustness.suite import load_suite
 from pidformer.training.recipe import load_recipe
@@ -55,18 +55,6 @@ def test_the_table_names_recipes_and_suites_that_exist(key, tmp_path):
             assert load_recipe(job.arguments["recipe"]).task == job.arguments["task"]
         if job.kind == "evaluate" and job.arguments["task"] == "classification":
             assert job.arguments["curve"] or load_suite(job.arguments["suite"]).rows
-
-
-def test_what_is_not_built_is_listed(tmp_path, monkeypatch):
-    (tmp_path / "camvid").mkdir()
-    make = {"scale": "small", "data": tmp_path, "only": ["table2"]}
-    assert make_plan(tmp_path / "out", **make).jobs
-    monkeypatch.delitem(TASKS, "segmentation")
-    (blocked,) = make_plan(tmp_path / "out", **make).blocked
-    assert blocked.state == "not built yet" and "segmentation" in blocked.reason
-    monkeypatch.setattr("pidformer.reproduce.plan.shipped_recipes", lambda: ["camvid/pid.yaml"])
-    (blocked,) = make_plan(tmp_path / "out", **make).blocked
-    assert blocked.reason == "no recipe camvid/softmax.yaml"
 
 
 def test_data_is_found_by_its_usual_names(tmp_path):

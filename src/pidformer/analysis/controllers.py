@@ -16,6 +16,7 @@ from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
 from pidformer.models import as_gains
 from pidformer.nn import LearnedGains
+from pidformer.nn.variants import VARIANTS
 
 HeadGains = tuple[PIDGains, ...]
 """One controller a head."""
@@ -69,7 +70,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     # PIDAttention, and other attention of ours: what has gains and a reading of the first layer
     attention = [m for m in modules if hasattr(m, "gains") and hasattr(m, "first_layer")]
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"
-    for name, usual in (("integral_leak", 1.0), ("integral_limit", None), ("value_residual", None)):
+    for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
     if gains is not None:

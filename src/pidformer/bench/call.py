@@ -11,7 +11,7 @@ import torch
 
 
 def seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
-    """Of one call, by the clock, from an idle device to an idle device."""
+    """Seconds per call, by the clock, from an idle device to an idle device."""
     wait(device)
     begun = time.perf_counter()
     for _ in range(calls):
@@ -27,7 +27,7 @@ def wait(device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> None:
-    """Of a GPU, what nothing holds any more."""
+    """Give back the memory of a GPU that nothing holds any more."""
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()

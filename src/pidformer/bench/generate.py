@@ -1,4 +1,4 @@
-"""Decoding of the language model: tokens a second with a cache, PID and its twin.
+"""Decoding of the language model: tokens per second with a cache, PID and its twin.
 
 Eager is `generate` with a cache that grows. Compiled (on a GPU) is a greedy loop over one compiled
 step and a cache of fixed size, in which nothing waits for the host.
@@ -65,7 +65,6 @@ class GreedyLoop:
         self.network, self.steps = network, steps
         self.cache = StaticCache(config=network.config, max_cache_len=steps)
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=network.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
         self.faster = torch.compile(
             self.step, mode="reduce-overhead", fullgraph=True, dynamic=False
         )
@@ -84,28 +83,6 @@ class GreedyLoop:
         self.cache.reset()
         for _ in range(self.steps):
             self.token.copy_(self.faster(self.token))
-
-    @torch.no_grad()
-    def replayed(self) -> None:
-        """All steps, from an empty cache, by a CUDA graph of the eager step."""
-        if self.graph is None:
-            self._capture()
-        assert self.graph is not None
-        self.cache.reset()
-        for _ in range(self.steps):
-            self.graph.replay()
-
-    def _capture(self) -> None:
-        self.cache.reset()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self.token.copy_(self.step(self.token))
-        torch.cuda.current_stream().wait_stream(stream)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
-            self.token.copy_(self.step(self.token))
 
 
 def _compiled_decoder(size: Size, setting: Setting, gains: str | None) -> Callable[[], object]:

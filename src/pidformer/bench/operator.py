@@ -31,7 +31,7 @@ LONG = 100
 
 
 class Size(NamedTuple):
-    """Of q, k and v (B, H, N, D), and how many layers there are."""
+    """The shape of q, k and v (B, H, N, D), and how many layers there are."""
 
     batch: int
     heads: int

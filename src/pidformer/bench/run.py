@@ -10,8 +10,6 @@ from typing import Any
 from pidformer import results
 from pidformer.bench.attack import attack
 from pidformer.bench.generate import generate
-from pidformer.bench.goals import Goal, goals
-from pidformer.bench.growth import growth
 from pidformer.bench.model import model
 from pidformer.bench.operator import operator
 from pidformer.bench.setting import Setting, header
@@ -21,16 +19,15 @@ from pidformer.devices import as_device
 from pidformer.errors import unknown
 from pidformer.files import out_folder
 
-SECTIONS: Mapping[str, Callable[[Setting], Iterator[list[Row]]]] = {
+Sections = Mapping[str, Callable[[Setting], Iterator[list[Row]]]]
+SECTIONS: Sections = {
     "operator": operator,
     "model": model,
     "train": train,
     "attack": attack,
     "generate": generate,
-    "growth": growth,
 }
 ALL = "all"
-FIGURE = "growth.png"
 GPU_ROUNDS, CPU_ROUNDS = 7, 3
 
 
@@ -40,22 +37,15 @@ class Bench:
 
     header: Mapping[str, Any]
     rows: list[Row]
-    goals: list[Goal]
-    """Of an H200; empty where the sizes are not the goals' (a CPU), or for a single section."""
-    figure: Path | None
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "header": dict(self.header),
-            "rows": [row.to_dict() for row in self.rows],
-            "goals": [goal.to_dict() for goal in self.goals],
-            "figure": None if self.figure is None else str(self.figure),
-        }
+        return {"header": dict(self.header), "rows": [row.to_dict() for row in self.rows]}
 
 
 def bench(
     section: str = ALL,
     *,
+    sections: Sections | None = None,
     device: str = "auto",
     seed: int = 0,
     rounds: int | None = None,
@@ -65,15 +55,15 @@ def bench(
     watch: Callable[[list[Row]], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Bench:
-    """Measure one of `SECTIONS`, or "all".
+    """Measure one of `sections` (`SECTIONS` by default), or "all" of them.
 
     `begin` is given the header (device and versions), `watch` the rows of each table as it is done,
     `say` what is about to be measured. With `out` every row goes to OUT/results.jsonl at once, kind
-    "bench", and growth is drawn to OUT/growth.png; what was measured before an error or an
-    interrupt stays.
+    "bench"; what was measured before an error or an interrupt stays.
     """
-    if section != ALL and section not in SECTIONS:
-        raise unknown("section", section, [*SECTIONS, ALL, "floor"])
+    sections = SECTIONS if sections is None else sections
+    if section != ALL and section not in sections:
+        raise unknown("section", section, [*sections, ALL])
     place = as_device(device)
     default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
     setting = Setting(
@@ -84,18 +74,11 @@ def bench(
     begin(found)
     settings = {"command": command, "machine": results.machine(), **found}
     rows: list[Row] = []
-    for name in SECTIONS if section == ALL else (section,):
-        for group in SECTIONS[name](setting):
+    for name in sections if section == ALL else (section,):
+        for group in sections[name](setting):
             rows += group
             if folder is not None:
                 for row in group:
                     results.append(folder, row.to_record(settings))
             watch(group)
-    figure = None
-    if folder is not None and section in (ALL, "growth"):
-        from pidformer.bench.figure import growth_figure
-
-        figure = folder / FIGURE
-        growth_figure(rows, figure)
-    reached = goals(rows) if section == ALL and setting.is_gpu else []
-    return Bench(header=found, rows=rows, goals=reached, figure=figure)
+    return Bench(header=found, rows=rows)

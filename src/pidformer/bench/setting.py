@@ -20,7 +20,7 @@ GAINS = "0.4,0.1,0.05"
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """Device, rounds and seed; a GPU gets the sizes of the goals, a CPU small ones."""
+    """Device, rounds and seed; a GPU gets the sizes of models in use, a CPU small ones."""
 
     device: torch.device
     rounds: int = 7

@@ -31,7 +31,7 @@ class Case:
     label: str
     make: Callable[[], Callable[[], object]]
     is_optional: bool = False
-    """Of a foreign library: an error there leaves the row out, with the reason in its note."""
+    """From another library: an error leaves the row empty, with the reason in its note."""
     is_recorded: bool = False
     """On a GPU, timed as a CUDA graph of the call: the host's launches do not count."""
 
@@ -116,7 +116,7 @@ class _Ready(NamedTuple):
 def measure(
     group: Group, cases: Sequence[Case], setting: Setting, *, baseline: str | None = None
 ) -> list[Row]:
-    """A row a case; ratios are to the case labelled `baseline`, the first one by default."""
+    """One row per case; ratios are to the case labelled `baseline`, the first one by default."""
     baseline = cases[0].label if baseline is None else baseline
     setting.say(group.what)
     ready: dict[str, _Ready] = {}

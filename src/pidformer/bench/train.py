@@ -1,7 +1,7 @@
 """The whole training loop, and reading JPEGs.
 
 The loop is the package's own, run on its recipe for 64-pixel images (tiny_imagenet_100) with
-made-up images that stay on the device. Images a second are the trainer's own records, everything
+made-up images that stay on the device. Images per second are the trainer's own records, everything
 included (augmentation, optimiser, logging); the first windows, which compile, are left out. Reading
 is what streams a set that does not fit: decode, crop, flip, in one process.
 """
@@ -38,7 +38,7 @@ CLASSES = 10
 
 
 class Size(NamedTuple):
-    """Of the loop: windows of `window` steps, of which the first `skipped` do not count."""
+    """The loop has windows of `window` steps, of which the first `skipped` do not count."""
 
     batch: int
     window: int
@@ -48,7 +48,7 @@ class Size(NamedTuple):
     image: int = 64
     patch: int = 8
     jpegs: int = 128
-    """Of the reading, 500 x 375 pixels."""
+    """Files that the reading decodes, 500 x 375 pixels each."""
     overrides: tuple[str, ...] = ()
 
 

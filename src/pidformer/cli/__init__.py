@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -26,7 +27,6 @@ from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
 from pidformer.errors import InputError
-from pidformer.ops.dispatch import selected
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -64,7 +64,10 @@ def _root(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
-    selected()  # a wrong PIDFORMER_KERNELS is said before anything is begun
+    if os.environ.get("PIDFORMER_KERNELS"):  # a wrong one is said before anything is begun
+        from pidformer.ops.dispatch import selected
+
+        selected()
     if version:
         from pidformer import __version__
 

@@ -14,45 +14,60 @@ import typer
 from pidformer.cli.options import Device, Json, Seed, tables
 
 if TYPE_CHECKING:
-    from pidformer.bench import Row
-    from pidformer.bench.goals import Goal
-
-FLOOR = "floor"
+    from pidformer.bench import Bench, Row
+    from pidformer.bench.run import Sections
 
 
 def bench(
     section: Annotated[
-        str,
-        typer.Argument(
-            help="operator, model, train, attack, generate, growth, all, or floor (arithmetic)."
-        ),
+        str, typer.Argument(help="operator, model, train, attack, generate, or all.")
     ] = "all",
     rounds: Annotated[
         int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for results.jsonl and growth.png.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for results.jsonl.")] = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Measure what the controller costs, as ratios to the softmax twin, timm and flash attention.
 
-    Contenders take turns in one process. A CPU gets small sizes, a GPU those of the goals, which
-    `all` compares at the end. Stop it at any time: what was printed, and written, stays.
+    Contenders take turns in one process. A CPU gets small sizes, a GPU those of models in use. Stop
+    it at any time: what was printed, and written, stays.
 
     Example: pidformer bench model --device cuda --json
 
     Example: pidformer bench all --out bench
     """
-    if section == FLOOR:
-        _floor(as_json)
-        return
+    done = show_bench(
+        section,
+        rounds=rounds,
+        out=out,
+        seed=seed,
+        device=device,
+        is_quiet=as_json,
+        command=shlex.join(["pidformer", *sys.argv[1:]]),
+    )
+    if as_json:
+        typer.echo(json.dumps(done.to_dict()))
+
+
+def show_bench(
+    section: str,
+    *,
+    sections: Sections | None = None,
+    rounds: int | None,
+    out: Path | None,
+    seed: int,
+    device: str,
+    is_quiet: bool,
+    command: str,
+) -> Bench:
+    """Measure, and print each table as soon as it is done."""
     from pidformer.bench import bench as run_bench
 
     console = tables()
-    status = console.status("") if console.is_terminal and not as_json else None
+    status = console.status("") if console.is_terminal and not is_quiet else None
 
     def say(text: str) -> None:
         if status is not None:
@@ -62,22 +77,23 @@ def bench(
     def watch(rows: list[Row]) -> None:
         if status is not None:
             status.stop()
-        if not as_json:
+        if not is_quiet:
             console.print(f"\n{_title(rows)}", style="bold", highlight=False)
             console.print(_table(rows))
 
     def begin(found: Mapping[str, Any]) -> None:
-        if not as_json:
+        if not is_quiet:
             console.print(_head(found), highlight=False)
 
     try:
-        done = run_bench(
+        return run_bench(
             section,
+            sections=sections,
             device=device,
             seed=seed,
             rounds=rounds,
             out=out,
-            command=shlex.join(["pidformer", *sys.argv[1:]]),
+            command=command,
             begin=begin,
             watch=watch,
             say=say,
@@ -85,14 +101,6 @@ def bench(
     finally:
         if status is not None:
             status.stop()
-    if as_json:
-        typer.echo(json.dumps(done.to_dict()))
-        return
-    if done.goals:
-        console.print("\ngoals, one H200", style="bold")
-        console.print(_goal_table(done.goals))
-    if done.figure is not None:
-        typer.echo(f"figure {done.figure}")
 
 
 def _head(found: Mapping[str, Any]) -> str:
@@ -173,59 +181,3 @@ def _range(low: str, high: str) -> str:
         return "-"
     (first, _, unit), (last, _, other) = low.partition(" "), high.partition(" ")
     return f"{first} to {last}" if unit == other else f"{low} to {high}"
-
-
-def _goal_table(goals: list[Goal]) -> Any:
-    from rich.table import Table
-
-    table = Table("goal")
-    for heading in ("limit", "measured", "reached"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    words = {True: "yes", False: "no", None: "not measured"}
-    for goal in goals:
-        sign = "<=" if goal.is_most else ">="
-        measured = goal.measured
-        number = "-" if measured is None else f"{measured:,.0f}" if measured > 100 else None
-        table.add_row(
-            goal.text,
-            f"{sign} {goal.limit:,.0f}" if goal.limit > 100 else f"{sign} {goal.limit:.2f}",
-            number or f"{measured:.3f}",
-            words[goal.is_reached],
-        )
-    return table
-
-
-def _floor(as_json: bool) -> None:
-    from rich.table import Table
-
-    from pidformer.bench.floor import Layer, Machine, Step, attention_floor, estimates, floor
-
-    if as_json:
-        typer.echo(json.dumps(floor()))
-        return
-    console, layer, step = tables(), Layer(), Step()
-    console.print(
-        f"DeiT-tiny/16-224, batch {layer.batch}: a tensor is {layer.tensor_bytes / 1e6:.1f} MB; "
-        f"{Machine().bytes_per_second / 1e12:g} TB/s; the twin takes {step.training:g} ms a "
-        f"training step and {step.inference:g} ms an inference",
-        highlight=False,
-    )
-    table = Table("plain attention, a layer", "MB", "us", "GFLOP", "us")
-    for part in attention_floor():
-        numbers = (part.bytes / 1e6, part.bytes_us, part.flops / 1e9, part.flops_us)
-        table.add_row(part.direction, *(f"{number:.1f}" for number in numbers))
-    console.print(table)
-    headings = ("forward MB", "us", "backward MB", "us", "training ms", "ratio", "inference ms")
-    table = Table("control", "sums", *headings, "ratio")
-    for one in estimates():
-        forward, backward = one.forward_bytes / 1e6, one.backward_bytes / 1e6
-        table.add_row(
-            one.plan,
-            one.sums,
-            *(f"{n:.1f}" for n in (forward, one.forward_us, backward, one.backward_us)),
-            f"{one.training_ms:.3f}",
-            f"{one.training_ratio:.3f}",
-            f"{one.inference_ms:.3f}",
-            f"{one.inference_ratio:.3f}",
-        )
-    console.print(table)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 Data = Annotated[Path | None, typer.Option(help="Folder of the data set; digits need none.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Seed = Annotated[int, typer.Option(help="What random numbers start from.")]
+Seed = Annotated[int, typer.Option(help="Random seed.")]
 
 NAME_WIDTH = 16
-"""Of the names before facts: those of a stability report or a certificate."""
+"""Width of the names before facts, in a stability report or a certificate."""
 
 
 def tables() -> "Console":

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-import torch
 import typer
-from rich.console import Console
-from rich.table import Table
-from torch import Tensor
 
 from pidformer.cli.options import Json, print_facts
-from pidformer.control import (
-    Derivative,
-    PIDGains,
-    StabilityReport,
-    as_kernel,
-    design_gains,
-    poles,
-    spectral_radius,
-    stability_report,
-)
-from pidformer.control.stability import check_derivative
 from pidformer.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from pidformer.control import Derivative, PIDGains, StabilityReport
 
 
 def stability(
@@ -61,13 +50,15 @@ def stability(
 
     Example: pidformer stability --preset deit --derivative implicit
     """
+    from pidformer.control import PIDGains, design_gains, stability_report
+
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
     form = _read_derivative(derivative, design, plot)
     matrix = _load_kernel(kernel) if kernel else None
     kappas = None
     if matrix is not None:
-        from pidformer.analysis import eigenvalues  # imports models, which takes seconds
+        from pidformer.analysis import eigenvalues
 
         kappas = eigenvalues(matrix)
         kappa_min = min(1.0, max(-1.0, float(kappas.real.min())))
@@ -91,6 +82,8 @@ def stability(
 
 def _read_derivative(name: str, design: str | None, plot: Path | None) -> Derivative:
     """The derivative by its name; designs and figures are those of the network, so explicit."""
+    from pidformer.control.stability import check_derivative
+
     form = check_derivative(name)
     for option, value in (("--design", design), ("--plot", plot)):
         if form == "implicit" and value is not None:
@@ -102,6 +95,10 @@ def _read_derivative(name: str, design: str | None, plot: Path | None) -> Deriva
 
 
 def _load_kernel(path: Path) -> Tensor:
+    import numpy as np
+
+    from pidformer.control import as_kernel
+
     try:
         array = np.load(path, allow_pickle=False)
     except (ValueError, EOFError) as error:
@@ -115,6 +112,10 @@ def _pole_rows(
     gains: PIDGains, kappa_min: float, kappas: Tensor | None, derivative: Derivative
 ) -> list[dict[str, Any]]:
     """Poles at eleven kappa across the range, or at the eleven slowest eigenvalues."""
+    import torch
+
+    from pidformer.control import poles, spectral_radius
+
     if kappas is None:
         points = torch.linspace(kappa_min, 1, 11, dtype=torch.float64).to(torch.complex128)
     else:
@@ -132,6 +133,9 @@ def _pole_rows(
 
 
 def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     console = Console()
     print_facts(console, str(report))
     table = Table(title="poles of a layer", title_justify="left")

@@ -25,7 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.data.segmentation.geometry import rescaled
 from pidformer.errors import InputError, unknown
 
 MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
@@ -92,6 +91,8 @@ class Sliding:
 
     def sizes(self, height: int, width: int, ratio: float) -> list[tuple[int, int]]:
         """The sizes an image passes through: fitted into the scale, then as large as a window."""
+        from pidformer.data.segmentation.geometry import rescaled  # whose package loads readers
+
         fitted = rescaled(height, width, self.scale, ratio)
         h, w = fitted
         if min(h, w) >= self.window:

@@ -23,7 +23,7 @@ from pidformer.models.positions import PositionResize, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
-from pidformer.nn.variants import ValueMix
+from pidformer.nn.variants import take_variant
 
 DEIT_STD = 0.02
 
@@ -124,7 +124,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
     `blocks.*.attn.gains.*` when gains are learned.
 
     For comparison with others: `integral_leak`, `integral_limit` and `value_residual` (a share, or
-    "learned"), as `PIDAttention` has them.
+    "learned"), as `nn.variants` has them.
     """
 
     def __init__(
@@ -139,9 +139,6 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         value_init: float = 1.0,
         proj_init: float = 1.0,
         position_resize: PositionResize = "bicubic",
-        integral_leak: float = 1.0,
-        integral_limit: float | None = None,
-        value_residual: ValueMix = None,
         **options: Any,
     ) -> None:
         if position_resize not in get_args(PositionResize):
@@ -155,6 +152,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         resolved = resolve_gains(gains, depth)
         per_layer = layer_gains(resolved, depth)
         is_learned = learned_layers(per_layer, learn_gains, first_layer)
+        attention_at = take_variant(options)
 
         def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
             options = _block_options(options)
@@ -167,10 +165,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
                 gains=layer,
                 first_layer=first_layer,
                 attention_residual=attention_residual,
-                integral_leak=integral_leak,
-                integral_limit=integral_limit,
-                # the first layer has nothing to mix, only v_0 to hand on
-                value_residual=value_residual if depth or value_residual is None else 0.0,
+                attention=attention_at(depth),
                 **options,
             )
 
@@ -180,7 +175,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
 
     @property
     def gains(self) -> ModelGains:
-        """The gains the model was made with: for all layers, one a layer, or None."""
+        """The gains the model was made with: for all layers, one per layer, or None."""
         return self._gains
 
     def init_weights(self, mode: str = "", needs_reset: bool = True) -> None:
@@ -266,7 +261,7 @@ def _not_negative(name: str, given: object) -> float:
 
 
 def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that timm hands to a block, less those that say nothing.
+    """The keywords that timm hands to a block, without those that say nothing.
 
     What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
     changes nothing.

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import FirstLayer, PIDState, check_first_layer, first_state
+from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.nn.variants import ValueMix, ValueResidual, check_integral, relaxed
-from pidformer.ops.attention import pid_attention, pid_attention_packed
+from pidformer.ops.attention import pid_attention
 from pidformer.ops.short import split_heads
 
 
@@ -27,9 +26,6 @@ class PIDAttention(nn.Module):
     is plain attention; `LearnedGains` are trained with the rest, as `gains.*`. The other
     parameters are timm's (`qkv`, `q_norm`, `k_norm`, `norm`, `proj`); `scale_norm` normalises the
     merged heads, control included, before `proj`.
-
-    For comparison: `integral_leak` and `integral_limit` change what the integral takes over (see
-    `variants.relaxed`), `value_residual` mixes v_0 into the values (`variants.ValueResidual`).
     """
 
     def __init__(
@@ -48,9 +44,6 @@ class PIDAttention(nn.Module):
         norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
-        integral_leak: float = 1.0,
-        integral_limit: float | None = None,
-        value_residual: ValueMix = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -67,7 +60,6 @@ class PIDAttention(nn.Module):
                 f"gains for {gains.num_heads} heads do not fit {num_kv_heads} value heads"
             )
         check_first_layer(first_layer)
-        check_integral(integral_leak, integral_limit)
         place = placement(device, dtype)
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
@@ -76,10 +68,6 @@ class PIDAttention(nn.Module):
         self.first_layer = first_layer
         self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.is_causal = is_causal
-        self.integral_leak, self.integral_limit = integral_leak, integral_limit
-        self.value_residual = (
-            None if value_residual is None else ValueResidual(value_residual, device=device)
-        )
         width = (num_heads + 2 * num_kv_heads) * self.head_dim
         self.qkv = nn.Linear(dim, width, bias=qkv_bias, **place)
         self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
@@ -97,34 +85,31 @@ class PIDAttention(nn.Module):
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> tuple[Tensor, PIDState | None]:
-        kv_heads = self.num_kv_heads
         packed = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, N, H + 2 Hkv, D)
-        options: dict[str, Any] = {
-            "attn_mask": attn_mask,
-            "is_causal": self.is_causal or is_causal,
-            "dropout_p": self.attn_drop.p if self.training else 0.0,
-            "first_layer": self.first_layer,
-        }
-        gains = acting_gains(self)
-        if state is not None and (self.integral_leak != 1 or self.integral_limit is not None):
-            state = relaxed(state, self.integral_leak, self.integral_limit)
-        if self._is_packed():
-            out, state = pid_attention_packed(packed, kv_heads, state, gains, **options)
-        else:
-            q, k, v = split_heads(packed, kv_heads)  # (B, H | Hkv, N, D)
-            q, k = self.q_norm(q), self.k_norm(k)
-            if state is not None and self.value_residual is not None:
-                v = self.value_residual(v, state.initial)
-            out, state = pid_attention(q, k, v, state, gains, **options)
-            if state is None and self.value_residual is not None:
-                state = first_state(v)  # plain attention: nothing but v_0 is handed on
+        out, state = self.attend(
+            packed,
+            state,
+            attn_mask=attn_mask,
+            is_causal=self.is_causal or is_causal,
+            dropout_p=self.attn_drop.p if self.training else 0.0,
+            first_layer=self.first_layer,
+        )
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         return self.proj_drop(self.proj(merged)), state
 
-    def _is_packed(self) -> bool:
-        """Whether q, k and v go into attention just as the one projection makes them."""
-        has_norms = any(not isinstance(m, nn.Identity) for m in (self.q_norm, self.k_norm))
-        return not has_norms and self.value_residual is None
+    def attend(
+        self, packed: Tensor, state: PIDState | None, **options: Any
+    ) -> tuple[Tensor, PIDState | None]:
+        """The heads' output (B, H, N, D) and the state, from q, k, v as one projection has them."""
+        norms = (self.q_norm, self.k_norm)
+        whole = packed if all(isinstance(norm, nn.Identity) for norm in norms) else None
+        q, k, v = self.split(packed)
+        return pid_attention(q, k, v, state, acting_gains(self), packed=whole, **options)
+
+    def split(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """q (B, H, N, D), k and v (B, Hkv, N, D), queries and keys normalised."""
+        q, k, v = split_heads(packed, self.num_kv_heads)
+        return self.q_norm(q), self.k_norm(k), v
 
     def extra_repr(self) -> str:
         heads = f"num_heads={self.num_heads}"

@@ -13,14 +13,14 @@ from pidformer.control.gains import Gains
 from pidformer.control.pid import FirstLayer, PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
-from pidformer.nn.variants import ValueMix
 
 
 class PIDBlock(nn.Module):
     """x = x + attention(norm1(x)); x = x + mlp(norm2(x)), as `x, state = block(x, state)`.
 
     `attention_residual=False` leaves out the residual around attention, x = attention(norm1(x)):
-    the setting in which plain attention collapses. Parameters are timm's.
+    the setting in which plain attention collapses. `attention` builds the attention layer.
+    Parameters are timm's.
     """
 
     def __init__(
@@ -46,9 +46,7 @@ class PIDBlock(nn.Module):
         first_layer: FirstLayer = "free",
         is_causal: bool = False,
         attention_residual: bool = True,
-        integral_leak: float = 1.0,
-        integral_limit: float | None = None,
-        value_residual: ValueMix = None,
+        attention: Callable[..., PIDAttention] = PIDAttention,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -56,7 +54,7 @@ class PIDBlock(nn.Module):
         place = placement(device, dtype)
         self.attention_residual = attention_residual
         self.norm1 = norm_layer(dim, **place)
-        self.attn = PIDAttention(
+        self.attn = attention(
             dim,
             num_heads,
             gains,
@@ -70,9 +68,6 @@ class PIDBlock(nn.Module):
             norm_layer=norm_layer,
             first_layer=first_layer,
             is_causal=is_causal,
-            integral_leak=integral_leak,
-            integral_limit=integral_limit,
-            value_residual=value_residual,
             **place,
         )
         self.ls1 = _layer_scale(dim, init_values, **place)

@@ -103,7 +103,7 @@ class LearnedGains(nn.Module):
         return GainTensors(gains["p"], gains["i"], gains["d"], self.initial.beta)
 
     def values(self) -> list[PIDGains]:
-        """The gains as they stand, one a head."""
+        """The gains as they stand, one per head."""
         p, i, d, beta = self()
         heads = zip(*(gain.detach().flatten().tolist() for gain in (p, i, d)), strict=True)
         return [PIDGains(p=p, i=i, d=d, beta=beta) for p, i, d in heads]
@@ -127,7 +127,7 @@ def controlled_attention(model: nn.Module) -> list[Any]:
 
 
 def set_gain_share(model: nn.Module, shares: float | Sequence[float] | None) -> None:
-    """Let the controllers act with a share of their gains: for all layers, or one a layer.
+    """Let the controllers act with a share of their gains: for all layers, or one per layer.
 
     None ends it. The share is a buffer outside the state dict, changed in place: a compiled model
     is not compiled again when it moves.

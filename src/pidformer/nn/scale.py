@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
+from pidformer.nn.attention import PIDAttention
 from pidformer.nn.gains import acting_gains, controlled_attention
 from pidformer.ops.dispatch import kernels
 
@@ -21,9 +22,9 @@ class ControlScale(NamedTuple):
     """Root mean squares over tokens, heads and images, each (L,), float64."""
 
     output: Tensor
-    """Of A v, what attention gives."""
+    """A v, what attention gives."""
     control: Tensor
-    """Of p e + i sum(e) + d (e - e_previous), what is added to it."""
+    """p e + i sum(e) + d (e - e_previous), what is added to it."""
 
     @property
     def ratio(self) -> Tensor:
@@ -109,7 +110,7 @@ def has_control(model: nn.Module) -> bool:
 def _layers(model: nn.Module) -> list[Any]:
     """The attention layers, if all of them hand a state on."""
     layers = controlled_attention(model)
-    return layers if all(hasattr(layer, "value_residual") for layer in layers) else []
+    return layers if all(isinstance(layer, PIDAttention) for layer in layers) else []
 
 
 def _control(layer: Any, before: PIDState | None, after: PIDState | None) -> Tensor | None:

@@ -1,21 +1,75 @@
 """Variants that are compared with the controller: other integrals, and values mixed with the first.
 
 They act on what a layer takes over from the one before, so the operator stays as it is.
+`PIDAttention` knows none of them: a model builder asks `take_variant` which attention to build.
 """
 # B batch, H value heads, N tokens, D head dim
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.pid import PIDState
+from pidformer.control.pid import PIDState, first_state
 from pidformer.errors import InputError
+from pidformer.nn.attention import PIDAttention
+from pidformer.nn.gains import acting_gains
+from pidformer.ops.attention import pid_attention
 
+VARIANTS: dict[str, Any] = {"integral_leak": 1.0, "integral_limit": None, "value_residual": None}
+"""The keywords of `VariantAttention`, with the values at which it is `PIDAttention`."""
 ValueMix = float | Literal["learned"] | None
 """Share of v_0 in a layer's values, "learned", or None: values as they are."""
+
+
+class VariantAttention(PIDAttention):
+    """`PIDAttention` with another integral (see `relaxed`) or mixed values (`ValueResidual`)."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        integral_leak: float = 1.0,
+        integral_limit: float | None = None,
+        value_residual: ValueMix = None,
+        **options: Any,
+    ) -> None:
+        check_integral(integral_leak, integral_limit)
+        super().__init__(*arguments, **options)
+        self.integral_leak, self.integral_limit = integral_leak, integral_limit
+        self.value_residual: ValueResidual | None = None
+        if value_residual is not None:
+            # Before qkv: an optimiser's state counts the parameters.
+            later = {k: self._modules.pop(k) for k in list(self._modules) if k != "gains"}
+            self.value_residual = ValueResidual(value_residual, device=options.get("device"))
+            self._modules.update(later)
+
+    def attend(
+        self, packed: Tensor, state: PIDState | None, **options: Any
+    ) -> tuple[Tensor, PIDState | None]:
+        if state is not None:
+            state = relaxed(state, self.integral_leak, self.integral_limit)
+        if self.value_residual is None:
+            return super().attend(packed, state, **options)
+        q, k, v = self.split(packed)
+        if state is not None:
+            v = self.value_residual(v, state.initial)
+        out, state = pid_attention(q, k, v, state, acting_gains(self), **options)
+        # Plain attention returns no state: nothing but v_0 is handed on.
+        return out, first_state(v) if state is None else state
+
+
+def take_variant(options: dict[str, Any]) -> Callable[[int], Callable[..., PIDAttention]]:
+    """Take the keywords of `VARIANTS` out of a model's options: what builds attention by depth."""
+    asked = {name: options.pop(name, usual) for name, usual in VARIANTS.items()}
+    if asked == VARIANTS:
+        return lambda depth: PIDAttention
+    # The first layer has nothing to mix, only v_0 to hand on.
+    first = asked | ({} if asked["value_residual"] is None else {"value_residual": 0.0})
+    return lambda depth: partial(VariantAttention, **(asked if depth else first))
 
 
 def relaxed(state: PIDState, leak: float, limit: float | None) -> PIDState:

@@ -1,4 +1,4 @@
-"""PID attention: scaled dot-product attention plus the control, one call a layer."""
+"""PID attention: scaled dot-product attention plus the control, one call per layer."""
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pidformer.errors import InputError
 from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
-from pidformer.ops.short import short_attention, short_attention_packed, split_heads
+from pidformer.ops.short import short_attention, short_attention_packed
 
 
 def pid_attention(
@@ -34,6 +34,7 @@ def pid_attention(
     scale: float | None = None,
     first_layer: FirstLayer = "free",
     value: Tensor | None = None,
+    packed: Tensor | None = None,
 ) -> tuple[Tensor, PIDState | None]:
     """u_l = softmax(q k^T scale) v_l + p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}).
 
@@ -46,58 +47,23 @@ def pid_attention(
     Its heads may be fewer than those of v, where v repeats each for its group of queries.
     The control of a token reads that token alone, so the cache holds nothing new.
 
+    `packed` (B, N, H + 2 Hkv, D) is the projection that q, k, v are views of (`split_heads`), if
+    they are: its gradient then comes in one piece.
+
     The control is computed in float32 or wider and rounded once, into the output's type.
-    `ops.dispatch` says which kernels compute it.
+    `ops.dispatch` says which kernels compute it: ours for short sequences do all of it, SDPA leaves
+    the control for after.
     """
-    return _attention(
-        q, k, v, value, state, gains, attn_mask, is_causal, dropout_p, scale, first_layer
-    )
-
-
-def pid_attention_packed(
-    qkv: Tensor,
-    kv_heads: int,
-    state: PIDState | None,
-    gains: Gains | None,
-    *,
-    attn_mask: Tensor | None = None,
-    is_causal: bool = False,
-    dropout_p: float = 0.0,
-    first_layer: FirstLayer = "free",
-) -> tuple[Tensor, PIDState | None]:
-    """`pid_attention` of qkv (B, N, H + 2 Hkv, D): queries, keys, values, as one projection."""
-    q, k, v = split_heads(qkv, kv_heads)
-    return _attention(
-        q, k, v, None, state, gains, attn_mask, is_causal, dropout_p, None, first_layer, qkv
-    )
-
-
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    value: Tensor | None,
-    state: PIDState | None,
-    gains: Gains | None,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    dropout_p: float,
-    scale: float | None,
-    first_layer: FirstLayer,
-    packed: Tensor | None = None,
-) -> tuple[Tensor, PIDState | None]:
-    """Attention, by our kernel for short sequences or SDPA; what is left of the control behind it.
-
-    `packed` is what q, k, v are views of, if anything: its gradient then comes in one piece.
-    """
-    _check_shapes(q, k, v, value)
+    _check_shapes(q, k, v, value, packed)
     check_first_layer(first_layer)
     way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
     if way == "short":
         out, value, after = (
             short_attention(q, k, v, state, gains, is_causal=is_causal, scale=scale)
             if packed is None
-            else short_attention_packed(packed, k.shape[1], state, gains, is_causal=is_causal)
+            else short_attention_packed(
+                packed, k.shape[1], state, gains, is_causal=is_causal, scale=scale
+            )
         )
         if after is not None:
             return out, after
@@ -176,7 +142,9 @@ def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor 
     return attn_mask.masked_fill(~lower, -torch.inf)
 
 
-def _check_shapes(q: Tensor, k: Tensor, v: Tensor, value: Tensor | None = None) -> None:
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, value: Tensor | None = None, packed: Tensor | None = None
+) -> None:
     if min(q.ndim, k.ndim, v.ndim) < 3:
         problem = "q, k, v must be (..., heads, tokens, head_dim)"
     elif k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:
@@ -187,11 +155,18 @@ def _check_shapes(q: Tensor, k: Tensor, v: Tensor, value: Tensor | None = None) 
         problem = "more queries than keys"
     elif value is not None and not _is_of_queries(value, q, v):
         problem = "value must be (..., value heads, tokens of q, head_dim of v)"
+    elif packed is not None and packed.shape != _packed_shape(q, k):
+        problem = "packed must be (batch, tokens, heads of q, k and v, head_dim)"
     else:
         return
-    given = {"q": q, "k": k, "v": v} | ({} if value is None else {"value": value})
-    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+    given = {"q": q, "k": k, "v": v, "value": value, "packed": packed}
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items() if x is not None)
     raise InputError(f"{problem}; got {shapes}")
+
+
+def _packed_shape(q: Tensor, k: Tensor) -> tuple[int, ...]:
+    """(B, N, H + 2 Hkv, D)."""
+    return (*q.shape[:-3], k.shape[-2], q.shape[-3] + 2 * k.shape[-3], q.shape[-1])
 
 
 def _is_of_queries(value: Tensor, q: Tensor, v: Tensor) -> bool:

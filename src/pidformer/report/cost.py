@@ -22,7 +22,6 @@ def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
             source = sources.add(f"Training, {group.label}", "train", lasts)
             speeds = [_speed(run) for run in members]
             spent = [seconds for run in members if (seconds := training_seconds(run)) is not None]
-            memory = [m for run in members if (m := _memory(run)) is not None]
             measuring = [
                 sum(r.metrics.get("seconds", 0.0) for r in run.records if r.kind != "train")
                 for run in members
@@ -30,7 +29,6 @@ def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
             cells = (
                 _plain([s for s in speeds if s is not None], "{:,.0f}", source),
                 _plain(spent, "{:,.0f} s", source),
-                _plain(memory, "{:.1f} GB", source) if memory else CellView("not recorded"),
                 _plain(measuring, "{:,.0f} s", None) if any(measuring) else NOTHING,
             )
             lines.append(LineView(group.label, _machines(members), cells))
@@ -43,10 +41,9 @@ def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
         "run's rows.",
         columns=(
             Column("Model"),
-            Column("Training", "images or tokens a second"),
-            Column("Training time", "a run"),
-            Column("Memory", "peak"),
-            Column("Measuring", "a run"),
+            Column("Training", "images or tokens per second"),
+            Column("Training time", "per run"),
+            Column("Measuring", "per run"),
         ),
         lines=tuple(lines),
     )
@@ -79,13 +76,8 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _logged_speed(record: Record) -> float | None:
-    """Images or tokens a second."""
+    """Images or tokens per second."""
     return record.metrics.get("images_per_second", record.metrics.get("tokens_per_second"))
-
-
-def _memory(run: Run) -> float | None:
-    found = [value for r in run.records for name, value in r.metrics.items() if name == "memory_gb"]
-    return max(found) if found else None
 
 
 def _machines(runs: Sequence[Run]) -> str:

@@ -39,7 +39,7 @@ class Blocked:
     """A part of the plan that cannot be worked on here."""
 
     part: str
-    state: Literal["not built yet", "not at this scale", "no data"]
+    state: Literal["not at this scale", "no data"]
     reason: str
 
 

@@ -11,8 +11,6 @@ from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
 from pidformer.reproduce.study import study_plan
-from pidformer.reproduce.work import TASKS
-from pidformer.training.recipe import shipped_recipes
 
 SCALES = ("demo", "small", "paper")
 STUDY = "study"
@@ -193,10 +191,6 @@ def make_plan(
 def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) -> Blocked | None:
     if part is None:
         return Blocked(part=name, state="not at this scale", reason="try --scale small")
-    lacking = sorted(set(part.recipes) - set(shipped_recipes()))
-    if lacking or part.task not in TASKS:
-        reason = f"no recipe {', '.join(lacking)}" if lacking else f"no evaluation of {part.task}"
-        return Blocked(part=name, state="not built yet", reason=reason)
     if part.data and find_data(part, data) is None:
         place = "say where with --data DIR" if data is None else f"no {part.data[0]} in {data}"
         return Blocked(part=name, state="no data", reason=place)

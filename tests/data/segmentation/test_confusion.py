@@ -12,7 +12,6 @@ from torchmetrics.classification import (
 from pidformer.data.segmentation import (
     class_table,
     confusion,
-    miou_difference,
     miou_interval,
     segmentation_scores,
     unpack_areas,
@@ -99,25 +98,3 @@ def test_areas_survive_a_record_and_give_an_interval():
 def test_shapes_are_checked():
     with pytest.raises(InputError, match="one shape"):
         confusion(torch.zeros(1, 2, 2), torch.zeros(1, 2, 3), 3)
-
-
-def test_paired_differences_are_narrower_than_unpaired():
-    rng = np.random.default_rng(0)
-    truth = rng.integers(50, 100, size=(40, 3))
-    hard = rng.random((40, 1))  # what both find hard
-    found = []
-    for skill in (0.5, 0.55):
-        hits = (truth * np.clip(skill + 0.4 * hard, 0, 1)).astype(int)
-        found.append(np.stack([hits, truth, truth], axis=1))
-    difference, low, high = miou_difference(*found)
-    assert low < difference < high and low > 0
-    spans = [miou_interval(model) for model in found]
-    assert high - low < min(b - a for a, b in spans) / 2
-    assert miou_difference(found[0], found[0]) == (0, 0, 0)
-    hits, true, called = found[1].sum(0)
-    expected = np.mean(hits / (true + called - hits))
-    hits, true, called = found[0].sum(0)
-    expected -= np.mean(hits / (true + called - hits))
-    assert difference == pytest.approx(100 * expected)
-    with pytest.raises(InputError, match="the same images"):
-        miou_difference(found[0], found[1][:5])

@@ -157,7 +157,7 @@ def find_format(folder: Path, task: Task | None = None) -> Format | None:
 def open_images(location: str | Path | None, split: str) -> ImageSource:
     """The `split` ("train", "val", or another the set has) of the image set at `location`.
 
-    `location` is "digits" (or None) for scikit-learn's embedded digits, or a folder in one of
+    `location` is "digits" (or None) for the embedded digits, or a folder in one of
     three formats, told apart by what is in it:
 
     - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet)

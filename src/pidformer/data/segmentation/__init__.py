@@ -6,7 +6,6 @@ from pidformer.data.segmentation.augment import SegmentAugment
 from pidformer.data.segmentation.confusion import (
     class_table,
     confusion,
-    miou_difference,
     miou_interval,
     segmentation_scores,
     unpack_areas,
@@ -24,7 +23,6 @@ __all__ = [
     "TrainSegments",
     "class_table",
     "confusion",
-    "miou_difference",
     "miou_interval",
     "open_segmentation",
     "segmentation_scores",

@@ -77,25 +77,6 @@ def miou_interval(
     return _interval(_resampled(per_pair, resamples, seed))
 
 
-def miou_difference(
-    first: np.ndarray, second: np.ndarray, resamples: int = 1000, seed: int = 0
-) -> tuple[float, float, float]:
-    """mIoU of the second minus that of the first, and its 95 % interval, in points.
-
-    Both (N, 3, K) are of the same pairs (`unpack_areas` of two records), which are drawn together:
-    what an image does to both models alike drops out.
-    """
-    if first.shape != second.shape or not np.array_equal(first[:, 1], second[:, 1]):
-        raise InputError(
-            f"models are compared on the same images and labels, got areas of {len(first)} and "
-            f"{len(second)} images whose true pixels differ"
-        )
-    draws = [_resampled(model, resamples, seed) for model in (first, second)]
-    whole = [_miou(model.sum(0)) for model in (first, second)]
-    low, high = _interval(draws[1] - draws[0])
-    return 100 * (whole[1] - whole[0]), low, high
-
-
 def _resampled(per_pair: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """mIoU of each resample, the same draws for the same number of pairs and seed."""
     rng = np.random.default_rng(seed)

@@ -1,11 +1,13 @@
 """The floor on paper, against numbers worked out by hand and against the operator itself."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-
-from pidformer.bench.floor import (
+from benchmarks.floor import (
     FUSED,
     LEAN,
     SEPARATE,
@@ -16,8 +18,10 @@ from pidformer.bench.floor import (
     estimate,
     estimates,
     floor,
+    main,
     stream_bytes,
 )
+
 from pidformer.control import PIDGains
 from pidformer.control.pid import pid_step
 
@@ -133,3 +137,25 @@ def test_the_document_has_the_numbers_of_the_command():
         numbers = (part.bytes / 1e6, part.bytes_us, part.flops / 1e9, part.flops_us)
         assert f"| {part.direction} | {' | '.join(f'{n:.1f}' for n in numbers)} |" in page
     assert f"{floor()['kept_bytes'] / 1e6:.0f} MB over 11 layers" in page
+
+
+def command(*arguments):
+    where = Path(__file__).parents[2]
+    line = [sys.executable, "-m", "benchmarks", *arguments]
+    return subprocess.run(line, cwd=where, capture_output=True, text=True, check=False)
+
+
+def test_floor_is_printed_and_is_json(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["floor.py"])
+    main()
+    out = capsys.readouterr().out
+    assert "19.4 MB" in out and "leaner algebra" in out
+    done = command("floor", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["layer"]["tensor_bytes"] == 19_365_888
+
+
+def test_a_benchmark_that_is_not_there_is_one_line():
+    done = command("flor")
+    assert done.returncode == 2 and "did you mean 'floor'" in done.stderr
+    assert done.stderr.count("\n") == 1 and not done.stdout

@@ -1,12 +1,16 @@
 """How cost grows: over tokens, depth and batch, and the state over depth.
 
+    python -m benchmarks growth [--device cuda] [--rounds 5] [--out DIR] [--json]
+
 Time and peak memory of forward and backward, PID and softmax, not compiled; on a GPU the time is
 that of the kernels, recorded as a CUDA graph. The state is measured from the tensors that a layer
-hands to the next.
+hands to the next. `--out` keeps the rows in DIR/results.jsonl and draws them to DIR/growth.png.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,6 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
+from benchmarks._measure import measured
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
 from pidformer.bench.setting import GAINS, Setting, name_of
@@ -24,6 +29,7 @@ from pidformer.nn import scan_blocks
 OVER_TOKENS = "attention forward and backward over tokens, a layer"
 OVER_DEPTH, OVER_BATCH = "training step over depth", "training step over batch"
 STATE = "state over depth"
+FIGURE = "growth.png"
 DEPTH = 12
 """While the batch grows."""
 AXES = {OVER_TOKENS: "tokens", OVER_DEPTH: "depth", OVER_BATCH: "batch", STATE: "depth"}
@@ -42,7 +48,7 @@ class Size(NamedTuple):
     image: int = 224
     patch: int = 16
     options: dict[str, Any] | None = None
-    """Of the DeiT, another width."""
+    """Another width for the DeiT."""
 
 
 LARGE = Size(
@@ -150,3 +156,17 @@ def _group(
         dtype=name_of(setting.dtype),
         **options,
     )
+
+
+def main() -> None:
+    from benchmarks._growth_figure import growth_figure
+
+    done, options = measured(__doc__, {"growth": growth})
+    if options.out is not None and growth_figure(done.rows, options.out / FIGURE):
+        print(f"figure {options.out / FIGURE}", file=sys.stderr if options.json else sys.stdout)
+    if options.json:
+        print(json.dumps(done.to_dict()))
+
+
+if __name__ == "__main__":
+    main()

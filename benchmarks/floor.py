@@ -1,5 +1,7 @@
 """The floor on paper: bytes of one attention layer with control, and the time they take at least.
 
+    python -m benchmarks floor [--json]
+
 A stream is one tensor of the values' shape, read or written once. At these sizes attention and
 control are bound by memory, so streams x bytes / bandwidth is the least time; what a cache keeps
 between kernels can beat it. v_{l-1} is called `v_prev`, g is the gradient of the output u.
@@ -16,9 +18,15 @@ dv_0 = (p + i) beta K_0 + i beta (K_1 + K_2 + ...): gradients alone, nothing kep
 
 from __future__ import annotations
 
+import argparse
+import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from pidformer.cli.options import tables
 
 SUMS = frozenset({"S", "T", "G", "K", "dv_0"})
 """Streams that run over depth: in float32, or in the values' type."""
@@ -103,7 +111,7 @@ DEPTH, CONTROLLED = 12, 11
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """What a plan costs at least; bytes and microseconds of a layer, milliseconds of 12 layers."""
+    """What a plan costs at least; bytes and microseconds per layer, milliseconds for 12 layers."""
 
     plan: str
     sums: str
@@ -175,9 +183,9 @@ class Attention(NamedTuple):
 def attention_floor(
     layer: Layer | None = None, machine: Machine | None = None
 ) -> tuple[Attention, Attention]:
-    """Forward reads q, k, v and writes y and a log-sum a row: two products of 2 N^2 D operations.
+    """Forward reads q, k, v and writes y and a log-sum per row: two products of 2 N^2 D operations.
 
-    Backward reads q, k, v, y, dy and the log-sums, writes and reads a delta a row, writes dq, dk,
+    Backward reads q, k, v, y, dy and the log-sums, writes and reads a delta per row, writes dq, dk,
     dv, and does five products, of which one makes the attention matrix again.
     """
     layer, machine = layer or Layer(), machine or Machine()
@@ -218,3 +226,41 @@ def floor() -> dict[str, Any]:
         ],
         "kept_bytes": CONTROLLED * layer.tensor_bytes,
     }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
+    if parser.parse_args().json:
+        print(json.dumps(floor()))
+        return
+    console, layer, step = tables(), Layer(), Step()
+    console.print(
+        f"DeiT-tiny/16-224, batch {layer.batch}: a tensor is {layer.tensor_bytes / 1e6:.1f} MB; "
+        f"{Machine().bytes_per_second / 1e12:g} TB/s; the twin takes {step.training:g} ms per "
+        f"training step and {step.inference:g} ms per inference",
+        highlight=False,
+    )
+    table = Table("plain attention, per layer", "MB", "us", "GFLOP", "us")
+    for part in attention_floor():
+        numbers = (part.bytes / 1e6, part.bytes_us, part.flops / 1e9, part.flops_us)
+        table.add_row(part.direction, *(f"{number:.1f}" for number in numbers))
+    console.print(table)
+    headings = ("forward MB", "us", "backward MB", "us", "training ms", "ratio", "inference ms")
+    table = Table("control", "sums", *headings, "ratio")
+    for one in estimates():
+        forward, backward = one.forward_bytes / 1e6, one.backward_bytes / 1e6
+        table.add_row(
+            one.plan,
+            one.sums,
+            *(f"{n:.1f}" for n in (forward, one.forward_us, backward, one.backward_us)),
+            f"{one.training_ms:.3f}",
+            f"{one.training_ratio:.3f}",
+            f"{one.inference_ms:.3f}",
+            f"{one.inference_ratio:.3f}",
+        )
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

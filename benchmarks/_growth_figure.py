@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
-from pidformer.bench.growth import AXES, OVER_BATCH, OVER_DEPTH, OVER_TOKENS, STATE
+from benchmarks.growth import AXES, OVER_BATCH, OVER_DEPTH, OVER_TOKENS, STATE
 from pidformer.bench.timing import Row
 from pidformer.report.panels import Panel, save_panels
 from pidformer.report.style import check_format, run_colors

@@ -1,13 +1,21 @@
-"""The goals on one H200, and what was measured."""
+"""The goals on one H200, and what is measured: all of `pidformer bench`, then a table of goals.
+
+python -m benchmarks goals [--device cuda] [--rounds 7] [--out DIR] [--json]
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pidformer.bench import generate, model, operator, train
+from rich.table import Table
+
+from benchmarks._measure import measured
+from pidformer.bench import SECTIONS, generate, model, operator, train
 from pidformer.bench.timing import Row
+from pidformer.cli.options import tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,3 +156,37 @@ def _value(row: Row | None) -> float | None:
 
 def _over(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one / other
+
+
+def goal_table(goals: Sequence[Goal]) -> Table:
+    table = Table("goal")
+    for heading in ("limit", "measured", "reached"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    words = {True: "yes", False: "no", None: "not measured"}
+    for goal in goals:
+        sign = "<=" if goal.is_most else ">="
+        measured = goal.measured
+        number = "-" if measured is None else f"{measured:,.0f}" if measured > 100 else None
+        table.add_row(
+            goal.text,
+            f"{sign} {goal.limit:,.0f}" if goal.limit > 100 else f"{sign} {goal.limit:.2f}",
+            number or f"{measured:.3f}",
+            words[goal.is_reached],
+        )
+    return table
+
+
+def main() -> None:
+    done, options = measured(__doc__, SECTIONS)
+    # A CPU measures other sizes, which no goal is about.
+    found = goals([] if done.header["device"] == "CPU" else done.rows)
+    if options.json:
+        print(json.dumps(done.to_dict() | {"goals": [goal.to_dict() for goal in found]}))
+        return
+    console = tables()
+    console.print("\ngoals, one H200", style="bold")
+    console.print(goal_table(found))
+
+
+if __name__ == "__main__":
+    main()
