@@ -4,18 +4,18 @@ import importlib
 from typing import Any
 
 from pidformer import analysis, control, nn, robustness
-from pidformer.checkpoint import load
 from pidformer.control import PIDController, PIDGains, PIDState
 from pidformer.convert import convert, revert
 from pidformer.errors import InputError
 from pidformer.models import PIDVisionTransformer, PixelModel
 from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
 from pidformer.ops import pid_attention
+from pidformer.runs.model import load
 
 _LANGUAGE = {
     "PIDformerConfig": "pidformer.models.causal_lm",
     "PIDformerForCausalLM": "pidformer.models.causal_lm",
-    "from_pretrained": "pidformer.convert.language",
+    "from_pretrained": "pidformer.convert.hugging_face",
 }
 
 

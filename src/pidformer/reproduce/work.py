@@ -19,7 +19,8 @@ from pidformer.robustness.bench import Bench
 from pidformer.robustness.run import remaining, run_suite
 from pidformer.robustness.segmentation import evaluate_segmentation
 from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
-from pidformer.subjects import Subject, fingerprint, open_subject, outline, run_fingerprint
+from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
+from pidformer.runs.weights import fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 
@@ -132,7 +133,7 @@ def _evaluate_language(job: Job, setting: Setting) -> None:
 
 def _is_language_evaluated(job: Job) -> bool:
     """A record of this split in the paper's protocol and of the present weights."""
-    from pidformer.language import load_language
+    from pidformer.runs.model import load_language
 
     about = job.arguments
     wanted = {"split": about["suite"], "protocol": "sliding", "noise": "None", "limit": None}

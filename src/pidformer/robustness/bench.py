@@ -18,7 +18,7 @@ from pidformer.data.published import find_set
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import first, relabel
 from pidformer.errors import InputError
-from pidformer.subjects import Subject
+from pidformer.runs.open import Subject
 
 Domain = Literal["pixel", "normalized"]
 

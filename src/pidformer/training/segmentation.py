@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load_weights, read_recipe, run_weights
 from pidformer.data import Batch
 from pidformer.data.segmentation import (
     IGNORED,
@@ -24,11 +23,12 @@ from pidformer.data.segmentation import (
 )
 from pidformer.errors import InputError
 from pidformer.models.backbone import is_gain, load_backbone
-from pidformer.models.build import build_segmenter
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
-from pidformer.subjects import fingerprint
+from pidformer.runs.folder import load_weights, read_recipe
+from pidformer.runs.model import build_network
+from pidformer.runs.weights import fingerprint, run_weights
 from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
 
@@ -62,10 +62,7 @@ class Segmentation:
         return read_backbone(self.own.backbone)
 
     def build(self) -> Segmenter:
-        fields = self.recipe.to_dict()
-        model = build_segmenter(
-            fields["model"], fields["segmentation"]["decoder"], **self.model_info()["build"]
-        )
+        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
         if self.backbone is not None:
             load_backbone(model.encoder, self.backbone.weights, self.backbone.name)
             if self.backbone.has_gains:

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import check_initial, initial_weights
-from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.data.folders import some
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, ControlScale
+from pidformer.runs.model import build_network
+from pidformer.runs.weights import check_initial, start_from
 from pidformer.statistics import percentage
 from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
@@ -92,10 +92,9 @@ class Classification:
             )
 
     def build(self) -> nn.Module:
-        model = build_image_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
-        init = self.recipe.model.init
-        if init is not None:
-            start_from(model, initial_weights(init), init)
+        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
+        if self.recipe.model.init is not None:
+            start_from(model, self.recipe.model.init)
         return model
 
     def model_info(self) -> dict[str, Any]:
