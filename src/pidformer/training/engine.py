@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.training.place import Place
 from pidformer.training.recipe import TrainRecipe
@@ -34,11 +35,10 @@ class Engine:
     """One process or many, with the same code; started alone, by torchrun or accelerate launch."""
 
     def __init__(self, recipe: TrainRecipe, device: str = "auto") -> None:
-        if device not in ("auto", "cpu", "cuda"):
-            raise InputError(f"device must be auto, cpu or cuda, got {device!r}")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device cuda was asked for, but there is none; use --device cpu")
-        is_cpu = device == "cpu" or not torch.cuda.is_available()
+        chosen = as_device(device)
+        if chosen.type == "mps":
+            raise InputError("training takes the device auto, cpu or cuda (or cuda:1), got 'mps'")
+        is_cpu = chosen.type == "cpu"
         if recipe.precision == "fp16" and is_cpu:
             raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
         sharded = (
@@ -62,7 +62,15 @@ class Engine:
         self._precision = recipe.precision
         self._is_compiled = recipe.compile != "none"
         accelerator = self._accelerator
-        self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
+        place = accelerator.device
+        if chosen.type == "cuda" and chosen.index is not None:
+            if accelerator.num_processes > 1:
+                raise InputError(
+                    f"device {device!r} is for one process; several take one GPU each: use cuda"
+                )
+            torch.cuda.set_device(chosen)  # what accelerate calls "cuda"
+            place = chosen
+        self.place = Place(accelerator.process_index, accelerator.num_processes, place)
         self.is_main = accelerator.is_main_process
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
