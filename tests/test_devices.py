@@ -1,5 +1,7 @@
 """One reading of device names, for the library and every command."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -61,6 +63,22 @@ def test_a_gpu_that_is_not_there(name):
     for use in (as_device, lambda device: Engine(TrainRecipe(), device)):
         with pytest.raises(InputError, match=f"device '{name}' needs a GPU that torch can use"):
             use(name)
+
+
+def test_an_engine_started_alone_takes_the_gpu_of_the_number(monkeypatch):
+    taken = []
+    found = SimpleNamespace(
+        process_index=0, num_processes=1, device=torch.device("cuda"), is_main_process=True
+    )
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", taken.append)
+    monkeypatch.setattr("pidformer.training.engine.Accelerator", lambda **options: found)
+    assert Engine(TrainRecipe(), "cuda").place.device == torch.device("cuda") and not taken
+    assert Engine(TrainRecipe(), "cuda:1").place.device == torch.device("cuda:1")
+    assert taken == [torch.device("cuda:1")]
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(InputError, match=r"'cuda:1' is for one process .*: use cuda"):
+        Engine(TrainRecipe(), "cuda:1")
 
 
 @pytest.mark.gpu

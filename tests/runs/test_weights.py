@@ -88,6 +88,7 @@ def test_the_weights_that_the_recipe_asked_to_keep_are_used_else_the_last(run):
 
 
 def test_every_way_into_a_run_takes_the_same_weights(run, tmp_path):
+    assert run_fingerprint(run) == fingerprint(pf.load(run))
     further = pf.load(run, weights="model")
     start_from(further.model if isinstance(further, PixelModel) else further, str(run))
     assert factor(further, run) == 2

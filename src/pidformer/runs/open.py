@@ -103,8 +103,9 @@ def outline(run: str | Path) -> Subject:
 
 
 def run_fingerprint(run: Path) -> str:
-    """`fingerprint(load(run))` of an image run, from its file alone."""
-    return fingerprint({f"model.{name}": tensor for name, tensor in run_weights(run).items()})
+    """`fingerprint(load(run))` of a run of any task, from its file alone."""
+    prefix = "" if task_of(run) == "language" else "model."  # which a PixelModel adds
+    return fingerprint({prefix + name: tensor for name, tensor in run_weights(run).items()})
 
 
 def _run(run: Path, gains: Any, ema: bool) -> Subject:

@@ -22,6 +22,7 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.errors import InputError
+from pidformer.models import PixelModel
 from pidformer.models.backbone import is_gain, load_backbone
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
@@ -54,7 +55,7 @@ class Segmentation:
         self.location = data
         self.val_source = open_segmentation(data, "val")
         self._eval: EvalSegments | None = None
-        self._scale: tuple[Tensor, Tensor] | None = None
+        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
 
     @cached_property
     def backbone(self) -> Backbone | None:
@@ -152,12 +153,7 @@ class Segmentation:
             )
 
     def _normalised(self, images: Tensor) -> Tensor:
-        if self._scale is None or self._scale[0].device != images.device:
-            data = self.recipe.data
-            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
-            self._scale = mean[:, None, None], std[:, None, None]
-        mean, std = self._scale
-        return (images - mean) / std
+        return self._pixels.to(images.device).normalise(images)
 
 
 class Backbone:

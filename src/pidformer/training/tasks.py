@@ -1,4 +1,4 @@
-"""What the loop needs to know of a task, and the classification task."""
+"""What the loop needs to know about a task, and the classification task."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.data.folders import some
 from pidformer.errors import InputError
+from pidformer.models import PixelModel
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.runs.model import build_network
 from pidformer.runs.weights import check_initial, start_from
@@ -41,9 +42,9 @@ class Task(Protocol):
     """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
 
     headline: str
-    """The score to show. A task for which less is better says `is_lower_better = True`, and one
-    that counts something else than images says `unit = (name, how many in a row of a batch)`. One
-    whose control is looked at as it trains has `control_scale(model, place)`."""
+    """The score to show. A task whose score is better when lower says `is_lower_better = True`; one
+    that counts something other than images says `unit = (name, how many per row of a batch)`; one
+    whose control is measured as it trains has `control_scale(model, place)`."""
 
     def build(self) -> nn.Module: ...
 
@@ -73,7 +74,6 @@ class Classification:
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None
-        self._scale: tuple[Tensor, Tensor] | None = None
         if int(self.val_source.labels.min()) < 0:
             raise InputError(
                 f"val of {self.location} has images of no class (label -1); training needs a class "
@@ -87,9 +87,10 @@ class Classification:
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
-                f"data.mean and data.std need {channels} value(s), one a channel of the images, "
+                f"data.mean and data.std need {channels} value(s), one per channel of the images, "
                 f"got {list(recipe.data.mean)} and {list(recipe.data.std)}"
             )
+        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
 
     def build(self) -> nn.Module:
         model = build_network(self.recipe.to_dict(), self.model_info()["build"])
@@ -177,13 +178,7 @@ class Classification:
         return meter.scale()
 
     def _normalised(self, images: Tensor) -> Tensor:
-        if self._scale is None or self._scale[0].device != images.device:
-            # made once: a copy to the device at every step would make it wait
-            data = self.recipe.data
-            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
-            self._scale = mean[:, None, None], std[:, None, None]
-        mean, std = self._scale
-        return (images - mean) / std
+        return self._pixels.to(images.device).normalise(images)
 
 
 def _embedded(name: str) -> str:
