@@ -194,7 +194,7 @@ def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[N
 
 def _knows_imagenet(run: Run) -> bool:
     path = run.folder / "model.json"
-    if not path.exists():
+    if run.recipe is None or not path.exists():
         return False
     classes = read_model_info(run.folder).get("classes", ())
     return len(set(classes) & set(imagenet_classes())) > 200

@@ -125,7 +125,8 @@ def has_progress(run: Path) -> bool:
 
 
 def read_model_info(run: Path) -> dict[str, Any]:
-    """What `write_model_info` wrote."""
+    """What `write_model_info` wrote; it must say what the task of the recipe needs."""
+    is_text = read_recipe(run).get("task") == "language"
     path = run / "model.json"
     if not path.exists():
         raise InputError(
@@ -138,7 +139,6 @@ def read_model_info(run: Path) -> dict[str, Any]:
         raise _damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise _damaged(path, "it must have a section build")
-    is_text = "vocab_size" in info["build"]
     build, rest = TEXT_INFO if is_text else IMAGE_INFO
     missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
     if missing:
