@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import pidformer
 from pidformer.bench.attack import Size, compare_attacks, predictions
 from pidformer.bench.setting import Setting, header
-from pidformer.checkpoint import read_recipe
 from pidformer.data import EvalImages, open_images
+from pidformer.runs.folder import read_recipe
 
 
 def attacked(options: argparse.Namespace) -> tuple[str, nn.Module, Tensor, Tensor]:

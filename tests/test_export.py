@@ -9,9 +9,9 @@ import torch
 
 import pidformer as pf
 from pidformer import export as exporting
-from pidformer.checkpoint import write_recipe
 from pidformer.errors import InputError
 from pidformer.models.build import build_segmenter
+from pidformer.runs.folder import write_recipe
 from tests.convert.families import SMALL, timm_model
 from tests.training.tiny import tiny_recipe
 

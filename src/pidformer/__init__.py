@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pidformer import analysis, control, nn, robustness
-    from pidformer.checkpoint import load
     from pidformer.control import PIDController, PIDGains, PIDState
     from pidformer.convert import convert, revert
     from pidformer.errors import InputError
     from pidformer.models import PIDVisionTransformer, PixelModel
     from pidformer.nn import LearnedGains, PIDAttention, PIDBlock, scan_blocks
     from pidformer.ops import pid_attention
+    from pidformer.runs.model import load
 
 __version__ = "0.1.0"
 
@@ -55,7 +55,7 @@ _HOMES = {
     "PIDState": "control",
     "PIDVisionTransformer": "models",
     "PixelModel": "models",
-    "load": "checkpoint",
+    "load": "runs.model",
     "pid_attention": "ops",
     "revert": "convert",
     "scan_blocks": "nn",
@@ -63,7 +63,7 @@ _HOMES = {
 _LANGUAGE = {
     "PIDformerConfig": "models.causal_lm",
     "PIDformerForCausalLM": "models.causal_lm",
-    "from_pretrained": "convert.language",
+    "from_pretrained": "convert.hugging_face",
 }
 """What needs transformers, which `import *` must not ask for."""
 

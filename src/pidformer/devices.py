@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,15 +15,19 @@ def as_device(device: str | torch.device) -> torch.device:
     """The device, if this machine has it; "auto" is the GPU where there is one."""
     if str(device) == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-    except RuntimeError:
-        raise InputError(
-            f"device must be auto, cpu or cuda (or cuda:1, mps), got {device!r}"
-        ) from None
-    if found.type == "cuda" and not torch.cuda.is_available():
+    # by hand: torch takes kinds on which no command works, and reads cuda:999 as cuda:-25
+    named = re.fullmatch(r"(cpu|cuda|mps)(?::(\d+))?", str(device))
+    if named is None:
+        raise InputError(f"device must be auto, cpu or cuda (or cuda:1, mps), got {str(device)!r}")
+    kind, number = named[1], int(named[2] or 0)
+    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": torch.mps.device_count()}[kind]
+    if count == 0:
         raise InputError(f"device {str(device)!r} needs a GPU that torch can use; use cpu")
-    return found
+    if number >= count:
+        raise InputError(
+            f"device {str(device)!r} is not on this machine, whose last is {kind}:{count - 1}"
+        )
+    return torch.device(device)
 
 
 @contextmanager

@@ -16,9 +16,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.errors import InputError, unknown
 from pidformer.files import atomic_path
+from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.model import load
 
 Format = Literal["onnx", "pt2"]
 Run = Callable[..., list[Tensor]]
@@ -204,7 +205,7 @@ def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
 
 
 def _open_hugging_face(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
-    from pidformer.convert.language import from_pretrained  # needs the extra `lm`
+    from pidformer.convert.hugging_face import from_pretrained  # needs the extra `lm`
     from pidformer.models.language.folder import read_config
 
     if gains is not None or ema:

@@ -4,10 +4,10 @@ import torch
 
 import pidformer as pf
 from pidformer.analysis import control_scale
-from pidformer.checkpoint import initial_model
 from pidformer.errors import InputError
 from pidformer.nn import LearnedGains
 from pidformer.nn.gains import set_gain_share
+from pidformer.runs.model import initial_model
 from pidformer.training.run import train
 from tests.report.runs import make_run, small_vit
 from tests.training.tiny import tiny_recipe

@@ -7,9 +7,9 @@ import yaml
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_weights, read_recipe, save_weights
+from pidformer.runs.folder import load_weights, read_recipe, save_weights
+from pidformer.runs.twins import recipe_hash
 from pidformer.training.run import train
-from pidformer.twins import recipe_hash
 from tests.training.tiny import tiny_recipe
 
 

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 
 import pidformer as pf
 from pidformer.analysis import token_similarity
-from pidformer.checkpoint import save_weights, write_model_info, write_recipe
 from pidformer.errors import InputError
+from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe
 from tests.convert.families import SMALL, TIMM, check_definition, timm_model
 

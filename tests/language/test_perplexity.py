@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pidformer import results
 from pidformer.data.text import Perturbation, open_corpus
 from pidformer.errors import InputError
-from pidformer.language import load_language
+from pidformer.runs.model import load_language
 from pidformer.training.evaluate_language import evaluate_language, evaluate_language_robustness
 from pidformer.training.perplexity import window_nll
 from pidformer.training.run import train

@@ -13,11 +13,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_weights, save_weights
 from pidformer.errors import InputError
-from pidformer.language import load_language
 from pidformer.models.causal_lm import PIDformerForCausalLM
 from pidformer.report.hub import export_language, fast_tokenizer
+from pidformer.runs.folder import load_weights, save_weights
+from pidformer.runs.model import load_language
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.converted import convert_run
 from pidformer.training.loop import Trainer

@@ -6,8 +6,8 @@ import numpy as np
 import yaml
 
 from pidformer import results
-from pidformer.checkpoint import write_recipe
 from pidformer.results import Record
+from pidformer.runs.folder import write_recipe
 from pidformer.statistics import pack, percentage
 from pidformer.training import load_recipe
 

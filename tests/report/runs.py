@@ -5,7 +5,7 @@ from pathlib import Path
 import timm
 import torch
 
-from pidformer.checkpoint import save_weights, write_model_info, write_recipe
+from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.training import load_recipe
 from pidformer.training.tasks import Classification
 

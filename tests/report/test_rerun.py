@@ -11,8 +11,8 @@ from pidformer.report.cost import training_seconds
 from pidformer.report.published.studies import read_run
 from pidformer.report.rerun import train_command
 from pidformer.results import Record, append
+from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training import load_recipe, shipped_recipes
-from pidformer.twins import MOVES_NOTHING
 from tests.report.published.fresh import fresh_run
 from tests.training.tiny import tiny_recipe
 

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from pidformer import results, subjects
-from pidformer.checkpoint import load_weights, save_weights
+from pidformer import results
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce import run_plan, work
 from pidformer.reproduce import times as times_module
 from pidformer.reproduce.run import look
 from pidformer.reproduce.work import Setting, is_done
+from pidformer.runs.folder import load_weights, save_weights
 from tests.reproduce.tiny import records_of, tiny_plan
 
 CPU = Setting(device="cpu")
@@ -74,7 +74,7 @@ def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
     """Several processes look at a hundred finished runs, again and again."""
     for cache in (work._outline, work._evaluated_at):
         cache.cache_clear()
-    monkeypatch.setattr(subjects, "load", lambda *args, **options: 1 / 0)
+    monkeypatch.setattr("pidformer.runs.open.load", lambda *args, **options: 1 / 0)
     assert {line.state for line in look(whole.plan).lines} == {"done"}
 
 

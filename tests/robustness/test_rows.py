@@ -16,7 +16,7 @@ from pidformer.robustness.compare import hits
 from pidformer.robustness.rows import CorruptedSet, OutOfDistribution, ShiftedSet, UnderThreat
 from pidformer.robustness.run import evaluate_models, run_suite
 from pidformer.robustness.suite import Suite, load_suite
-from pidformer.subjects import Subject
+from pidformer.runs.open import Subject
 from tests.data.sets import write_parquet
 
 

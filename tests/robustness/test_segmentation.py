@@ -15,8 +15,8 @@ from pidformer.models.sliding import Sliding
 from pidformer.robustness import APGD, FGSM, PGD, evaluate_segmentation, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.segmentation import threatened
+from pidformer.runs.twins import recipe_hash
 from pidformer.training.run import train
-from pidformer.twins import recipe_hash
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe
 

@@ -9,7 +9,7 @@ import torch
 import pidformer as pf
 from pidformer.cli import main
 from pidformer.errors import InputError
-from pidformer.subjects import open_subject
+from pidformer.runs.open import open_subject
 from tests.security.tricks import copy, edit, pickled
 
 OVERLAY = "model__options__pretrained_cfg_overlay"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from pidformer.checkpoint import load_weights
+from pidformer.runs.folder import load_weights
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 

@@ -9,8 +9,8 @@ import torch
 import pidformer as pf
 from pidformer import results
 from pidformer.analysis import control_scale
-from pidformer.checkpoint import initial_model
 from pidformer.data import open_images, sample_images
+from pidformer.runs.model import initial_model
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
 from pidformer.training.tasks import LOOKED_AT, Classification

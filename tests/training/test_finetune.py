@@ -4,12 +4,13 @@ import pytest
 import torch
 
 import pidformer as pf
-from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
+from pidformer.runs.folder import load_weights, save_weights
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import start_from
 from pidformer.training import load_recipe
 from pidformer.training.recipe import SHIPPED
 from pidformer.training.run import train
-from pidformer.twins import recipe_hash
 from tests.training.tiny import tiny_recipe
 
 SOFTMAX = ("model.gains=null", "schedule.epochs=1", "schedule.warmup_epochs=0")
@@ -107,13 +108,12 @@ def test_weights_that_do_not_fit_are_refused(softmax, tmp_path):
         train(given, tmp_path / "run", device="cpu", is_shown=False)
 
 
-def test_a_head_for_other_classes_starts_anew():
-    from pidformer.convert.build import start_from
-
+def test_a_head_for_other_classes_starts_anew(tmp_path):
     a, b = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 3), "x": torch.nn.Linear(2, 2)}), None
     b = torch.nn.ModuleDict({"head": torch.nn.Linear(2, 5), "x": torch.nn.Linear(2, 2)})
+    save_weights(tmp_path / "a.safetensors", a.state_dict())
     with pytest.warns(UserWarning, match="knows 3 classes, the data have 5"):
-        start_from(b, a.state_dict(), "run")
+        start_from(b, str(tmp_path / "a.safetensors"))
     assert torch.equal(a["x"].weight, b["x"].weight)
 
 

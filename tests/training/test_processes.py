@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from pidformer import results
-from pidformer.checkpoint import load_checkpoint
+from pidformer.runs.folder import load_checkpoint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 from tests.training.tiny import OPTIONS, controls, losses, same_weights

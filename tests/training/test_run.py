@@ -10,8 +10,8 @@ import torch
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_checkpoint, load_weights
 from pidformer.errors import InputError
+from pidformer.runs.folder import load_checkpoint, load_weights
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
 from tests.data.sets import write_folders
@@ -115,7 +115,7 @@ def test_the_newest_checkpoint_damaged_is_named_and_the_one_before_used(whole, t
 
 
 def test_a_full_disk_ends_with_a_clear_line_and_an_intact_run(whole, tmp_path, monkeypatch):
-    import pidformer.checkpoint as module
+    import pidformer.runs.folder as module
 
     run = tmp_path / "run"
     inner, calls = module.save_file, []

@@ -13,10 +13,10 @@ from timm import create_model
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_weights, read_model_info
 from pidformer.data import Batch
 from pidformer.errors import InputError
 from pidformer.models.segmenter import Segmenter
+from pidformer.runs.folder import load_weights, read_model_info
 from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer, equal_parts
 from pidformer.training.recipe import ScheduleRecipe, difference, recipe_from

@@ -10,9 +10,9 @@ import torch
 
 import pidformer as pf
 from pidformer import results
-from pidformer.checkpoint import load_checkpoint, save_checkpoint
 from pidformer.data import storage
 from pidformer.errors import InputError
+from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
 from pidformer.training.progress import Progress
 from pidformer.training.run import train
@@ -42,7 +42,7 @@ def test_weights_that_a_full_disk_does_not_take_are_an_error_of_the_system(tmp_p
     """The command line shows those in one line; safetensors has an exception of its own."""
     code = (
         "import resource, sys, torch\nfrom pathlib import Path\n"
-        "from pidformer.checkpoint import save_weights\n"
+        "from pidformer.runs.folder import save_weights\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))\n"
         "try:\n    save_weights(Path(sys.argv[1]), {'a': torch.zeros(10_000)})\n"
         "except OSError as error:\n    print(error)\n"

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from pidformer import results
-from pidformer.checkpoint import load_weights
+from pidformer.runs.folder import load_weights
 from pidformer.training import Recipe, load_recipe
 from pidformer.training.loop import Trainer
 

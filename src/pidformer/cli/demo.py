@@ -16,7 +16,7 @@ from pidformer.cli.options import Json
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for runs, results and report.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(help="Train with seeds 0 to N - 1.", metavar="N")] = 2,
-    device: Annotated[str, typer.Option(help="cpu, cuda or auto.")] = "cpu",
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
     open_report: Annotated[
         bool | None,
         typer.Option("--open/--no-open", help="Open the report; by default on a desktop."),

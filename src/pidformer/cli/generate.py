@@ -33,8 +33,8 @@ def generate(
     Example: pidformer generate runs/novels-pid --prompt "It was a dark night"
     """
     from pidformer.devices import as_device
-    from pidformer.language import load_language
     from pidformer.models.language.generate import generate_text
+    from pidformer.runs.model import load_language
 
     place = as_device(device)
     loaded = load_language(run, gains=gains)

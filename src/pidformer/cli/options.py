@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Data = Annotated[Path | None, typer.Option(help="Folder of the data set; digits need none.")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from torch import nn
 
 from pidformer.control.pid import FirstLayer
-from pidformer.convert.plan import Plan
-from pidformer.convert.vision import ControlledModel, convert_vision, is_vision, revert_vision
+from pidformer.convert.conversion import Conversion
+from pidformer.convert.timm import ControlledModel, convert_timm, is_timm, revert_timm
 from pidformer.errors import InputError
 from pidformer.models.gains import GainsLike
 from pidformer.models.vit import PIDVisionTransformer
@@ -40,13 +40,13 @@ def convert(
     """
     layers = None if layers is None else list(layers)
 
-    def plan(depth: int) -> Plan:
-        return Plan.of(gains, depth, layers, first_layer, learn_gains)
+    def conversion_for(depth: int) -> Conversion:
+        return Conversion.of(gains, depth, layers, first_layer, learn_gains)
 
     work = _way_in(model)
     if not inplace:
         model = copy.deepcopy(model)
-    work(model, plan)
+    work(model, conversion_for)
     return model
 
 
@@ -56,11 +56,11 @@ def revert(model: Model) -> Model:
     Learned gains are lost.
     """
     if isinstance(model, ControlledModel):
-        revert_vision(model)
+        revert_timm(model)
     elif _is_hugging_face(model):
-        from pidformer.convert.language import revert_transformers
+        from pidformer.convert.hugging_face import revert_hugging_face
 
-        revert_transformers(model)
+        revert_hugging_face(model)
     else:
         raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
     return model
@@ -71,12 +71,12 @@ def _way_in(model: nn.Module) -> Any:
         raise InputError(
             f"{type(model).__name__} has a controller of its own; build or load it with gains=..."
         )
-    if is_vision(model):
-        return convert_vision
+    if is_timm(model):
+        return convert_timm
     if _is_hugging_face(model):
-        from pidformer.convert.language import convert_transformers
+        from pidformer.convert.hugging_face import convert_hugging_face
 
-        return convert_transformers
+        return convert_hugging_face
     inner = getattr(model, "model", None)
     hint = f"; convert the {type(inner).__name__} inside it" if isinstance(inner, nn.Module) else ""
     raise InputError(

@@ -23,7 +23,7 @@ class GainRamp:
     """
 
     share: float = 0.3
-    """Of training, after which the gains are whole."""
+    """The share of training after which the gains are whole."""
     by_layer: bool = False
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class GainRamp:
             )
 
     def shares(self, progress: float, layers: int) -> list[float]:
-        """One a layer."""
+        """One per layer."""
         done = progress / self.share if self.share else 1.0
         if self.by_layer and self.share:
             return [min(1.0, max(0.0, layers * done - layer)) for layer in range(layers)]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from pidformer import results
 from pidformer.analysis import token_similarity
-from pidformer.checkpoint import load
 from pidformer.data import EvalImages, open_images
 from pidformer.robustness import FGSM, PGD, Threat, accuracy_under
+from pidformer.runs.model import load
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 

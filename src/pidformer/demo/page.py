@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pidformer.analysis import token_trajectory
-from pidformer.checkpoint import load
 from pidformer.demo import figures
 from pidformer.demo.measure import ATTACKED_EVERY, BUDGETS, PGD_STEPS, validation_images
 from pidformer.demo.summary import CHANCE, SHOWN_BUDGET, ModelSummary
@@ -16,6 +15,7 @@ from pidformer.files import atomic_path
 from pidformer.report.panels import picture, save_panels
 from pidformer.report.templates import page_template
 from pidformer.results import Record
+from pidformer.runs.model import load
 
 SHOWN_IMAGE = 0
 """The validation image whose tokens are drawn."""

@@ -19,7 +19,7 @@ from pidformer.errors import InputError, unknown
 from pidformer.lab.pictures import DIGITS, Picture
 from pidformer.robustness import Attack, threat_from
 from pidformer.robustness.threat import pixel_text
-from pidformer.subjects import Subject
+from pidformer.runs.open import Subject
 
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
@@ -76,7 +76,7 @@ class AttackKnobs:
         return (
             f"{take[0]}from pidformer.lab.attack import AttackKnobs, attack\n"
             "from pidformer.lab.pictures import Picture, PictureSets\n"
-            "from pidformer.subjects import open_subject\n\n"
+            "from pidformer.runs.open import open_subject\n\n"
             f"subject = open_subject({name!r})\n"
             f"picture = {take[1]}\n"
             f"knobs = AttackKnobs(attack={self.attack!r}, strength={self.strength}, "

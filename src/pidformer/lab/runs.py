@@ -14,7 +14,7 @@ from pidformer import results
 from pidformer.errors import InputError
 from pidformer.lab.pictures import DIGITS, PictureSets
 from pidformer.report.collect import Run, collect
-from pidformer.subjects import Subject, open_subject
+from pidformer.runs.open import Subject, open_subject
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from pidformer.data.text import Perturbation, Tokenizer, perturb
 from pidformer.data.text.perturb import Kind
 from pidformer.errors import InputError, unknown
-from pidformer.language import LanguageModel, load_language
 from pidformer.models.language.generate import generate_tokens
+from pidformer.runs.model import LanguageModel, load_language
 
 NOISES = get_args(Kind)
 MOST_CHARACTERS = 2000

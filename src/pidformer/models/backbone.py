@@ -75,8 +75,8 @@ def _fitted_positions(encoder: PIDVisionTransformer, positions: Tensor, name: st
 
 
 def is_gain(key: str) -> bool:
-    """Whether a key of a state dict belongs to learned gains."""
-    return ".attn.gains." in key
+    """Whether a key of a state dict belongs to learned gains, of images or language."""
+    return "attn.gains." in key
 
 
 def _some(keys: list[str]) -> str:

@@ -27,7 +27,6 @@ from pidformer.analysis import (
     token_similarity,
     token_spectrum,
 )
-from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
@@ -35,7 +34,8 @@ from pidformer.report.similarity import Collapse, similarity_figure
 from pidformer.report.specimens import Specimen, open_specimen
 from pidformer.report.spectrum import spectrum_figure
 from pidformer.report.trajectory import trajectory_plot
-from pidformer.subjects import Subject
+from pidformer.runs.model import initial_model
+from pidformer.runs.open import Subject
 
 TENSORS: dict[str, dict[str, Any]] = {
     "blocks": {},

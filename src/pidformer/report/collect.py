@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from pidformer import results
-from pidformer.checkpoint import read_recipe
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
 from pidformer.files import check_inside
 from pidformer.models.gains import as_gains
 from pidformer.report.rerun import train_command
 from pidformer.results import FILE_NAME, Record
+from pidformer.runs.folder import read_recipe
+from pidformer.runs.twins import recipe_hash, twin_recipe
 from pidformer.training.recipe import difference
-from pidformer.twins import recipe_hash, twin_recipe
 
 MEASURED = ("robustness", "analysis", "segmentation", "language")
 """Records that a report shows, beside those of training."""

@@ -10,11 +10,12 @@ from typing import Any
 import yaml
 
 from pidformer import results
-from pidformer.checkpoint import read_recipe
 from pidformer.data.text import Tokenizer, WordVocabulary
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.language import LanguageModel, Weights, load_language
+from pidformer.runs.folder import read_recipe
+from pidformer.runs.model import LanguageModel, load_language
+from pidformer.runs.weights import Weights
 
 
 def export_language(run: str | Path, out: str | Path, *, weights: Weights = "auto") -> Path:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from pidformer.errors import InputError, unknown
 from pidformer.robustness.segmentation import evaluate_segmentation, segmentation_threats
-from pidformer.subjects import task_of
+from pidformer.runs.open import task_of
 
 Found = dict[str, dict[str, dict[str, float]]]
 """Metrics by run and row."""

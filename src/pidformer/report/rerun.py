@@ -18,8 +18,8 @@ from pidformer.models.gains import as_gains
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.robustness.threat import as_budget
+from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training.recipe import load_recipe, shipped_recipes
-from pidformer.twins import MOVES_NOTHING
 
 
 def train_command(recipe: Mapping[str, Any], run: str = "RUN") -> str:

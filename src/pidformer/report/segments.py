@@ -12,13 +12,14 @@ import torch
 from rich.console import Console
 from rich.progress import track
 
-from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data.pictures import UnreadableImage, pixels, read_picture
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.models.sliding import Sliding
 from pidformer.report.overlay import OPACITY, overlay, save_labels, save_picture, with_legend
+from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.model import load
 
 
 def segment_files(

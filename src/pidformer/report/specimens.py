@@ -17,15 +17,17 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data import ImageSource, open_images, sample_images
 from pidformer.data.segmentation import SegmentSource, open_segmentation
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import sample
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
-from pidformer.subjects import Subject, fingerprint, open_subject, task_of
-from pidformer.twins import recipe_hash
+from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.model import load
+from pidformer.runs.open import Subject, open_subject, task_of
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import fingerprint
 
 
 class Specimen(Protocol):
@@ -152,7 +154,7 @@ def _encoder(run: Path) -> Subject:
 
 def _text(run: Path, data: str | Path | None, counts: tuple[int, int], seed: int) -> TextSpecimen:
     from pidformer.data.text import open_corpus
-    from pidformer.language import load_language  # needs the extra `lm`
+    from pidformer.runs.model import load_language  # needs the extra `lm`
 
     loaded, recipe = load_language(run), read_recipe(run)
     corpus = open_corpus(_given(data), "valid", loaded.tokenizer)

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from pidformer.checkpoint import read_model_info
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
 from pidformer.report.collect import Run
 from pidformer.report.paper import TABLE1, TABLE2, TABLE3, Pair
@@ -24,6 +23,7 @@ from pidformer.report.views import (
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs
 from pidformer.robustness.threat import pixel_text
+from pidformer.runs.folder import read_model_info
 from pidformer.statistics import Difference, mean_over_seeds
 
 PAPER_ROWS = tuple(dict.fromkeys(row for row, _ in TABLE1))
@@ -194,7 +194,7 @@ def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[N
 
 def _knows_imagenet(run: Run) -> bool:
     path = run.folder / "model.json"
-    if not path.exists():
+    if run.recipe is None or not path.exists():
         return False
     classes = read_model_info(run.folder).get("classes", ())
     return len(set(classes) & set(imagenet_classes())) > 200

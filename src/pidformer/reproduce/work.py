@@ -19,7 +19,7 @@ from pidformer.robustness.bench import Bench
 from pidformer.robustness.run import remaining, run_suite
 from pidformer.robustness.segmentation import evaluate_segmentation
 from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
-from pidformer.subjects import Subject, fingerprint, open_subject, outline, run_fingerprint
+from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 
@@ -132,12 +132,10 @@ def _evaluate_language(job: Job, setting: Setting) -> None:
 
 def _is_language_evaluated(job: Job) -> bool:
     """A record of this split in the paper's protocol and of the present weights."""
-    from pidformer.language import load_language
-
     about = job.arguments
     wanted = {"split": about["suite"], "protocol": "sliding", "noise": "None", "limit": None}
     found = _records(job, "language", wanted)
-    return bool(found) and fingerprint(load_language(about["run"]).model) in found
+    return bool(found) and run_fingerprint(Path(about["run"])) in found
 
 
 def _records(job: Job, kind: str, wanted: Mapping[str, Any]) -> set[str]:

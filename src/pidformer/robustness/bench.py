@@ -18,7 +18,7 @@ from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
-from pidformer.subjects import Subject
+from pidformer.runs.open import Subject
 
 Domain = Literal["pixel", "normalized"]
 

@@ -22,8 +22,8 @@ from pidformer.results import Record
 from pidformer.robustness.attack import logits_of
 from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.threat import Model, Threat
+from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
-from pidformer.subjects import fingerprint
 
 KIND = "robustness"
 IDENTITY = ("weights", "gains", "data_hash", "row", "threat", "domain", "seed", "limit")

@@ -18,7 +18,7 @@ from pidformer.robustness.bench import Bench
 from pidformer.robustness.evaluate import Ledger
 from pidformer.robustness.progress import Progress
 from pidformer.robustness.suite import Suite
-from pidformer.subjects import open_subject
+from pidformer.runs.open import open_subject
 
 
 class Evaluated(NamedTuple):

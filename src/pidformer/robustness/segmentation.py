@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.checkpoint import load, read_model_info, read_recipe
 from pidformer.data.segmentation import (
     IGNORED,
     EvalSegments,
@@ -37,8 +36,10 @@ from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model
-from pidformer.subjects import fingerprint
-from pidformer.twins import recipe_hash
+from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.model import load
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import fingerprint
 
 PixelThreat = Corruption | FGSM | PGD
 UNLABELLED = -100

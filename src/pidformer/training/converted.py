@@ -8,24 +8,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pidformer.checkpoint import (
-    build_run,
-    initial_weights,
-    put_weights,
+from pidformer.control.pid import FirstLayer
+from pidformer.convert import convert
+from pidformer.data.imagenet import imagenet_classes
+from pidformer.errors import InputError
+from pidformer.files import out_folder
+from pidformer.runs.folder import (
     read_model_info,
     read_recipe,
-    run_weights,
     save_weights,
     write_model_info,
     write_recipe,
 )
-from pidformer.control.pid import FirstLayer
-from pidformer.convert import convert
-from pidformer.convert.build import PREFIX
-from pidformer.data.imagenet import imagenet_classes
-from pidformer.errors import InputError
-from pidformer.files import out_folder
-from pidformer.subjects import open_subject
+from pidformer.runs.model import TIMM, fill_network
+from pidformer.runs.open import open_subject
+from pidformer.runs.weights import run_weights
 from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "preprocessor_config.json")
@@ -56,7 +53,7 @@ def convert_run(
         return _from_run(path, gains, out, layers, first_layer)
     if (path / "config.json").exists():
         return _from_hugging_face(path, gains, out, layers, first_layer)
-    if source.startswith(PREFIX):
+    if source.startswith(TIMM):
         return _from_timm(source, gains, out, layers, first_layer)
     raise InputError(
         f"{source!r} is neither timm:NAME, nor a run folder, nor a folder with a config.json"
@@ -71,7 +68,7 @@ def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLaye
     assert scale is not None and subject.image_size is not None
     recipe = Recipe(
         model=ModelRecipe(
-            name=PREFIX + source.removeprefix(PREFIX).partition("@")[0],
+            name=TIMM + source.removeprefix(TIMM).partition("@")[0],
             gains=_plain(model.gains),
             first_layer=first,
         ),
@@ -98,20 +95,19 @@ def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLaye
 
 def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
     recipe, info = read_recipe(run), read_model_info(run)
-    # What the run is evaluated with: of language the best weights, where it keeps them.
-    weights = (initial_weights if recipe.get("task") == "language" else run_weights)(run)
+    weights = run_weights(run)
     if any(".gains." in key for key in weights):
         raise InputError(f"run {run} has learned its gains; it cannot be given others")
     if layers is not None:
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
     # What cannot be loaded is not written. The recipe is written as it was: so the two are twins.
-    put_weights(build_run(recipe_from(recipe).to_dict(), info), weights, run)
+    fill_network(recipe_from(recipe).to_dict(), info, weights, run)
     return _write(out, recipe, info, weights, gains)
 
 
 def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) -> Any:
-    from pidformer.convert.language import load_plain  # needs the extra `lm`
+    from pidformer.convert.hugging_face import load_plain  # needs the extra `lm`
 
     model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
     out_folder(out)

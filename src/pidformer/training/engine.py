@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
+from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.training.place import Place
 from pidformer.training.recipe import TrainRecipe
@@ -34,13 +35,20 @@ class Engine:
     """One process or many, with the same code; started alone, by torchrun or accelerate launch."""
 
     def __init__(self, recipe: TrainRecipe, device: str = "auto") -> None:
-        if device not in ("auto", "cpu", "cuda"):
-            raise InputError(f"device must be auto, cpu or cuda, got {device!r}")
-        if device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device cuda was asked for, but there is none; use --device cpu")
-        is_cpu = device == "cpu" or not torch.cuda.is_available()
+        chosen = as_device(device)
+        if chosen.type == "mps":
+            raise InputError("training takes the device auto, cpu or cuda (or cuda:1), got 'mps'")
+        is_cpu = chosen.type == "cpu"
         if recipe.precision == "fp16" and is_cpu:
             raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
+        is_numbered = chosen.type == "cuda" and chosen.index is not None
+        if is_numbered and "LOCAL_RANK" in os.environ:
+            raise InputError(
+                f"device {device!r} is for one process that is started alone; torchrun and "
+                "accelerate launch give each process a GPU of its own: use cuda"
+            )
+        if is_numbered:
+            torch.cuda.set_device(chosen)  # accelerate takes the current one
         sharded = (
             FullyShardedDataParallelPlugin(
                 fsdp_version=2,
@@ -62,7 +70,11 @@ class Engine:
         self._precision = recipe.precision
         self._is_compiled = recipe.compile != "none"
         accelerator = self._accelerator
-        self.place = Place(accelerator.process_index, accelerator.num_processes, accelerator.device)
+        self.place = Place(
+            accelerator.process_index,
+            accelerator.num_processes,
+            chosen if is_numbered else accelerator.device,
+        )
         self.is_main = accelerator.is_main_process
 
     def prepare(self, model: nn.Module, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
@@ -90,7 +102,7 @@ class Engine:
         return nullcontext() if is_last else self._accelerator.no_sync(model)
 
     def clip(self, model: nn.Module, limit: float | None) -> Tensor:
-        """Norm of the whole gradient, after which it is at most `limit`."""
+        """Clip the whole gradient to a norm of at most `limit`; its norm before."""
         norm = self._accelerator.clip_grad_norm_(model.parameters(), limit or float("inf"))
         if isinstance(norm, DTensor):
             return norm.full_tensor()
@@ -173,7 +185,7 @@ class Engine:
         return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
 
     def close(self) -> None:
-        """Also of the compiler: it keeps a few graphs of a function, with the memory they hold."""
+        """End training, and clear the compiler, which keeps graphs and the memory they hold."""
         self._accelerator.end_training()
         if self._is_compiled:
             torch.compiler.reset()

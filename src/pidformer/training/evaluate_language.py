@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from pidformer import results
-from pidformer.checkpoint import read_recipe
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, unknown
-from pidformer.language import LanguageModel, Weights, load_language
-from pidformer.subjects import fingerprint
+from pidformer.runs.folder import read_recipe
+from pidformer.runs.model import LanguageModel, load_language
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.perplexity import window_nll
-from pidformer.twins import recipe_hash
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
 BLOCK = 1024

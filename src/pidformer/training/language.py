@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pidformer.checkpoint import initial_weights
-from pidformer.convert.build import start_from
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
-from pidformer.models.language.build import build_language_model
+from pidformer.runs.model import build_network
+from pidformer.runs.weights import start_from
 from pidformer.training.perplexity import window_nll
 from pidformer.training.place import Place
 from pidformer.training.recipe import Recipe, TextRecipe
@@ -55,10 +54,9 @@ class Language:
         self._eval_tokens: tuple[Tensor, Tensor] | None = None
 
     def build(self) -> nn.Module:
-        model = build_language_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
-        init = self.recipe.model.init
-        if init is not None:
-            start_from(model, initial_weights(init), init)
+        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
+        if self.recipe.model.init is not None:
+            start_from(model, self.recipe.model.init)
         return model
 
     def model_info(self) -> dict[str, Any]:

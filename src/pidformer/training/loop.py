@@ -23,9 +23,9 @@ from timm.optim import param_groups_weight_decay
 from torch import Tensor
 
 from pidformer import results
-from pidformer.checkpoint import Checkpoint, load_checkpoint, save_checkpoint, save_weights
 from pidformer.errors import InputError
 from pidformer.nn import has_control
+from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
 from pidformer.training.average import WeightAverage
 from pidformer.training.compiling import compile_options
 from pidformer.training.engine import Engine

@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from pidformer.checkpoint import (
+from pidformer.errors import InputError
+from pidformer.files import check_links
+from pidformer.runs.folder import (
     has_progress,
     read_model_info,
     read_recipe,
     write_model_info,
     write_recipe,
 )
-from pidformer.errors import InputError
-from pidformer.files import check_links
+from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import Progress
 from pidformer.training.recipe import Recipe, difference, recipe_from
 from pidformer.training.tasks import Task, build_task
-from pidformer.twins import MOVES_NOTHING
 
 LOCK = ".lock"
 

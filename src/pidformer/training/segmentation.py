@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import load_weights, read_recipe, run_weights
 from pidformer.data import Batch
 from pidformer.data.segmentation import (
     IGNORED,
@@ -23,12 +22,14 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.errors import InputError
+from pidformer.models import PixelModel
 from pidformer.models.backbone import is_gain, load_backbone
-from pidformer.models.build import build_segmenter
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
-from pidformer.subjects import fingerprint
+from pidformer.runs.folder import load_weights, read_recipe
+from pidformer.runs.model import build_network
+from pidformer.runs.weights import fingerprint, run_weights
 from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
 
@@ -54,7 +55,7 @@ class Segmentation:
         self.location = data
         self.val_source = open_segmentation(data, "val")
         self._eval: EvalSegments | None = None
-        self._scale: tuple[Tensor, Tensor] | None = None
+        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
 
     @cached_property
     def backbone(self) -> Backbone | None:
@@ -62,10 +63,7 @@ class Segmentation:
         return read_backbone(self.own.backbone)
 
     def build(self) -> Segmenter:
-        fields = self.recipe.to_dict()
-        model = build_segmenter(
-            fields["model"], fields["segmentation"]["decoder"], **self.model_info()["build"]
-        )
+        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
         if self.backbone is not None:
             load_backbone(model.encoder, self.backbone.weights, self.backbone.name)
             if self.backbone.has_gains:
@@ -155,12 +153,7 @@ class Segmentation:
             )
 
     def _normalised(self, images: Tensor) -> Tensor:
-        if self._scale is None or self._scale[0].device != images.device:
-            data = self.recipe.data
-            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
-            self._scale = mean[:, None, None], std[:, None, None]
-        mean, std = self._scale
-        return (images - mean) / std
+        return self._pixels.to(images.device).normalise(images)
 
 
 class Backbone:

@@ -1,4 +1,4 @@
-"""What the loop needs to know of a task, and the classification task."""
+"""What the loop needs to know about a task, and the classification task."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pidformer.checkpoint import check_initial, initial_weights
-from pidformer.convert.build import build_image_model, start_from
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.errors import InputError, some
+from pidformer.models import PixelModel
 from pidformer.nn import ControlMeter, ControlScale
+from pidformer.runs.model import build_network
+from pidformer.runs.weights import check_initial, start_from
 from pidformer.statistics import percentage
 from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
@@ -40,9 +41,9 @@ class Task(Protocol):
     """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
 
     headline: str
-    """The score to show. A task for which less is better says `is_lower_better = True`, and one
-    that counts something else than images says `unit = (name, how many in a row of a batch)`. One
-    whose control is looked at as it trains has `control_scale(model, place)`."""
+    """The score to show. A task whose score is better when lower says `is_lower_better = True`; one
+    that counts something other than images says `unit = (name, how many per row of a batch)`; one
+    whose control is measured as it trains has `control_scale(model, place)`."""
 
     def build(self) -> nn.Module: ...
 
@@ -72,7 +73,6 @@ class Classification:
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None
-        self._scale: tuple[Tensor, Tensor] | None = None
         if int(self.val_source.labels.min()) < 0:
             raise InputError(
                 f"val of {self.location} has images of no class (label -1); training needs a class "
@@ -86,15 +86,15 @@ class Classification:
         channels = self.val_source.channels
         if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
             raise InputError(
-                f"data.mean and data.std need {channels} value(s), one a channel of the images, "
+                f"data.mean and data.std need {channels} value(s), one per channel of the images, "
                 f"got {list(recipe.data.mean)} and {list(recipe.data.std)}"
             )
+        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
 
     def build(self) -> nn.Module:
-        model = build_image_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
-        init = self.recipe.model.init
-        if init is not None:
-            start_from(model, initial_weights(init), init)
+        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
+        if self.recipe.model.init is not None:
+            start_from(model, self.recipe.model.init)
         return model
 
     def model_info(self) -> dict[str, Any]:
@@ -177,13 +177,7 @@ class Classification:
         return meter.scale()
 
     def _normalised(self, images: Tensor) -> Tensor:
-        if self._scale is None or self._scale[0].device != images.device:
-            # made once: a copy to the device at every step would make it wait
-            data = self.recipe.data
-            mean, std = (torch.tensor(v, device=images.device) for v in (data.mean, data.std))
-            self._scale = mean[:, None, None], std[:, None, None]
-        mean, std = self._scale
-        return (images - mean) / std
+        return self._pixels.to(images.device).normalise(images)
 
 
 def _embedded(name: str) -> str:

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from pidformer import results
-from pidformer.checkpoint import read_recipe
 from pidformer.control import PIDGains
 from pidformer.convert import convert
 from pidformer.data.text import open_corpus
@@ -22,7 +21,9 @@ from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.results import Record
 from pidformer.robustness import PGD, Noise, evaluate
 from pidformer.robustness.bench import Bench
-from pidformer.subjects import fingerprint, open_subject
+from pidformer.runs.folder import read_recipe
+from pidformer.runs.open import open_subject
+from pidformer.runs.weights import fingerprint
 from pidformer.tune.search import Scores, Space, search_grid, search_optuna
 
 Metric = Literal["clean", "pgd", "noise", "ppl"]
@@ -199,7 +200,7 @@ def _images(bench: Bench, metric: Metric) -> tuple[Callable[[PIDGains], Scores],
 def _language(
     run: Path, data: Any, split: str, limit: int | None, place: torch.device
 ) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
-    from pidformer.language import load_language  # needs the extra `lm`
+    from pidformer.runs.model import load_language  # needs the extra `lm`
     from pidformer.training.evaluate_language import check_tokens
     from pidformer.training.perplexity import window_nll
 

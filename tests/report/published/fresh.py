@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from pidformer import results
-from pidformer.checkpoint import save_weights, write_model_info, write_recipe
 from pidformer.results import Record
 from pidformer.robustness import FGSM, evaluate_segmentation
 from pidformer.robustness.bench import Bench
 from pidformer.robustness.run import run_suite
 from pidformer.robustness.suite import load_suite
-from pidformer.subjects import open_subject
+from pidformer.runs.folder import save_weights, write_model_info, write_recipe
+from pidformer.runs.open import open_subject
 from pidformer.training.tasks import build_task
 from tests.training.test_segmentation import recipe as segmenter
 from tests.training.tiny import tiny_recipe

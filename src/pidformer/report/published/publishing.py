@@ -16,7 +16,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pidformer.checkpoint import load_weights
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.collect import MEASURED, Run, collect
@@ -24,7 +23,8 @@ from pidformer.report.cost import training_seconds
 from pidformer.report.published.shrink import newest, shrink
 from pidformer.report.rerun import measure_command, train_command
 from pidformer.results import Record
-from pidformer.twins import control_free_hash
+from pidformer.runs.folder import load_weights
+from pidformer.runs.twins import control_free_hash
 
 FILE_BYTES, ALL_BYTES = 1_000_000, 8_000_000
 """The most that a file, and a folder of studies, may take."""

@@ -17,8 +17,8 @@ from pidformer.nn.gains import LearnedGains, device_of
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """The controllers of a model, one a layer."""
+class Conversion:
+    """The controllers of a model, one per layer."""
 
     gains: tuple[PIDGains, ...]
     first_layer: FirstLayer = "free"
@@ -32,7 +32,7 @@ class Plan:
         layers: Iterable[int] | None,
         first_layer: FirstLayer,
         learn_gains: bool,
-    ) -> Plan:
+    ) -> Conversion:
         """Gains for each of `depth` layers; those not among `layers` have none.
 
         A layer that is not controlled still counts: the error of its values goes into the sum.

@@ -6,10 +6,9 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from pidformer.checkpoint import save_weights, write_model_info, write_recipe
 from pidformer.errors import InputError
-from pidformer.models import PixelModel
-from pidformer.subjects import fingerprint, open_subject, outline
+from pidformer.runs.folder import save_weights, write_model_info, write_recipe
+from pidformer.runs.open import open_subject, outline
 from pidformer.training.run import train
 from pidformer.training.tasks import build_task
 from tests.training.tiny import tiny_recipe
@@ -112,12 +111,3 @@ def test_weights_of_another_model_are_refused(tmp_path):
     save_file({"a": torch.ones(1)}, tmp_path / "w.safetensors")
     with pytest.raises(InputError, match="does not fit test_vit"):
         open_subject(f"timm:{SMALL}@{tmp_path}/w.safetensors")
-
-
-def test_a_fingerprint_is_of_names_shapes_and_values():
-    torch.manual_seed(0)
-    model = torch.nn.Linear(3, 2)
-    same, other = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
-    same.load_state_dict(model.state_dict())
-    assert fingerprint(model) == fingerprint(same) != fingerprint(other)
-    assert fingerprint(PixelModel(model, [0.1], [1])) != fingerprint(model)

@@ -21,7 +21,7 @@ from transformers.masking_utils import sdpa_mask
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import pid_step
-from pidformer.convert.plan import Plan, remove
+from pidformer.convert.conversion import Conversion, remove
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
@@ -108,16 +108,16 @@ AttentionInterface.register(NAME, pid_attention_forward)
 AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
-def convert_transformers(model: Any, build_plan: Any) -> None:
+def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
     is_again = is_converted(model)
     attention = _controlled(model) if is_again else _attention(model)
-    plan: Plan = build_plan(len(attention))
+    conversion: Conversion = conversion_for(len(attention))
     backbone = _backbone(model, attention)
-    controllers = plan.controllers(attention, _value_heads(model.config))
+    controllers = conversion.controllers(attention, _value_heads(model.config))
     if is_again:
-        revert_transformers(model)
-    plan.put(attention, controllers)
+        revert_hugging_face(model)
+    conversion.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
     handle = backbone.register_forward_pre_hook(_begin, with_kwargs=True)
@@ -125,10 +125,10 @@ def convert_transformers(model: Any, build_plan: Any) -> None:
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
         config._attn_implementation = NAME
-        config.pidformer = plan.to_dict()
+        config.pidformer = conversion.to_dict()
 
 
-def revert_transformers(model: Any) -> None:
+def revert_hugging_face(model: Any) -> None:
     """The model as it was before."""
     if not is_converted(model):
         raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
@@ -157,7 +157,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
             "it with transformers, then pf.convert it"
         )
     try:
-        plan = Plan(
+        conversion = Conversion(
             gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
             first_layer=saved["first_layer"],
             learn_gains=saved["learn_gains"],
@@ -168,8 +168,8 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
             "model again"
         ) from None
     model = load_plain(folder, **options)
-    convert_transformers(model, lambda depth: plan)
-    if plan.learn_gains:
+    convert_hugging_face(model, lambda depth: conversion)
+    if conversion.learn_gains:
         _load_gains(model, Path(folder))
     return model
 

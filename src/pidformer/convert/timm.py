@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
-from pidformer.convert.plan import Plan, remove
+from pidformer.convert.conversion import Conversion, remove
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.depth import Observer, scan_blocks
@@ -137,12 +137,12 @@ class ControlledModel(Controlled, ControlledDepth):
     """A converted vision transformer."""
 
     _no_split_modules: tuple[str, ...]
-    _plan: Plan
+    _conversion: Conversion
 
     @property
     def gains(self) -> PIDGains | tuple[PIDGains, ...]:
-        """The gains the model was converted with: for all layers, or one a layer."""
-        return self._plan.model_gains
+        """The gains the model was converted with: for all layers, or one per layer."""
+        return self._conversion.model_gains
 
     def no_weight_decay(self: Any) -> set[str]:
         """timm's set, and the learned gains."""
@@ -161,7 +161,7 @@ class ControlledEva(ControlledModel):
     ) -> Tensor:
         tokens, rope = self._pos_embed(self.patch_embed(x))
         steps: Sequence[Any] = [partial(block, rope=rope) for block in blocks]
-        if getattr(self, "rope_mixed", False) and rope is not None:  # one rotation a layer
+        if getattr(self, "rope_mixed", False) and rope is not None:  # one rotation per layer
             steps = [partial(block, rope=rope[depth]) for depth, block in enumerate(blocks)]
         out, _ = scan_blocks(
             steps,
@@ -173,38 +173,38 @@ class ControlledEva(ControlledModel):
         return out
 
 
-def is_vision(model: nn.Module) -> bool:
+def is_timm(model: nn.Module) -> bool:
     """Whether this is timm's: a vision transformer, or something else that timm made."""
     return isinstance(model, MODELS) or type(model).__module__.startswith("timm.")
 
 
-def convert_vision(model: Any, build_plan: Any) -> None:
+def convert_timm(model: Any, conversion_for: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
     is_again = isinstance(model, ControlledModel)
     if not is_again:
         _check(model)
     attention = [block.attn for block in model.blocks]
-    plan: Plan = build_plan(len(attention))
+    conversion: Conversion = conversion_for(len(attention))
     first = attention[0]
-    controllers = plan.controllers(attention, getattr(first, "num_kv_heads", first.num_heads))
+    controllers = conversion.controllers(attention, getattr(first, "num_kv_heads", first.num_heads))
     if is_again:
-        revert_vision(model)
+        revert_timm(model)
     for block in model.blocks:
         block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
         block.__class__ = _subclass(ControlledBlock, type(block))
-    plan.put(attention, controllers)
+    conversion.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
     model.__class__ = _subclass(mixin, type(model))
-    model._plan = plan
+    model._conversion = conversion
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
 
-def revert_vision(model: Any) -> None:
+def revert_timm(model: Any) -> None:
     """The classes and attributes that the model had before."""
     remove([block.attn for block in model.blocks])
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
-    del model._plan, model._no_split_modules
+    del model._conversion, model._no_split_modules
 
 
 def _subclass(mixin: Any, original: Any) -> Any:
@@ -231,8 +231,8 @@ def _check(model: Any) -> None:
     ):
         names = " and ".join(kind.__name__ for kind in MODELS)
         raise InputError(
-            f"{type(model).__name__} cannot be converted: of timm, models whose loop over depth is "
-            f"that of {names} can (vit_*, deit_*, deit3_*, *_dinov2, eva02_*)"
+            f"{type(model).__name__} cannot be converted; those of timm's models can whose loop "
+            f"over depth is that of {names} (vit_*, deit_*, deit3_*, *_dinov2, eva02_*)"
         )
     for depth, block in enumerate(model.blocks):
         if type(block) not in BLOCKS:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from pidformer.report.published.studies import read_run
-from pidformer.twins import control_free_hash, recipe_hash
+from pidformer.runs.twins import control_free_hash, recipe_hash
 from tests.training.tiny import tiny_recipe
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("hashed", [recipe_hash, control_free_hash])

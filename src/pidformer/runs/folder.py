@@ -1,7 +1,8 @@
-"""Run folders: weights and the resolved recipe, the one way in and out.
+"""The files of a run folder: the one place that reads and writes them.
 
     RUN/recipe.yaml            the resolved recipe
-    RUN/model.safetensors      the finished weights (also ema.safetensors when one is kept)
+    RUN/model.json             what the data add to it: classes, image size, vocabulary
+    RUN/model.safetensors      the last weights (and best.safetensors, ema.safetensors if kept)
     RUN/checkpoints/step-N/    training state: *.safetensors, state.json, checksums.json
     RUN/results.jsonl          records
 
@@ -21,17 +22,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 import yaml
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pidformer.convert.build import build_image_model
 from pidformer.errors import InputError
 from pidformer.files import atomic_path, check_links
-from pidformer.models import PixelModel
-from pidformer.models.build import build_segmenter
 from pidformer.models.options import check_build, check_decoder, check_model
 
 CHECKSUMS = "checksums.json"
@@ -72,20 +69,6 @@ def load_weights(path: Path) -> dict[str, Tensor]:
             f"{path} is not a readable safetensors file ({error}); copy it again, or delete it and "
             "train again: what a run's last checkpoint holds is written anew"
         ) from None
-
-
-def put_weights(model: Any, weights: Tensors, run: Path) -> None:
-    """Give a model the weights of its run; refuse those of another model in one line."""
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
-    for name in (*own, *given):
-        if own.get(name) != given.get(name):
-            raise InputError(
-                f"the weights in {run} do not fit its recipe.yaml and model.json ({name} is "
-                f"{given.get(name, 'missing')} instead of {own.get(name, 'missing')}); they do not "
-                "belong together"
-            )
-    model.load_state_dict(dict(weights), strict=True)
 
 
 def save_checkpoint(
@@ -141,84 +124,9 @@ def has_progress(run: Path) -> bool:
     return bool(_steps(run)) or (run / "model.safetensors").exists()
 
 
-def load(run: str | Path, *, gains: Any = None, ema: bool = False) -> Any:
-    """The model of a run folder, ready to use, in evaluation mode.
-
-    Of images, a `PixelModel`: it takes them in [0, 1]. Of language, a `PIDformerForCausalLM`
-    (`pidformer.language.load_language` gives its tokenizer too).
-
-    `gains` replaces the controller the run was trained with (a warning names both). `ema` takes
-    the averaged weights. Of an unfinished run the newest checkpoint is taken.
-    """
-    run = Path(run)
-    recipe = read_recipe(run)
-    if recipe.get("task") == "language":
-        from pidformer.language import load_language  # needs the extra `lm`
-
-        return load_language(run, gains=gains, weights="ema" if ema else "auto").model
-    info = read_model_info(run)
-    trained = _build(recipe, info["build"])
-    model = trained
-    if gains is not None:
-        model = _build(recipe | {"model": recipe["model"] | {"gains": gains}}, info["build"])
-        if model.gains != trained.gains:
-            warnings.warn(
-                f"run {run} was trained with gains {trained.gains}, loaded with {model.gains}",
-                stacklevel=2,
-            )
-    put_weights(model, run_weights(run, ema=ema), run)
-    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
-
-
-def initial_model(run: str | Path) -> Any:
-    """The classifier of a run as it was before its first step, ready to use.
-
-    Drawn anew from the run's seed; a run that began with the weights of another is refused.
-    """
-    run = Path(run)
-    recipe, info = read_recipe(run), read_model_info(run)
-    if recipe["model"].get("init") is not None:
-        raise InputError(f"run {run} began with the weights of {recipe['model']['init']}")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe["seed"])
-        model = _build(recipe, info["build"])
-    return PixelModel(model, mean=info["mean"], std=info["std"]).eval()
-
-
-def run_weights(run: Path, *, ema: bool = False) -> dict[str, Tensor]:
-    """The weights of a run: the finished ones, or those of its newest checkpoint."""
-    check_links(run)
-    name = "ema" if ema else "model"
-    path = run / f"{name}.safetensors"
-    if path.exists():
-        return load_weights(path)
-    checkpoint = load_checkpoint(run)
-    if checkpoint is None or name not in checkpoint.tensors:
-        raise InputError(f"run {run} has no {name} weights yet; train it first")
-    return checkpoint.tensors[name]
-
-
-def check_initial(where: str | Path) -> None:
-    """Refuse a place that holds no weights to start training from."""
-    if not Path(where).exists():
-        raise InputError(
-            f"no run folder and no .safetensors file at {where}; say which with model.init=RUN"
-        )
-
-
-def initial_weights(where: str | Path) -> dict[str, Tensor]:
-    """Weights to start training from: of a run folder (its best, if it keeps them) or a file."""
-    check_initial(where)
-    path = Path(where)
-    if path.is_file():
-        return load_weights(path)
-    check_links(path)
-    best = path / "best.safetensors"
-    return load_weights(best) if best.exists() else run_weights(path)
-
-
 def read_model_info(run: Path) -> dict[str, Any]:
-    """What `write_model_info` wrote."""
+    """What `write_model_info` wrote; it must say what the task of the recipe needs."""
+    is_text = read_recipe(run).get("task") == "language"
     path = run / "model.json"
     if not path.exists():
         raise InputError(
@@ -231,7 +139,6 @@ def read_model_info(run: Path) -> dict[str, Any]:
         raise _damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise _damaged(path, "it must have a section build")
-    is_text = "vocab_size" in info["build"]
     build, rest = TEXT_INFO if is_text else IMAGE_INFO
     missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
     if missing:
@@ -240,22 +147,6 @@ def read_model_info(run: Path) -> dict[str, Any]:
     if not is_text and not all(isinstance(info[name], list) for name in rest):
         raise _damaged(path, f"{', '.join(rest)} must be lists")
     return info
-
-
-def build_run(recipe: Mapping[str, Any], info: Mapping[str, Any]) -> Any:
-    """The network of a run folder of any task, with fresh weights."""
-    if recipe.get("task") == "language":
-        from pidformer.models.language.build import build_language_model  # needs the extra `lm`
-
-        return build_language_model(recipe["model"], **info["build"])
-    return _build(recipe, info["build"])
-
-
-def _build(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
-    """The model of a resolved recipe, for what the data set adds."""
-    if recipe.get("task") == "segmentation":
-        return build_segmenter(recipe["model"], recipe["segmentation"]["decoder"], **build)
-    return build_image_model(recipe["model"], **build)
 
 
 _SECTIONS = ("model", "data")

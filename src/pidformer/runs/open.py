@@ -1,8 +1,7 @@
-"""What a command is told to look at: a run folder, a timm model, or a function of the user's."""
+"""The model under test that a command names: a run folder, a timm model, or a user's function."""
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import logging
 import os
@@ -15,15 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import timm
-import torch
 from timm.data import resolve_model_data_config
-from torch import Tensor, nn
+from torch import nn
 
-from pidformer.checkpoint import load, load_weights, read_model_info, read_recipe, run_weights
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
-from pidformer.twins import recipe_hash
+from pidformer.runs.folder import load_weights, read_model_info, read_recipe
+from pidformer.runs.model import TIMM, check_timm, load
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import fingerprint, put_weights, run_weights
 
 _IMAGES = "classification"
 _FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -32,7 +32,7 @@ _READING = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A classifier of pixels in [0, 1], and what a record says of it."""
+    """A model under test, a classifier of pixels in [0, 1], and what a record says about it."""
 
     name: str
     """As it was asked for."""
@@ -86,15 +86,15 @@ def task_of(name: str | Path) -> str:
 
 
 def outline(run: str | Path) -> Subject:
-    """What `open_subject` says of a run folder, without its network: `model` only normalises.
+    """What `open_subject` says about a run folder, without its network: `model` only normalises.
 
-    For those who ask what was measured, of many runs: building a network takes far longer than
+    For those who ask what was measured in many runs: building a network takes far longer than
     reading its weights.
     """
     run = Path(run)
     recipe = _classification(run)
     info, given = read_model_info(run), recipe["model"].get("gains")
-    if recipe["model"]["name"].startswith("timm:"):  # its gains are known once it is converted
+    if recipe["model"]["name"].startswith(TIMM):  # its gains are known once it is converted
         gains = load(run).model.gains
     else:
         gains = resolve_gains(given, depth=len(given) if isinstance(given, list) else 0)
@@ -103,8 +103,9 @@ def outline(run: str | Path) -> Subject:
 
 
 def run_fingerprint(run: Path) -> str:
-    """`fingerprint(load(run))` of a run on images, from its file alone."""
-    return fingerprint({f"model.{name}": tensor for name, tensor in run_weights(run).items()})
+    """`fingerprint(load(run))` of a run of any task, from its file alone."""
+    prefix = "" if task_of(run) == "language" else "model."  # which a PixelModel adds
+    return fingerprint({prefix + name: tensor for name, tensor in run_weights(run).items()})
 
 
 def _run(run: Path, gains: Any, ema: bool) -> Subject:
@@ -150,10 +151,7 @@ def _subject(
 
 def _timm(text: str, rest: str) -> Subject:
     name, _, file = rest.partition("@")
-    if not timm.is_model(name):
-        near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
-        hint = f"; did you mean {', '.join(near)}?" if near else ""
-        raise InputError(f"timm has no model {name!r}{hint}")
+    check_timm(name)
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # one line will do
     try:
         with _weights_alone():
@@ -164,12 +162,7 @@ def _timm(text: str, rest: str) -> Subject:
             f"timm:{name}@weights.safetensors"
         ) from None
     if file:
-        weights = load_weights(Path(file))
-        try:
-            model.load_state_dict(weights, strict=True)
-        except RuntimeError as error:
-            detail = str(error).splitlines()[1].strip()
-            raise InputError(f"{file} does not fit {name}: {detail}") from None
+        put_weights(model, load_weights(Path(file)), f"{file} does not fit {name}")
     config = resolve_model_data_config(model)
     pixels = PixelModel(model, config["mean"], config["std"]).eval()
     return Subject(
@@ -222,13 +215,3 @@ def _function(text: str, module: str, name: str) -> Subject:
         image_size=getattr(model, "image_size", None),
         facts={"weights": fingerprint(model)},
     )
-
-
-def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
-    """16 hex digits of the weights: equal for equal names, shapes and values."""
-    weights = model.state_dict() if isinstance(model, nn.Module) else model
-    digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
-    return digest.hexdigest()[:16]

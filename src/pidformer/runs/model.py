@@ -1,0 +1,207 @@
+"""The model of a run: the network that its recipe describes, with the weights of its folder."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import timm
+import torch
+from torch import Tensor
+
+from pidformer.convert import convert
+from pidformer.errors import InputError
+from pidformer.models import PixelModel
+from pidformer.models.build import REFUSALS, build_classifier, build_segmenter
+from pidformer.models.options import check_options
+from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.weights import Weights, put_weights, run_weights
+
+if TYPE_CHECKING:
+    from pidformer.data.text import Tokenizer
+    from pidformer.models.causal_lm import PIDformerForCausalLM
+
+TIMM = "timm:"
+"""Before the name of a model that is timm's own."""
+
+
+class LanguageModel(NamedTuple):
+    model: PIDformerForCausalLM
+    """In evaluation mode."""
+    tokenizer: Tokenizer
+    length: int
+    """Tokens per sequence in training."""
+
+
+def load(
+    run: str | Path, *, gains: Any = None, ema: bool = False, weights: Weights = "auto"
+) -> Any:
+    """The model of a run folder, ready to use, in evaluation mode.
+
+    For image runs a `PixelModel`, which takes pixels in [0, 1]; for language runs a
+    `PIDformerForCausalLM` (`load_language` gives its tokenizer too).
+
+    `gains` replaces the controller the run was trained with; a warning names both. `weights` are
+    "auto" (the best ones if the run keeps them, else the last), "best", "model" (the last) or
+    "ema" (the averaged ones, as with `ema=True`). An unfinished run has those of its newest
+    checkpoint.
+    """
+    run, weights = Path(run), "ema" if ema else weights
+    recipe = read_recipe(run)
+    if recipe.get("task") == "language":
+        return load_language(run, gains=gains, weights=weights).model
+    info = read_model_info(run)
+    model = _load_network(run, recipe, info, gains, weights)
+    return PixelModel(model, info["mean"], info["std"]).eval()
+
+
+def load_language(
+    folder: str | Path, *, gains: Any = None, weights: Weights = "auto"
+) -> LanguageModel:
+    """The model of a run folder, or of one written by `save_pretrained`, and its tokenizer.
+
+    `gains` and `weights` as in `load`.
+    """
+    from pidformer.data.text import tokenizer_from
+
+    folder = Path(folder)
+    if not (folder / "recipe.yaml").exists() and (folder / "config.json").exists():
+        return _load_exported(folder, gains)
+    recipe = read_recipe(folder)
+    if recipe.get("task") != "language":
+        raise InputError(f"run {folder} is no language model; its task is {recipe.get('task')}")
+    info = read_model_info(folder)
+    tokenizer, build = tokenizer_from(info["tokenizer"]), info["build"]
+    _check_vocabulary(folder, build["vocab_size"], tokenizer)
+    model = _load_network(folder, recipe, info, gains, weights)
+    return LanguageModel(model.eval(), tokenizer, build["length"])
+
+
+def initial_model(run: str | Path) -> Any:
+    """The classifier of a run as it was before its first step, ready to use.
+
+    Drawn anew from the run's seed; a run that began with the weights of another is refused.
+    """
+    run = Path(run)
+    recipe, info = read_recipe(run), read_model_info(run)
+    if recipe["model"].get("init") is not None:
+        raise InputError(f"run {run} began with the weights of {recipe['model']['init']}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(recipe["seed"])
+        model = build_network(recipe, info["build"])
+    return PixelModel(model, info["mean"], info["std"]).eval()
+
+
+def build_network(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
+    """The network of a resolved recipe, with fresh weights; `build` is what the data add."""
+    if recipe.get("task") == "language":
+        from pidformer.models.language.build import build_language_model  # needs the extra `lm`
+
+        return build_language_model(recipe["model"], **build)
+    if recipe.get("task") == "segmentation":
+        return build_segmenter(recipe["model"], recipe["segmentation"]["decoder"], **build)
+    if recipe["model"]["name"].startswith(TIMM):
+        return _build_timm(recipe["model"], **build)
+    return build_classifier(recipe["model"], **build)
+
+
+def fill_network(
+    recipe: Mapping[str, Any], info: Mapping[str, Any], weights: Mapping[str, Tensor], run: Path
+) -> Any:
+    """The network of a run folder with these weights, if they fit."""
+    model = build_network(recipe, info["build"])
+    refusal = f"the weights in {run} do not fit its recipe.yaml and model.json"
+    put_weights(model, weights, refusal)
+    return model
+
+
+def check_timm(name: str) -> None:
+    """Refuse a name that timm does not know."""
+    if not timm.is_model(name):
+        near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise InputError(f"timm has no model {name!r}{hint}")
+
+
+def _build_timm(
+    config: Mapping[str, Any], *, num_classes: int, channels: int, image_size: int
+) -> Any:
+    """timm's own model with fresh weights, converted if there are gains."""
+    name = config["name"].removeprefix(TIMM)
+    if not config.get("attention_residual", True):
+        raise InputError(
+            f"{config['name']} keeps its residuals; attention_residual=false is for pid_* models"
+        )
+    check_timm(name)
+    options = config.get("options", {})
+    check_options(options, "classification", is_timm=True)
+    sizes = {"num_classes": num_classes, "in_chans": channels, "img_size": image_size}
+    try:
+        model = timm.create_model(name, pretrained=False, **sizes, **options)
+    except REFUSALS as error:
+        raise InputError(f"timm model {name} with {sizes | options}: {error}") from None
+    if config.get("gains") is None:
+        model.gains = None  # as our own models say that there is no controller
+        if hasattr(model, "blocks"):
+            model._no_split_modules = (type(model.blocks[0]).__name__,)  # for sharding
+        return model
+    return convert(
+        model,
+        config["gains"],
+        first_layer=config.get("first_layer", "free"),
+        learn_gains=config.get("learn_gains", False),
+        inplace=True,
+    )
+
+
+def _load_network(
+    run: Path, recipe: Mapping[str, Any], info: Mapping[str, Any], gains: Any, weights: Weights
+) -> Any:
+    """The network of a run folder with its weights, and with other gains if asked for."""
+    found = run_weights(run, weights)
+    if gains is None:
+        return fill_network(recipe, info, found, run)
+    trained = build_network(recipe, info["build"]).gains
+    changed = {**recipe, "model": recipe["model"] | {"gains": gains}}
+    model = fill_network(changed, info, found, run)
+    if model.gains != trained:
+        warnings.warn(
+            f"run {run} was trained with gains {trained}, loaded with {model.gains}", stacklevel=3
+        )
+    return model
+
+
+def _load_exported(folder: Path, gains: Any) -> LanguageModel:
+    from pidformer.data.text import tokenizer_from
+    from pidformer.data.text.tokenizers import load_tokenizer
+    from pidformer.models.causal_lm import PIDformerForCausalLM
+    from pidformer.models.language.build import read_pretrained
+    from pidformer.models.language.folder import read_config
+
+    kind = read_config(folder)["model_type"]
+    if kind != PIDformerForCausalLM.config_class.model_type:  # it would start with fresh weights
+        raise InputError(
+            f"{folder} holds a model of {kind}, not a language model of ours; load a converted one "
+            "with pf.from_pretrained"
+        )
+    if not (folder / "tokenizer.json").is_file():
+        raise InputError(f"{folder} has no tokenizer.json; save its tokenizer there")
+    options = {} if gains is None else {"gains": gains}
+    model = read_pretrained(PIDformerForCausalLM, folder, **options)
+    tokenizer: Tokenizer = load_tokenizer(str(folder))
+    kept = folder / "vocabulary.json"
+    if kept.exists():  # our words, which spell themselves without Hugging Face
+        tokenizer = tokenizer_from(json.loads(kept.read_text()))
+    _check_vocabulary(folder, model.config.vocab_size, tokenizer)
+    return LanguageModel(model.eval(), tokenizer, model.config.max_position_embeddings)
+
+
+def _check_vocabulary(folder: Path, size: int, tokenizer: Tokenizer) -> None:
+    if size != tokenizer.size:
+        raise InputError(
+            f"the weights in {folder} are for a vocabulary of {size}, its tokenizer has "
+            f"{tokenizer.size}; they do not belong together"
+        )

@@ -1,0 +1,106 @@
+"""Which weights a run has, and putting them into a model.
+
+One rule, whatever the task: a run is used with the weights that its recipe asked to keep
+(`train.keep_best`: best.safetensors, those with the best validation score), else with the last
+ones (model.safetensors, or the newest checkpoint of an unfinished run). `weights="model"` names
+the last ones and `"ema"` the averaged ones.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from pidformer.errors import InputError, unknown
+from pidformer.files import check_links
+from pidformer.models.backbone import is_gain
+from pidformer.runs.folder import load_checkpoint, load_weights
+
+Weights = Literal["auto", "best", "model", "ema"]
+HEADS = ("head.", "head_dist.")
+
+
+def run_weights(run: Path, weights: Weights = "auto") -> dict[str, Tensor]:
+    """The weights of a run folder: by the rule above ("auto"), or by name."""
+    if weights not in get_args(Weights):
+        raise unknown("weights", weights, get_args(Weights))
+    check_links(run)
+    if weights == "auto":
+        weights = "best" if (run / "best.safetensors").exists() else "model"
+    path = run / f"{weights}.safetensors"
+    if path.exists():
+        return load_weights(path)
+    checkpoint = load_checkpoint(run)
+    if checkpoint is None or weights not in checkpoint.tensors:
+        raise InputError(f"run {run} has no {weights} weights yet; train it first")
+    return checkpoint.tensors[weights]
+
+
+def check_initial(where: str | Path) -> None:
+    """Refuse a place that holds no weights to start training from."""
+    if not Path(where).exists():
+        raise InputError(
+            f"no run folder and no .safetensors file at {where}; say which with model.init=RUN"
+        )
+
+
+def start_from(model: nn.Module, where: str) -> None:
+    """Give a model the weights of a run folder or a file, to train it further.
+
+    A classification head for other classes stays fresh, with a warning; learned gains are taken
+    where both have them. Whatever else does not fit is refused.
+    """
+    check_initial(where)
+    path = Path(where)
+    weights = load_weights(path) if path.is_file() else run_weights(path)
+    own = model.state_dict()
+    given = {key: value for key, value in weights.items() if key in own or not is_gain(key)}
+    other = [k for k in given if k in own and given[k].shape != own[k].shape]
+    if other and all(key.startswith(HEADS) for key in other):
+        classes, wanted = len(given[other[0]]), len(own[other[0]])
+        warnings.warn(
+            f"{where} knows {classes} classes, the data have {wanted}: the head starts anew",
+            stacklevel=2,
+        )
+        given = {key: value for key, value in given.items() if key not in other}
+    wrong = [k for k in given if k not in own or given[k].shape != own[k].shape]
+    missing = [k for k in own if k not in given and not is_gain(k) and k not in other]
+    if wrong or missing:
+        what = f"has {wrong[0]}" if wrong else f"lacks {missing[0]}"
+        if wrong and wrong[0] in own:
+            key = wrong[0]
+            what += f" {tuple(given[key].shape)} instead of {tuple(own[key].shape)}"
+        raise InputError(
+            f"model.init={where} does not fit the recipe's model ({what}); give the model.name and "
+            "model.options that it was made with"
+        )
+    model.load_state_dict(given, strict=False)
+
+
+def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -> None:
+    """Give a model weights that must fit it to the name; others are refused in one line."""
+    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+    for name in (*own, *given):
+        if own.get(name) != given.get(name):
+            raise InputError(
+                f"{refusal} ({name} is {given.get(name, 'missing')} instead of "
+                f"{own.get(name, 'missing')}); they do not belong together"
+            )
+    model.load_state_dict(dict(weights), strict=True)
+
+
+def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
+    """16 hex digits of the weights: equal for equal names, shapes and values."""
+    weights = model.state_dict() if isinstance(model, nn.Module) else model
+    digest = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()[:16]
