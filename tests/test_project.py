@@ -65,7 +65,7 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
         "report/page.css",
         "report/page.html.j2",
         "robustness/corruptions/severities.json",
-        "robustness/suites/digits.yaml",
+        "evaluation/suites/digits.yaml",
     )
     assert {f"pidformer/{name}" for name in data} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]

@@ -302,7 +302,7 @@ def test_a_damaged_vocabulary_is_named_in_one_line(whole, tmp_path, change, word
 
 
 def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path):
-    from pidformer.training.evaluate_language import evaluate_language
+    from pidformer.evaluation.language import evaluate_language
 
     run, out = whole[0], tmp_path / "hub"
     found = evaluate_language(run, data=texts, protocol="segments", device="cpu", split="test")
@@ -387,8 +387,8 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
 
 
 def test_table_3_has_a_column_for_each_controller(whole, texts, tmp_path):
+    from pidformer.evaluation.language import evaluate_language
     from pidformer.report.table3 import language_table
-    from pidformer.training.evaluate_language import evaluate_language
 
     twins = [tmp_path / "softmax", tmp_path / "softmax-1"]
     for seed, run in enumerate(twins):

@@ -88,8 +88,7 @@ def evaluate(
     column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
     and not measured again.
 
-    Segmentation runs get mIoU, language runs perplexity, measured and recorded at each call; their
-    other suite is "robustness".
+    Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
 
     Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
 
@@ -97,13 +96,14 @@ def evaluate(
 
     Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
+    from pidformer.evaluation.images import evaluate_models
+    from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets
+    from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
     from pidformer.report.curve import curve_figure
-    from pidformer.report.other_tasks import evaluate_other, other_data, scores_table, shared_task
+    from pidformer.report.scores_table import scores_table
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.report.tables import PROTOCOLS
     from pidformer.robustness.compare import group_runs
-    from pidformer.robustness.run import evaluate_models
-    from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
     for what, given, known in (
         ("views", views, ("single", "multi")),
