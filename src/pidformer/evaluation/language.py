@@ -100,11 +100,12 @@ class LanguageSetup:
             "noise": as_text(noise),
             "row": _row(protocol, self.split, window, length, noise),
         }
-        return self.ledger.measure(about, lambda: self._scores(protocol, window, step, noise))
+        return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
 
-    def _scores(
-        self, protocol: Protocol, window: int, stride: int, noise: Perturbation | None
+    def scores(
+        self, protocol: Protocol, window: int, stride: int, noise: Perturbation | None = None
     ) -> Found:
+        """Metrics and details of a row, measured now."""
         is_split = protocol == "documents"
         texts = _documents(self.corpus, self.tokens) if is_split else [self.tokens]
         tokenizer = self.loaded.tokenizer

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from torch import nn
 from pidformer.checkpoint import read_recipe
 from pidformer.control import PIDGains
 from pidformer.convert import convert
-from pidformer.data.text import open_corpus
 from pidformer.devices import as_device
 from pidformer.errors import InputError, unknown
 from pidformer.evaluation.setup import Setup, data_location
@@ -23,7 +21,7 @@ from pidformer.models import PixelModel
 from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.results import Measurement, Record, as_text
 from pidformer.robustness import PGD, Noise, evaluate
-from pidformer.subjects import fingerprint, open_subject
+from pidformer.subjects import open_subject
 from pidformer.tune.search import Scores, Space, search_grid, search_optuna
 
 Metric = Literal["clean", "pgd", "noise", "ppl"]
@@ -188,37 +186,19 @@ def _images(setup: Setup, metric: Metric) -> tuple[Callable[[PIDGains], Scores],
 def _language(
     run: Path, data: Any, split: str, limit: int | None, place: torch.device
 ) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
-    from pidformer.evaluation.language import check_tokens
-    from pidformer.language import load_language  # needs the extra `lm`
-    from pidformer.training.perplexity import window_nll
+    from pidformer.evaluation.language import LanguageSetup  # needs the extra `lm`
 
-    check_tokens(limit)
     if data is None:
         raise InputError(f"{run} needs text: say where with --data DIR")
-    loaded = load_language(run)
-    corpus = open_corpus(data, split, loaded.tokenizer)
-    loaded.model.to(place)
-    if len(corpus.tokens) < 2:
-        raise InputError(f"the {split} text at {data} has fewer than two tokens")
-    tokens = torch.from_numpy(corpus.tokens[:limit].astype("int64")).to(place)
-    window = loaded.length
+    setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place)
+    facts = {name: setup.ledger.settings[name] for name in ("data", "data_hash", "split")}
 
-    @torch.inference_mode()
     def score(gains: PIDGains) -> Scores:
-        put_gains(loaded.model, gains)
-        nll = window_nll(
-            loaded.model,
-            tokens[:-1],
-            tokens[1:],
-            window=window,
-            stride=window,
-            batch_size=max(1, 2**13 // window),
-        )
-        mean = float(nll.nanmean())
-        return {"ppl": math.exp(min(mean, 700.0)), "tokens": float(len(nll))}
+        put_gains(setup.loaded.model, gains)
+        found, _ = setup.scores("segments", setup.loaded.length, setup.loaded.length)
+        return {name: found[name] for name in ("ppl", "tokens")}
 
-    about = {"data": str(data), "data_hash": corpus.fingerprint[:16], "split": split}
-    return score, about | {"weights": fingerprint(loaded.model), "threat": None}
+    return score, facts | {"weights": setup.ledger.settings["weights"], "threat": None}
 
 
 def _objectives(metric: Metric) -> tuple[list[str], list[str]]:
