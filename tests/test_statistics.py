@@ -131,6 +131,29 @@ def test_crossed_interval_covers_the_truth_for_new_seeds_and_items(seed_spread, 
     assert inside / tries > 0.93
 
 
+def test_small_p_values_of_three_seeds_are_not_too_frequent():
+    """Under no effect p < alpha happens about alpha of the time, in the tail too."""
+    rng = np.random.default_rng(0)
+    tries = 3000
+    seeds = rng.normal(0, 4, size=(tries, 3)) + rng.normal(0, 1.3, size=(tries, 1))
+    found = [crossed_mean(row, 1.3**2, 1250) for row in seeds]
+    p_values = np.array([one.p for one in found])
+    for alpha in (0.05, 0.01, 0.001):
+        most = alpha * tries + 3 * math.sqrt(alpha * tries)
+        assert (p_values < alpha).sum() < most
+    assert np.mean([one.low < 0 < one.high for one in found]) > 0.91
+
+
+def test_a_p_value_is_never_below_that_of_the_t_test_over_seeds():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        values = rng.normal(0.5, 1, size=(3, 1)) + rng.normal(0, 20, size=(1, 400))
+        found = crossed_items(values)
+        over_seeds = stats.ttest_1samp(values.mean(1), 0.0).pvalue
+        assert found.p >= over_seeds
+        assert found.verdict == 0 or found.p < 0.05
+
+
 def test_a_crossed_interval_of_nothing_is_unknown_and_of_no_spread_a_point():
     assert math.isnan(crossed_mean([1.0], 0.0, 0).low)
     assert crossed_mean([2.0, 2.0], 0.0, 0)[:4] == (2.0, 2.0, 2.0, 0.0)

@@ -56,6 +56,10 @@ def test_language_is_reported_by_protocol_noise_window_and_text(made):
     mean = np.mean([r.metrics["ppl_known"] for r in known])
     assert cells(text, "wikitext, test, sliding")[1].startswith(f"{mean:.2f} [")
     assert f"{known[0].metrics['unknown']:.1f} %" in text
+    whole = text.partition("All tokens, the unknown ones among them")[2]
+    mean = np.mean([r.metrics["ppl"] for r in known])
+    assert cells(whole, "wikitext, test, sliding")[1].startswith(f"{mean:.2f} [")
+    assert "- All tokens: **pid** minus softmax (2 seeds)." in whole
     assert (
         "pidformer evaluate RUN --data DATA --split valid --protocol sliding` (DATA: novels)"
         in text

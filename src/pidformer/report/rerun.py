@@ -17,6 +17,7 @@ from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import segmentation_threats
+from pidformer.robustness.threat import as_budget
 from pidformer.training.recipe import load_recipe, shipped_recipes
 from pidformer.twins import MOVES_NOTHING
 
@@ -83,7 +84,7 @@ def measure_command(record: Record) -> str:
         return shlex.join(words)
     extra = [] if s.get("limit") is None else ["--limit", str(s["limit"])]
     if record.kind == "robustness":
-        words += ["--suite", str(s.get("suite"))]
+        words += _suite(s)
         if s.get("domain") not in (None, "pixel"):
             words += ["--domain", str(s["domain"])]
     elif record.kind == "segmentation":
@@ -101,6 +102,15 @@ def measure_command(record: Record) -> str:
         words += ["--split", str(s.get("split"))]
         words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
     return shlex.join([*words, *extra])
+
+
+def _suite(s: Mapping[str, Any]) -> list[str]:
+    """The suite, or the point of a curve; with any curve comes the clean set."""
+    if s.get("suite") != "curve":
+        return ["--suite", str(s.get("suite"))]
+    attack, _, budget = str(s.get("row")).partition("@")
+    levels = f"{255 * as_budget(budget):g}" if budget else "0"
+    return ["--curve", attack if budget else "fgsm", "--eps", levels]
 
 
 def _segmentation_call(s: Mapping[str, Any]) -> str:

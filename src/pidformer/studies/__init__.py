@@ -14,9 +14,9 @@ choose:                                    # one more row for a candidate: the l
 hypotheses:
   H7:
     text: control helps more in late layers
-    pairs: [[p_late, p_early]]             # row less row
+    pairs: [[p_late, p_early]]             # row minus row
     expects: {Clean: better, PGD: null}    # what decides, and how; null: no direction
-    against: [[p_24, softmax_24]]          # less these differences, one for each pair
+    against: [[p_24, softmax_24]]          # minus these differences, one for each pair
     note: a remark for readers
   H9: {text: ..., correlation: largest radius, expects: {Clean: null}}    # over rows
 groups:
@@ -107,6 +107,14 @@ class StudyPlan:
     def groups(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(row.group for row in self.rows))
 
+    @property
+    def seed_counts(self) -> dict[str, int]:
+        """How many seeds each row was registered with, over all its groups."""
+        seeds: dict[str, set[int]] = {}
+        for row in self.rows:
+            seeds.setdefault(row.name, set()).update(row.seeds)
+        return {name: len(own) for name, own in seeds.items()}
+
 
 def shipped_studies() -> list[str]:
     """Names of the studies that come with the package."""
@@ -193,7 +201,7 @@ def _overrides(name: str, row: Mapping[str, Any], depth: int) -> tuple[str, ...]
 def gains_by_layer(
     gains: PIDGains, depth: int, *, act: str | None = None, average: bool = False
 ) -> list[PIDGains]:
-    """One controller a layer: where it acts, and i / l for the mean of the errors so far.
+    """One controller per layer: where it acts, and i / l for the mean of the errors so far.
 
     A layer without control has zero gains and still carries the state: later layers see the sum
     and the difference as if all had acted. The first layer sets the reference in any case.

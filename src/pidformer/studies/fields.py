@@ -9,7 +9,7 @@ from typing import Any
 from pidformer.errors import InputError, unknown
 
 Pair = tuple[str, str]
-"""A row, and the row it is less."""
+"""A row, and the row that is subtracted from it."""
 _NAME = re.compile(r"\w[\w.-]*")  # part of a file's name
 
 

@@ -1,12 +1,14 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
 import pytest
+from scipy import stats
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
-from pidformer.report.published.numbers import Metric, check_same, compare_all, findings
+from pidformer.report.published.numbers import Compared, Metric, check_same, compare_all, findings
 from pidformer.report.published.tables import differences_by_variant, gains_text
 from pidformer.results import Record
+from pidformer.statistics import crossed_mean
 from tests.report.published.made import cells, metric, study_of
 
 
@@ -27,6 +29,13 @@ def test_words_follow_from_the_interval(gains, better, word):
     assert f"{word.capitalize()}: x" in findings([one])[0]
 
 
+def test_an_interval_without_zero_is_no_finding_where_the_seeds_do_not_agree():
+    seeds = [3.5, 6.0, 8.5]
+    found = crossed_mean(seeds, 1.5**2, 1250)
+    assert found.low > 0 and found.p == pytest.approx(stats.ttest_1samp(seeds, 0).pvalue)
+    assert found.p > 0.05 and Compared("p", "softmax", metric(), found).word == "not resolved"
+
+
 def test_one_pair_of_runs_says_nothing_of_the_method():
     study = study_of({"softmax": (5,), "pid": (9,)}, seeds=(0,))
     (one,) = compare_all(study, [metric()])
@@ -41,14 +50,14 @@ def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
     more = study_of({"softmax_b": (5, 6, 7), "pid_b": (6, 7.1, 7.9)}, seeds=(10, 11, 12), twin="u")
     both = single.only([*single.runs, *more.runs])
     first, last = findings(compare_all(both, [metric()]))
-    assert first.startswith("**pid_b** less softmax_b (3 seeds). Better: x +1.00 [")
+    assert first.startswith("**pid_b** minus softmax_b (3 seeds). Better: x +1.00 [")
     assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
 
 
 def test_holm_counts_all_looks():
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
     said = findings(compare_all(study, [metric()]))[-1]
-    assert said.startswith("Of these 2 differences 1 has an interval without zero; after Holm's")
+    assert said.startswith("Of these 2 differences 1 is resolved; after Holm's")
     assert "a better on x" in said and "b better" not in said
 
 
@@ -100,5 +109,5 @@ def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
     other = Metric(title="y", find=lambda run: None, read=len)
     made = differences_by_variant(compare_all(study, [metric(), other]), [metric(), other])
     assert made.splitlines()[0] == "|  | x |"
-    assert cells(made, "a less softmax")[1].startswith("**+1.00 [")
-    assert cells(made, "b less softmax")[1].startswith("+0.07 [")
+    assert cells(made, "a minus softmax")[1].startswith("**+1.00 [")
+    assert cells(made, "b minus softmax")[1].startswith("+0.07 [")

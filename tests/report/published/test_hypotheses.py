@@ -63,8 +63,8 @@ def test_a_line_has_the_differences_of_its_pairs_and_what_they_say(clean):
     assert (name, text) == ("H1", "it helps")
     assert found.split("<br>") == [
         "*Clean*, expected better:",
-        f"p less softmax {interval(gains[0])} (3 seeds), better",
-        f"pid less softmax {interval(gains[1])} (3 seeds), not resolved",
+        f"p minus softmax {interval(gains[0])} (3 seeds), better",
+        f"pid minus softmax {interval(gains[1])} (3 seeds), not resolved",
         "(as ever)",
     ]
     assert said == "better: p on Clean; not resolved: 1"
@@ -82,14 +82,14 @@ def test_what_is_not_there_is_said(clean):
     study = study_of(VALUES, SEEDS)
     missing = asked(pairs=(("p_late", "p"),))
     assert line(missing, study)[2:] == [
-        "*Clean*, expected better:<br>p_late less p (no runs yet)",
+        "*Clean*, expected better:<br>p_late minus p (no runs yet)",
         "no runs yet",
     ]
     apart = study.only([r for r in study.runs if (r.variant == "p") == (r.seed == SEEDS[0])])
     assert line(asked(pairs=(("p", "softmax"),)), apart)[3] == "no runs yet"
     other = asked(pairs=(("p", "softmax"),), expects={"PGD": None})
     assert line(other, study)[2:] == [
-        "*PGD*:<br>p less softmax (not measured yet)",
+        "*PGD*:<br>p minus softmax (not measured yet)",
         "not measured yet",
     ]
 
@@ -114,7 +114,7 @@ def test_the_difference_of_differences_is_over_the_seeds_of_all_four(clean):
     )
     _, _, found, said = line(one, study)
     assert found.split("<br>")[1] == (
-        f"p_24 less softmax_24 {interval(deep)} (3 seeds), against p less softmax "
+        f"p_24 minus softmax_24 {interval(deep)} (3 seeds), against p minus softmax "
         f"{interval(flat)} (3 seeds): {interval(deep - flat)} (3 seeds)"
     )
     assert said == "better"
@@ -162,6 +162,21 @@ def test_a_correlation_is_said_for_each_twin(clean, seeds, gains, word):
     assert f"rank correlation {rank:+.2f}".replace("-", "−") in found  # noqa: RUF001
     assert said == word
     assert line(one, study_of(VALUES, SEEDS))[3] == "no runs yet"
+
+
+def test_rounding_noise_breaks_no_tie_of_a_rank_correlation():
+    noise, gains = 1e-12 * np.array([3, 1, 2, 0, 0]), [0.1, 0.2, 0.3, 0.4, 0.2]
+    radii = np.array([1, 1, 1, 1.2, 0.9]) + noise
+    rows = [
+        predict.Predicted(
+            clean=Compared("r", "softmax", metric(), Crossed(gain + 1e-13, 0.0, 1.0, 0.5, 3)),
+            known={predict.RADIUS: radius},
+        )
+        for radius, gain in zip(radii, gains, strict=True)
+    ]
+    found = predict.Correlation(what=predict.RADIUS, twin="softmax", rows=rows).rank
+    assert found == pytest.approx(stats.spearmanr([1, 1, 1, 1.2, 0.9], gains))
+    assert found != pytest.approx(stats.spearmanr(radii, gains))
 
 
 def compared(row, title, p, verdict=1):

@@ -37,7 +37,7 @@ def test_spectra_and_certificates_have_a_table_of_all_variants():
     other = looked(other, "certificate", worst_radius=1.25, share_outside=0.015)
     (found,) = spectra_section(study.only([*plain.runs, *other.runs]))
     words, table = found.body
-    assert words.startswith("Of attention on 16 images")
+    assert words.startswith("Attention on 16 images")
     assert cells(table, "")[3:] == [
         "Re kappa from", "below 0, %", "modes outside, %", "largest radius"
     ]  # fmt: skip

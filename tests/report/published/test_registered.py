@@ -54,47 +54,63 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     publish(runs, tmp_path / "results" / "digits")
     publish(runs, tmp_path / "results" / "tiny-imagenet-100")
     unregistered, study = read_studies([tmp_path / "results"])
-    assert len(classification_sections(unregistered)) == 1
-    first, asked, confirmed, searched = classification_sections(study)
-    assert (first.title, asked.title, searched.title) == ("Reported", "Hypotheses", "Searched")
+    titles = [section.title for section in classification_sections(unregistered)]
+    assert titles == ["", "Top-5", "Corruptions by type"]
+    first, whole, asked, confirmed, *_, searched = classification_sections(study)
+    titles = [section.title for section in (first, whole, asked, searched)]
+    assert titles == ["Reported", "All images (post hoc)", "Hypotheses", "Searched"]
+    assert searched.body[0].startswith(
+        "Seeds below 10: what rows were chosen by; they report nothing. Every second image (0, 2,"
+    )
+    both = [
+        outcomes([r for r in runs if r.name.endswith("seed10")], name, "clean")[0]
+        for name in ("softmax", "pid")
+    ]
+    wanted = minus(f"{100 * (both[1].mean() - both[0].mean()):+.2f} [")
+    assert cells(whole.body[1], "pid minus softmax")[1].startswith(wanted)
+    halves = [100 * both[0][half::2].mean() for half in (0, 1)]
+    words = "softmax is right on {:.1f} % of the even images and on {:.1f} % of the odd ones"
+    assert words.format(*halves) in whole.body[0]
     plan = load_study("tiny-imagenet-100")
     other = replace(plan, halves=plan.halves | {"main": 0})
     monkeypatch.setattr(classification, "load_study", lambda _: other)
-    even = classification_sections(study)[2]
-    assert even.body[0].startswith("On the other half of the images")
+    even = classification_sections(study)[3]
+    assert even.body[0] == "Every second image (0, 2, 4, ...) of the validation set."
     half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
     assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
     gain = outcomes([r for r in runs if r.name.endswith("seed10")], "pid", "clean")[0, 0::2]
-    wanted = f"{100 * (gain.mean() - half.mean()):+.2f} [".replace("-", "−")  # noqa: RUF001
-    assert cells(even.body[3], "pid less softmax")[1].startswith(wanted)
+    wanted = minus(f"{100 * (gain.mean() - half.mean()):+.2f} [")
+    assert cells(even.body[3], "pid minus softmax")[1].startswith(wanted)
     late = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")
     early = outcomes([r for r in runs if r.name.endswith("seed0")], "softmax", "clean")
-    assert cells(confirmed.body[0], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
+    assert cells(confirmed.body[1], "softmax")[3] == f"{100 * late[0, 1::2].mean():.2f}"
     assert cells(searched.body[1], "softmax")[3] == f"{100 * early[0, 0::2].mean():.2f}"
 
 
 def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_together(clean):
-    values = {"softmax": (5, 6, 7), "p": (6, 7.1, 7.9), "pid": (5.1, 5.8, 7.3)}
-    values |= {"pid_learned": (6.1, 7.0, 8.1), "pi": (4, 6, 8), "pi_leaky": (5, 7.1, 8.9)}
-    values |= {"mine": (1, 2, 3)}
-    study = replace(study_of(values, seeds=(10, 11, 12)), name="tiny-imagenet-100")
-    first, asked, main, gains, integral, mine = classification_sections(study)
+    values = {"softmax": (5, 6, 7, 6, 5), "p": (6, 7.1, 7.9, 7, 6)}
+    values |= {"pid": (5.1, 5.8, 7.3, 5.9, 5.2), "pid_learned": (6.1, 7.0, 8.1, 7, 5.9)}
+    values |= {"pi": (4, 6, 8, 6, 5), "pi_leaky": (5, 7.1, 8.9, 7, 6), "mine": (1, 2, 3, 4, 5)}
+    study = replace(study_of(values, seeds=range(10, 15)), name="tiny-imagenet-100")
+    first, whole, asked, main, gains, integral, mine = classification_sections(study)
     assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
         "`main`",
         "`gains`",
         "`integral`",
     ]
     assert mine.title == "Rows that are not registered"
-    assert cells(integral.body[-1], "pi_leaky less pi")[1].strip("*").startswith("+1.00 [")
-    assert cells(integral.body[0], "softmax") and "| p |" not in integral.body[0]  # with its twin
+    assert cells(integral.body[-1], "pi_leaky minus pi")[1].strip("*").startswith("+1.00 [")
+    assert cells(integral.body[1], "softmax") and "| p |" not in integral.body[1]  # with its twin
     said = {
         line.split(" |")[0]: cells(first.body[-1], line.split(" |")[0][2:])
         for line in first.body[-1].splitlines()[2:]
     }
     gain = [np.subtract(values[row], values["softmax"]) for row in ("p", "pid", "pid_learned")]
     ps = sorted(stats.ttest_1samp(one, 0).pvalue for one in gain)
-    assert said["| p less softmax"][1:4] == ["Clean", "better", "+1.00 [+0.75, +1.25]"]
-    assert {line[5] for line in said.values()} == {
+    low, high = stats.t.interval(0.95, 4, gain[0].mean(), stats.sem(gain[0]))
+    found = ["Clean", "better", "odd", f"+1.00 [{low:+.2f}, {high:+.2f}]", "5"]
+    assert said["| p minus softmax"][1:6] == found
+    assert {line[6] for line in said.values()} == {
         f"{k * p:.2g}" for k, p in zip((3, 2, 1), ps, strict=True)
     }
     assert first.findings[0].endswith("wins: p, pid_learned; losses: none.")
@@ -104,7 +120,8 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     (axes,) = figure.axes
     drawn = [tick.get_text() for tick in axes.get_yticklabels()]
     colors = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 1]
-    assert drawn == ["pid_learned", "pid", "p"] and colors == [GOOD, GREY, GOOD]
+    assert drawn == [f"{name} (odd)" for name in ("pid_learned", "pid", "p")]
+    assert colors == [GOOD, GREY, GOOD] and whole.title == "All images (post hoc)"
     assert words.endswith("coloured after Holm: Clean")
     assert (
         cells(asked.body[1], "H1, primary")[3]
@@ -128,8 +145,7 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
         *of("alone", (9, 9), 100, "0.1,0,0,1"),
     ]
     study = study_of({"softmax": (5, 6)}, (10, 11)).only(runs)
-    compared = compare_all(study, [clean])
-    (found,) = length.length_section(study, compared)
+    (found,) = length.length_section(study)
     assert "alone" not in found.body[1]
     assert cells(found.body[1], "p_40")[1:4] == ["40", "10, 11", "+2.50 [−3.85, +8.85]"]  # noqa: RUF001
     assert cells(found.body[1], "p_other")[3].startswith("**+1.10 [")  # in the picture: more seeds
@@ -141,7 +157,7 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     assert list(lines["softmax"].get_ydata()) == [4, 5.5]
     assert list(lines["p"].get_ydata()) == [pytest.approx(5.1), pytest.approx(5.95)]
     short = [run for run in runs if run.variant in ("softmax", "p")]
-    assert length.length_section(study.only(short), compared) == []
+    assert length.length_section(study.only(short)) == []
 
 
 def test_the_margin_is_set_beside_the_accuracy(clean):
@@ -203,5 +219,60 @@ def test_rows_of_each_twin_have_panels_of_their_own(clean, tmp_path):
         (axes,) = figure.axes
         points = next(line for line in axes.lines if len(line.get_xdata()) == 4)
         heights.append((axes.get_title(), set(points.get_ydata())))
-    assert heights == [("less softmax", {1}), ("less softmax_bare", {20})]
+    assert heights == [("minus softmax", {1}), ("minus softmax_bare", {20})]
     assert "level" in found.findings[0]
+
+
+LONG = {
+    "softmax": (50, 51, 52),
+    "p": (52, 53.1, 54),
+    "pid": (52.1, 53, 54.2),
+    "pid_paper": (50, 52, 51),
+}
+
+
+def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to_come(clean):
+    study = replace(study_of(LONG, seeds=(30, 31, 32)), name="tiny-imagenet-100-long")
+    assert plan_metrics() == {"Clean", "FGSM", "PGD"}
+    first, asked, group = classification_sections(study)
+    assert (first.title, asked.title) == ("Primary comparisons", "Hypotheses")
+    assert first.body[0].startswith("Seeds from 10 on and all images of the validation set")
+    text = "\n".join([*first.body, *asked.body, *group.body])
+    assert "half" not in text and "Every second" not in text
+    assert cells(first.body[-1], "pid minus softmax")[3:6:2] == ["all", "3 of 5"]
+    assert first.findings == [
+        "Not decided yet, a look at what is there: pid (3 of 5 seeds), pid_paper (3 of 5 seeds)."
+    ]
+    assert group.title == "`long`: 300 epochs, the paper's claims (3 of 5 seeds)"
+    assert cells(group.body[1], "pid")[2] == "30, 31, 32 (3 of 5)"
+    assert any("(3 of 5 seeds)" in line for line in group.findings)
+    ((panel, _),) = first.panels
+    figure = Figure()
+    panel.draw(figure)
+    labels = [tick.get_text() for tick in figure.axes[0].get_yticklabels()]
+    assert labels == ["pid_paper", "pid"]
+    whole = {row: (*own, *(own[0] + k for k in (0.1, 0.2))) for row, own in LONG.items()}
+    study = replace(study_of(whole, seeds=range(30, 35)), name="tiny-imagenet-100-long")
+    first, _, group = classification_sections(study)
+    assert (
+        first.findings[0].startswith("Of 2 candidates, by the rule") and "of 5" not in group.title
+    )
+    fewer = study.only([r for r in study.runs if r.variant != "pid_paper" and r.seed < 33])
+    title = next(s.title for s in classification_sections(fewer) if s.title.startswith("`long`"))
+    assert title.endswith("(0 to 3 of 5 seeds)")
+
+
+def plan_metrics():
+    return {metric for _, metric in load_study("tiny-imagenet-100-long").primary}
+
+
+def test_a_search_is_shown_on_the_images_of_its_group(clean):
+    own = {"softmax_search": (50, 51), "pid_search": (52, 53.1)}
+    runs = [*study_of(LONG, (30, 31, 32)).runs, *study_of(own, (0, 1)).runs]
+    study = replace(study_of(LONG, (30, 31, 32)).only(runs), name="tiny-imagenet-100-long")
+    searched = classification_sections(study)[-1]
+    assert searched.title == "Searched"
+    assert searched.body[0].startswith(
+        "Seeds below 10: what rows were chosen by; they report nothing. All images of"
+    )
+    assert [line[:4] for line in searched.findings] == ["**pi"]

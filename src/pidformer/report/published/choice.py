@@ -38,7 +38,7 @@ def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Sectio
         ]
         for name in order
     ]
-    heads = ["", "seeds", *(f"{metric}, less softmax" for metric in metrics), "sum of means"]
+    heads = ["", "seeds", *(f"{metric} minus softmax" for metric in metrics), "sum of means"]
     rule = (
         f"By the rule of study.md the row whose mean differences in {' and '.join(metrics)} have "
         "the largest sum, once all of these rows have their seeds, becomes one more candidate, on "

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pidformer.report.panels import Panel
 from pidformer.report.published.choice import choice_section
 from pidformer.report.published.course import control_section
+from pidformer.report.published.details import (
+    corruptions_section,
+    curves_section,
+    similarity_section,
+    top5_section,
+)
 from pidformer.report.published.draw import differences_panel
 from pidformer.report.published.hypotheses import hypotheses_section
 from pidformer.report.published.images import classification_metrics, threats_text
@@ -25,22 +31,39 @@ from pidformer.report.published.predict import prediction_section
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.report.published.tables import (
+    accuracy_tables,
     by_seed,
-    by_variant,
+    difference_tables,
     differences_by_variant,
     judged_table,
 )
+from pidformer.report.table1 import TITLES
 from pidformer.studies import StudyPlan, load_study, shipped_studies
 
 CONFIRMING = 10
 """Seeds from here on were not used to find anything."""
+_HALVES: dict[int | None, str] = {1: "odd", 0: "even", None: "all"}
 _PARTS = {
-    1: "Seeds from 10 on, and every second image (1, 3, 5, ...) of the validation set unless a "
-    "group says otherwise: no row was chosen by the seeds and images that report it.",
-    0: "Seeds below 10, and the other half of the images (0, 2, 4, ...): what rows were chosen by.",
+    1: "Every second image (1, 3, 5, ...) of the validation set.",
+    0: "Every second image (0, 2, 4, ...) of the validation set.",
     None: "All images of the validation set.",
 }
-_ONLY = {0: "On the other half of the images (0, 2, 4, ...).", None: "On all images."}
+_REPORTED = (
+    f"Seeds from {CONFIRMING} on, on the images that each row was registered with (odd: places 1, "
+    "3, 5, ... of the validation set; even: 0, 2, 4, ...): no row was chosen by the seeds and "
+    "images that report it. The halves differ in difficulty, so rows on different halves must not "
+    "be compared with each other."
+)
+_REPORTED_ALL = (
+    f"Seeds from {CONFIRMING} on and all images of the validation set: no row was chosen by these "
+    "seeds."
+)
+_SEARCHED = f"Seeds below {CONFIRMING}: what rows were chosen by; they report nothing."
+_POST_HOC = (
+    "The same rows on all images, whatever half they are registered with. **Post hoc**: looked at "
+    "after the registered halves had been reported, so nothing is decided here and no p-value is "
+    "corrected. {halves} Rows are compared with their softmax twin, which saw the same images."
+)
 _COLUMNS = (
     "Accuracy in per cent, of corruptions the mean over their rows; AUPR: how well low confidence "
     "tells images of no class, over all images; similarity: mean cosine between the tokens of an "
@@ -56,22 +79,30 @@ def classification_sections(study: Study) -> list[Section]:
     """One table, or of a registered study a table for each group, and what explains them."""
     kept = [run for run in study.runs if run.seed >= CONFIRMING]
     if not kept or study.name not in shipped_studies():
-        return [_section(study, "", None), *control_section(study)]
+        more = [*top5_section(study), *corruptions_section(study), *curves_section(study)]
+        return [_section(study, "", None), *more, *control_section(study)]
     looked = [run for run in study.runs if run.seed < CONFIRMING]
     plan = load_study(study.name)
     found = _confirmed(study.only(kept), plan)
     if looked:
-        found.append(_section(study.only(looked), "Searched", 0))
+        found.append(_section(study.only(looked), "Searched", _searched_part(looked[0], plan)))
     return found + control_section(study, _by_group(study, plan))
+
+
+def _searched_part(run: PublishedRun, plan: StudyPlan) -> int | None:
+    """The images of a search: its group's own, or those that do not report the group."""
+    row = next((row for row in plan.rows if row.name == run.variant), None)
+    half = plan.halves.get(row.group if row else None, 1)
+    is_registered = row is not None and run.seed in row.seeds
+    return half if half is None or is_registered else 1 - half
 
 
 def _section(study: Study, name: str, part: int | None) -> Section:
     metrics = classification_metrics(study.runs, part)
     compared = compare_all(study, metrics)
-    body = [f"{_PARTS[part]} {_COLUMNS}", by_variant(study, metrics)]
-    if compared:
-        body += ["Paired differences:", differences_by_variant(compared, metrics)]
-    body += ["By seed:", by_seed(study, metrics)] if part is None else []
+    about = f"{_SEARCHED} {_PARTS[part]}" if name else _PARTS[part]
+    body = [f"{about} {_COLUMNS}", *accuracy_tables(study, metrics, compared)]
+    body += ["By seed:", by_seed(study, metrics)] if not name else []
     return Section(
         title=name,
         body=body + _threats(study.runs),
@@ -85,35 +116,86 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     named = _by_group(study, plan)
     compared: list[Compared] = []
     for group, names in named.items():
-        compared += _compare(study, names, plan.halves.get(group, 1))
+        compared += _compare(study, plan, names, plan.halves.get(group, 1))
     first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
     judged = judge(first) if len(first) > 1 else []
-    body = [f"{_PARTS[1]} {_COLUMNS}", *_threats(study.runs)]
+    images = {row.name: _HALVES[plan.halves.get(row.group, 1)] for row in plan.rows}
+    is_all = {images.get(name, "odd") for names in named.values() for name in names} == {"all"}
+    body = [f"{_REPORTED_ALL if is_all else _REPORTED} {_COLUMNS}", *_threats(study.runs)]
     if judged:
-        body += [f"Holm's p is over these {len(judged)}:", judged_table(judged)]
+        body += [f"Holm's p is over these {len(judged)}:", judged_table(judged, images)]
     title = "Primary comparisons" if judged else "Reported"
     says = [wins_text(judged)] if judged else []
-    found = [Section(title=title, body=body, findings=says, panels=_primary_panels(judged))]
+    panels = _primary_panels(judged, {} if is_all else images)
+    found = [Section(title=title, body=body, findings=says, panels=panels)]
+    found += [] if is_all else _post_hoc(study, plan, first)
     found += hypotheses_section(study, plan, compared, judged)
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
+    claims = _claims(study, plan, named)
+    looked = {row for one in plan.hypotheses if "similarity" in one.expects for row, _ in one.pairs}
+    looked |= {variant.name for variant in claims.variants}
+    by_layer = {group: names for group, names in named.items() if looked & {*names}}
     return [
         *found,
+        *top5_section(study),
+        *corruptions_section(claims),
+        *curves_section(claims),
+        *similarity_section(study, by_layer),
         *choice_section(plan, compared),
-        *length_section(study, compared),
+        *length_section(study),
         *prediction_section(study, compared),
         *spectra_section(study),
     ]
 
 
-def _primary_panels(judged: Sequence[Judged]) -> list[tuple[Panel, str]]:
+def _claims(study: Study, plan: StudyPlan, named: Mapping[str | None, Sequence[str]]) -> Study:
+    """The groups with primary rows; all where there are none."""
+    primary = {row for row, _ in plan.primary}
+    names = [name for own in named.values() if primary & {*own} for name in own]
+    runs = [run for run in study.runs if run.variant in names]
+    return study.only(runs or study.runs)
+
+
+def _post_hoc(study: Study, plan: StudyPlan, first: Sequence[Compared]) -> list[Section]:
+    """The primary rows on all images, beside what was registered on halves."""
+    names = list(dict.fromkeys(one.variant for one in first))
+    compared = [
+        one
+        for one in _compare(study, plan, names, None)
+        if one.variant in names and one.metric.title in TITLES.values()
+    ]
+    if not compared:
+        return []
+    twin = next(v for v in study.variants if v.name == compared[0].twin)
+    even, odd = (classification_metrics(twin.runs, half)[0].mean(twin) for half in (0, 1))
+    words = ""
+    if even is not None and odd is not None:
+        words = (
+            f"The halves differ in difficulty: {twin.name} is right on {even.mean:.1f} % of the "
+            f"even images and on {odd.mean:.1f} % of the odd ones."
+        )
+    metrics = list({one.metric.title: one.metric for one in compared}.values())
+    body = [_POST_HOC.format(halves=words), differences_by_variant(compared, metrics)]
+    panels: list[tuple[Panel, str]] = []
+    for title in dict.fromkeys(title for _, title in plan.primary):
+        own = [one for one in compared if one.metric.title == title]
+        names = [one.variant for one in own]
+        panel = differences_panel(own, f"{title} minus softmax", names)
+        begin = "" if panels else "All images, post hoc, with 95 % intervals, not corrected: "
+        panels.append((panel, begin + title))
+    return [Section(title="All images (post hoc)", body=body, panels=panels)]
+
+
+def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list[tuple[Panel, str]]:
     """A panel for each metric; coloured is what stands after the correction."""
     found: list[tuple[Panel, str]] = []
     for title in dict.fromkeys(each.one.metric.title for each in judged):
         own = [each for each in judged if each.one.metric.title == title]
+        names = [each.one.variant for each in own]
         panel = differences_panel(
             [each.one for each in own],
-            f"{title}, points less softmax",
-            [each.one.variant for each in own],
+            f"{title} minus softmax",
+            [f"{name} ({images[name]})" if name in images else name for name in names],
             [each.word for each in own],
         )
         begin = "" if found else "Primary comparisons with 95 % intervals, coloured after Holm: "
@@ -131,10 +213,16 @@ def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:
     return {group: names for group, names in found.items() if names}
 
 
-def _compare(study: Study, names: Sequence[str], half: int | None) -> list[Compared]:
+def _compare(
+    study: Study, plan: StudyPlan, names: Sequence[str], half: int | None
+) -> list[Compared]:
     """The rows of a group with their twins, on the group's half of the images."""
     own = study.only([run for run in study.runs if run.variant in names or run.is_plain])
-    return compare_all(own, classification_metrics(own.runs, half))
+    registered = plan.seed_counts
+    return [
+        one._replace(registered=registered.get(one.variant, 0))
+        for one in compare_all(own, classification_metrics(own.runs, half))
+    ]
 
 
 def _group(
@@ -146,16 +234,26 @@ def _group(
     shown = {*names, *(one.twin for one in compared)}
     own = study.only([run for run in study.runs if run.variant in shown])
     metrics = classification_metrics(own.runs, half)
-    body = [*([_ONLY[half]] if half in _ONLY else []), by_variant(own, metrics)]
-    if compared:
-        body += ["Paired differences:", differences_by_variant(compared, metrics)]
+    body = [_PARTS[half], *accuracy_tables(own, metrics, compared, plan.seed_counts)]
     asked = [pair for pair in plan.contrasts if pair[0] in names]
     contrasts = compare_pairs(study, asked, metrics)
     if contrasts:
         body += ["Other differences that were asked for:"]
-        body.append(differences_by_variant(contrasts, metrics))
+        body += difference_tables(contrasts, metrics)
     title = f"`{group}`: {plan.about[group]}" if group else "Rows that are not registered"
+    title += _progress(study, plan, group)
     return Section(title=title, body=body, findings=findings(compared), compared=compared)
+
+
+def _progress(study: Study, plan: StudyPlan, group: str | None) -> str:
+    """How many seeds the rows of a group have, while some are still to come."""
+    there = {variant.name: len(variant.seeds) for variant in study.variants}
+    rows = [row for row in plan.rows if row.group == group]
+    counts = sorted({there.get(row.name, 0) for row in rows})
+    most = max((len(row.seeds) for row in rows), default=0)
+    if not rows or counts[0] >= most:
+        return ""
+    return f" ({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} of {most} seeds)"
 
 
 def _threats(runs: Sequence[PublishedRun]) -> list[str]:

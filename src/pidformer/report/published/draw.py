@@ -16,6 +16,8 @@ from pidformer.report.published.numbers import Compared
 from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
 
 _WIDTH = 4.6
+_FREE = 4
+"""Lines whose names find a free place in a panel."""
 
 
 def differences_panel(
@@ -145,4 +147,9 @@ def _draw_lines(
             look = {"color": color, "label": label, "linewidth": 1.8}
             axes.plot(*zip(*points, strict=True), **look, marker="o", markersize=4)  # type: ignore[arg-type]
     axes.set(title=title, xlabel=x, ylabel=y)
-    axes.legend(fontsize=9)
+    if len(lines) <= _FREE:
+        axes.legend(fontsize=9)
+        return
+    low, high = axes.get_ylim()  # room for the names above the lines
+    axes.set_ylim(low, high + 0.09 * (high - low) * -(-len(lines) // 2))
+    axes.legend(fontsize=8, ncols=2, loc="upper center", columnspacing=1.0)

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from pidformer.report.published.images import classification_metrics
 from pidformer.report.published.numbers import (
-    LEVEL,
     ONE_PAIR,
     UNRESOLVED,
     Compared,
@@ -20,6 +19,7 @@ from pidformer.report.published.predict import Correlation, correlations
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study
 from pidformer.report.published.tables import table
+from pidformer.statistics import LEVEL
 from pidformer.studies import StudyPlan
 from pidformer.studies.fields import Pair
 from pidformer.studies.hypotheses import Hypothesis
@@ -30,8 +30,8 @@ _OPEN = (UNRESOLVED, ONE_SEED, UNMEASURED, NO_RUNS)
 _WORDS = (
     "The hypotheses of [study.md](study.md), in its order and words, each with the differences "
     "that decide it, on the images that report their groups. The verdict is about these "
-    "differences: better, worse, more or less where the interval leaves out zero; of primary "
-    "hypotheses only where Holm's p (above) is below 0.05 too. The others are secondary: their "
+    "differences: better, worse, more or less where they are resolved; of primary hypotheses only "
+    "where Holm's p (above) is below 0.05 too. The others are secondary: their "
     "intervals are not corrected for being many, and nothing is claimed by them."
 )
 
@@ -120,7 +120,7 @@ class _Asker:
         return [self._change(metric, pair, other) for pair, other in both]
 
     def _difference(self, metric: str, pair: Pair) -> Answer:
-        about, name = f"{pair[0]} on {metric}", " less ".join(pair)
+        about, name = f"{pair[0]} on {metric}", " minus ".join(pair)
         found = self._compare(metric, pair)
         if isinstance(found, str):
             return Answer(about, f"{name} ({found})", found)
@@ -129,7 +129,7 @@ class _Asker:
         return Answer(about, f"{name} {found.text} ({self._seeds(found, pair)})", _short(word))
 
     def _change(self, metric: str, pair: Pair, other: Pair) -> Answer:
-        """The difference of a pair less that of another, after both."""
+        """The difference of a pair minus that of another, after both."""
         about = f"{pair[0]} against {other[0]} on {metric}"
         both = ", against ".join(self._difference(metric, own).text for own in (pair, other))
         found = self._compare(metric, pair, other)
@@ -139,7 +139,7 @@ class _Asker:
         return Answer(about, f"{both}: {found.text} ({seeds})", _short(found.word))
 
     def _compare(self, title: str, *pairs: Pair) -> Compared | str:
-        """The difference of one pair, or of two less each other; or why there is none."""
+        """The difference of one pair, or of two minus each other; or why there is none."""
         named = {variant.name: variant for variant in self.study.variants}
         rows = [row for pair in pairs for row in reversed(pair)]
         known = [named[row] for row in rows if row in named]

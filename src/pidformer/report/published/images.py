@@ -30,8 +30,16 @@ class Key(NamedTuple):
     domain: str
 
     @property
-    def order(self) -> tuple[int, int]:
-        return (self.limit is not None, _ORDER.index(self.row) if self.row in _ORDER else 99)
+    def order(self) -> tuple[int, int, int]:
+        place = _ORDER.index(self.row) if self.row in _ORDER else 99
+        return (self.domain != "pixel", self.limit or 0, place)
+
+    @property
+    def table(self) -> str:
+        """Where it stands: rows in another domain, and on a sample, have tables of their own."""
+        sample = "" if self.limit is None else f"sample of {self.limit} images"
+        domain = "" if self.domain == "pixel" else f"{self.domain} domain"
+        return ", ".join(word for word in (domain, sample) if word)
 
 
 def _key(record: Record) -> Key:
@@ -42,10 +50,62 @@ def _key(record: Record) -> Key:
 
 def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> list[Metric]:
     """What any of the runs has, in the order of the paper's table, samples of images last."""
-    keys = dict.fromkeys(
+    titles, keys = _titled(runs), _keys(runs)
+    found = [_accuracy(title, key, part) for title, key in titles.items()]
+    for key in (key for key in keys if key.row in _OUTSIDE):
+        find = partial(_find, key=key)
+        found.append(Metric(title=_AUPR[key.row], find=find, read=_aupr))
+    return found + token_metrics(runs)
+
+
+def top5_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
+    """Top-5 accuracy of all images, which records keep as one number: over seeds alone."""
+    return [
+        Metric(
+            title=title,
+            find=partial(_find_top5, key=key),
+            read=lambda record: record.metrics["top5"],
+            table=key.table,
+        )
+        for title, key in _titled(runs).items()
+        if not (key.row == "clean" and key.limit is not None)
+        and any(_find_top5(run, key) is not None for run in runs)
+    ]
+
+
+def corruption_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
+    """Each type of corruption by itself, the mean over its severities: over seeds alone."""
+    merged = [r for run in runs for r in run.all("robustness", row="corruption")]
+    names = dict.fromkeys(n.split("/")[1] for r in merged for n in r.metrics if "top1/" in n)
+    return [
+        Metric(
+            title=name.replace("_", " "),
+            find=_find_corruptions,
+            read=partial(_of_type, name=name),
+        )
+        for name in names
+    ]
+
+
+def _find_corruptions(run: PublishedRun) -> Record | None:
+    found = run.all("robustness", row="corruption")
+    return next((r for r in found if _key(r).domain == "pixel"), None)
+
+
+def _of_type(record: Record, name: str) -> float:
+    found = [value for key, value in record.metrics.items() if key.startswith(f"top1/{name}/")]
+    return sum(found) / len(found)
+
+
+def _keys(runs: Sequence[PublishedRun]) -> dict[Key, None]:
+    return dict.fromkeys(
         _key(r) for run in runs for r in run.all("robustness") if "@" not in str(r.settings["row"])
     )
-    titles: dict[str, Key] = {}
+
+
+def _titled(runs: Sequence[PublishedRun]) -> dict[str, Key]:
+    """The rows that have accuracies, by titles that tell them apart."""
+    keys, titles = _keys(runs), dict[str, Key]()
     for key in sorted((k for k in keys if k.row not in _OUTSIDE), key=lambda k: k.order):
         title = TITLES.get(key.row, key.row) + ("" if key.domain == "pixel" else f", {key.domain}")
         title += "" if key.limit is None else f", {key.limit} images"
@@ -53,11 +113,7 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
         if title in titles:
             title += f", {budget[1]}" if budget else f", {key.threat}"
         titles[title] = key
-    found = [_accuracy(title, key, part) for title, key in titles.items()]
-    for key in (key for key in keys if key.row in _OUTSIDE):
-        find = partial(_find, key=key)
-        found.append(Metric(title=_AUPR[key.row], find=find, read=_aupr))
-    return found + token_metrics(runs)
+    return titles
 
 
 _AUPR = {"ood": "AUPR", "imagenet-o": "AUPR, ImageNet-O"}
@@ -70,6 +126,7 @@ def _accuracy(title: str, key: Key, part: int | None) -> Metric:
         find=partial(_find, key=key),
         read=lambda record: 100 * float(of(record).mean()),
         compare=over_items(of, scale=100),
+        table=key.table,
     )
 
 
@@ -81,6 +138,11 @@ def _outcomes(record: Record, part: int | None) -> np.ndarray:
 
 def _find(run: PublishedRun, key: Key) -> Record | None:
     return next((r for r in run.all("robustness") if _key(r) == key), None)
+
+
+def _find_top5(run: PublishedRun, key: Key) -> Record | None:
+    record = _find(run, key)
+    return record if record is not None and "top5" in record.metrics else None
 
 
 def _aupr(record: Record) -> float:

@@ -38,7 +38,7 @@ SPECTRA = (
     Look("certificate", "value_gain_mean", "sensitivity"),
 )
 _WORDS = (
-    "Of attention on {images} images: the smallest real part of its eigenvalues kappa, and the "
+    "Attention on {images} images: the smallest real part of its eigenvalues kappa, and the "
     "share with a negative one. With these eigenvalues the idealised recursion (no LayerNorm, "
     "projections, residual or MLP) has this share of modes outside the unit circle and this "
     "largest radius; with the matrices, layer by layer, it lets a perturbation of the first values "

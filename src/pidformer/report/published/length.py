@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pidformer.report.panels import Panel
 from pidformer.report.published.draw import Point, points_panel
 from pidformer.report.published.images import classification_metrics
-from pidformer.report.published.numbers import NONE, Compared, Metric
+from pidformer.report.published.numbers import NONE, Compared, Metric, compare_all
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
 from pidformer.report.published.tables import bold, table
@@ -16,16 +16,17 @@ from pidformer.report.published.tables import bold, table
 _METRICS = ("Clean", "PGD")
 _WORDS = (
     "Rows that differ in the length of their training alone (epochs, and the warmup that goes with "
-    "them), each against the softmax row of the same length. The pictures show, of rows of one "
-    "length, the one with the most seeds; accuracy in them is over all images. Intervals of one "
-    "seed are for other images alone, narrower than they would be for other seeds."
+    "them), each against the softmax row of the same length, on all images so that lengths can be "
+    "compared (post hoc where rows are registered on a half). Where several rows have one length, "
+    "the pictures show the one with the most seeds. Intervals of one seed are for other images "
+    "alone, narrower than they would be for other seeds."
 )
 
 
-def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
+def length_section(study: Study) -> list[Section]:
     """Differences to softmax, and accuracy itself, over epochs; nothing where there is one length.
 
-    A picture has one row a length; a point of accuracy is the mean over its seeds.
+    A picture has one row per length; a point of accuracy is the mean over its seeds.
     """
     lines: dict[str, list[Variant]] = {}
     for variant in study.variants:
@@ -34,19 +35,20 @@ def length_section(study: Study, compared: Sequence[Compared]) -> list[Section]:
     series = [own for own in series if len({_epochs(v) for v in own}) > 1]
     if not any(not own[0].is_plain for own in series):
         return []
-    by_name = {(one.variant, one.metric.title): one for one in compared}
+    metrics = {m.title: m for m in classification_metrics(study.runs, None)}
+    asked = [metrics[title] for title in _METRICS if title in metrics]
+    by_name = {(one.variant, one.metric.title): one for one in compare_all(study, asked)}
     rows = []
     for variant in (v for own in series for v in own if not v.is_plain):
         cells = [by_name.get((variant.name, title)) for title in _METRICS]
         seeds = ", ".join(map(str, variant.seeds))
         texts = [bold(one) if one is not None else NONE for one in cells]
         rows.append([variant.name, str(_epochs(variant)), seeds, *texts])
-    heads = ["", "epochs", "seeds", *(f"{title}, less softmax" for title in _METRICS)]
+    heads = ["", "epochs", "seeds", *(f"{title} minus softmax" for title in _METRICS)]
     panels = []
-    metrics = {m.title: m for m in classification_metrics(study.runs, None)}
     series = [_drawn(own) for own in series]
-    for title in (title for title in _METRICS if title in metrics):
-        panels += [_accuracy(series, metrics[title]), _differences(series, by_name, title)]
+    for metric in asked:
+        panels += [_accuracy(series, metric), _differences(series, by_name, metric.title)]
     body = [_WORDS, table(heads, rows)]
     return [Section(title="Length of training", body=body, panels=panels)]
 
@@ -104,6 +106,6 @@ def _differences(
             Point(_epochs(v), one.found.mean, one.found.low, one.found.high) for v, one in known
         ]
     plain = [False] * len(lines)
-    words = f"{title}, less softmax"
+    words = f"{title} minus softmax"
     panel = points_panel(lines, words, "epochs", "points", is_plain=plain, is_line=True)
     return panel, f"{words}, over epochs with 95 % intervals"

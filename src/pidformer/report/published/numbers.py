@@ -14,11 +14,18 @@ from pidformer.errors import InputError
 from pidformer.report.published.studies import PublishedRun, Study, Variant
 from pidformer.report.tables import minus
 from pidformer.results import Record
-from pidformer.statistics import Crossed, Mean, crossed_items, crossed_mean, holm, mean_over_seeds
+from pidformer.statistics import (
+    LEVEL,
+    Crossed,
+    Mean,
+    crossed_items,
+    crossed_mean,
+    holm,
+    mean_over_seeds,
+)
 
 Pairs = Sequence[Sequence[Record]]
 """Records of the same row and seed: of the twin, and of the variant; see `gain`."""
-LEVEL = 0.05
 UNRESOLVED = "not resolved"
 ONE_PAIR = "one pair of runs, silent on other seeds"
 _SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
@@ -36,11 +43,13 @@ class Metric:
     find: Callable[[PublishedRun], Record | None]
     read: Callable[[Record], float]
     compare: Callable[[Pairs], Crossed] | None = None
-    """Variant less twin; None: over seeds alone."""
+    """Variant minus twin; None: over seeds alone."""
     contrast: Callable[[Record], float] | None = None
     """What is subtracted over seeds, when it is not what is shown (a logarithm)."""
     better: int = 1
     """1: more is better; -1: less is; 0: neither."""
+    table: str = ""
+    """Which of the tables it stands in; empty: the first."""
     digits: int = 2
     difference_digits: int = 2
 
@@ -49,7 +58,7 @@ class Metric:
         return mean_over_seeds([self.read(r) for r in records]) if records else None
 
     def difference(self, twin: Variant, variant: Variant, *against: Variant) -> Crossed | None:
-        """Variant less twin, on the seeds of both; `against`, another twin and variant: less
+        """Variant minus twin, on the seeds of both; `against`, another twin and variant: minus
         their difference, on the seeds of all four."""
         pairs = self._pairs(twin, variant, *against)
         if not pairs:
@@ -97,10 +106,22 @@ class Compared(NamedTuple):
     twin: str
     metric: Metric
     found: Crossed
+    registered: int = 0
+    """Seeds that the study asked for; 0: not known."""
+
+    @property
+    def is_partial(self) -> bool:
+        return self.found.seeds < self.registered
+
+    @property
+    def seeds_text(self) -> str:
+        """How many seeds there are, and of how many while some are still to come."""
+        count = str(self.found.seeds)
+        return f"{count} of {self.registered}" if self.is_partial else count
 
     @property
     def is_resolved(self) -> bool:
-        """Whether the interval leaves out zero; of one pair of runs none speaks of the method."""
+        """Whether interval and p leave out zero; of one pair of runs none speaks of the method."""
         return self.found.seeds > 1 and self.found.verdict != 0
 
     @property
@@ -136,7 +157,7 @@ def compare_all(study: Study, metrics: Sequence[Metric]) -> list[Compared]:
 def compare_pairs(
     study: Study, pairs: Sequence[tuple[str, str]], metrics: Sequence[Metric]
 ) -> list[Compared]:
-    """The first of each pair less the second, where the study has both."""
+    """The first of each pair minus the second, where the study has both."""
     named = {variant.name: variant for variant in study.variants}
     found = []
     for name, other in pairs:
@@ -196,9 +217,11 @@ def findings(compared: Sequence[Compared]) -> list[str]:
                 parts.append(f"{word}: {', '.join(said)}")
         seeds = {one.found.seeds for one in own}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
+        most = max(own, key=lambda one: one.found.seeds)
+        count += f" of {most.registered}" if most.is_partial else ""
         said_all = "; ".join(parts)
         said_all = said_all[:1].upper() + said_all[1:]
-        lines.append(f"**{name}** less {own[0].twin} ({count} seeds). {said_all}.")
+        lines.append(f"**{name}** minus {own[0].twin} ({count} seeds). {said_all}.")
     if single:
         pair = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
         names = ", ".join(f"**{name}**" for name in single)
@@ -230,7 +253,14 @@ def judge(compared: Sequence[Compared]) -> list[Judged]:
 
 
 def wins_text(judged: Sequence[Judged]) -> str:
-    """Rows that are better, or worse, in everything that was registered for them."""
+    """Rows that are better, or worse, in everything that was registered for them.
+
+    While one of them lacks seeds nothing is decided.
+    """
+    lacking = {each.one.variant: each.one.seeds_text for each in judged if each.one.is_partial}
+    if lacking:
+        rows = ", ".join(f"{row} ({seeds} seeds)" for row, seeds in lacking.items())
+        return f"Not decided yet, a look at what is there: {rows}."
     metrics = list(dict.fromkeys(each.one.metric.title for each in judged))
     words: dict[str, list[str]] = {}
     for each in judged:
@@ -253,9 +283,9 @@ def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     ]
     verb = "remains" if len(kept) == 1 else "remain"
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
-    have = "has an interval" if resolved == 1 else "have intervals"
+    have = "is" if resolved == 1 else "are"
     which = "" if is_all else "that may be better or worse "
     return (
-        f"Of these {len(judged)} differences {which}{resolved} {have} without zero; after Holm's "
+        f"Of these {len(judged)} differences {which}{resolved} {have} resolved; after Holm's "
         f"correction for looking at {len(judged)}, {left}."
     )

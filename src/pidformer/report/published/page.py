@@ -50,17 +50,20 @@ How to read it:
 _READING = (
     "A cell is the mean over training seeds with its 95 % interval (Student's t over seeds). With "
     "few seeds that interval is wide.",
-    "A difference is variant less softmax twin: the same recipe, the same seed (so the same "
+    "A difference is variant minus softmax twin: the same recipe, the same seed (so the same "
     "initialisation, data order and draws of the threats), the same images or blocks of text. Its "
     "95 % interval is for new seeds *and* new images: the variance between seeds over the number "
     "of seeds, plus the variance over images or blocks; Student's t with Satterthwaite's degrees "
-    "of freedom. Differences of numbers that are kept without their items (AUPR, similarity, "
-    "perplexity of known words) have intervals over seeds alone. **Bold**, in pictures green "
-    "(better) or red (worse): the interval leaves out zero.",
-    "Of one pair of runs (one seed) an interval is for new images and these two trained networks, "
-    "whatever it leaves out: it is silent on other seeds, never bold, and grey in pictures.",
-    '"Not resolved" means that the interval holds zero: neither an effect nor its absence is '
-    "shown. The interval says how large an effect may still be.",
+    "of freedom. Differences of numbers that are kept without their items (Top-5, AUPR, "
+    "similarity, perplexity of known words) have intervals over seeds alone. A p-value is that "
+    "t's, and never below that of the t test over seeds alone. **Bold**, in pictures green "
+    "(better) or red (worse): the interval leaves out zero and p is below 0.05.",
+    "With one pair of runs (one seed) an interval is for new images and these two trained "
+    "networks, whatever it leaves out: it is silent on other seeds, never bold, and grey in "
+    "pictures.",
+    '"Not resolved" means that the interval holds zero, or that p is not below 0.05 because the '
+    "seeds disagree: neither an effect nor its absence is shown. The interval says how large an "
+    "effect may still be.",
     "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
     "set, SEED: one of the seeds beside it). On the same kind of GPU it may come out with the same "
     "weights; where it rounds differently, as on another kind, it is another run of the same "
@@ -139,14 +142,16 @@ def _study(study: Study, pictures: dict[str, list[Panel]]) -> list[str]:
     parts = [f"## {study.title}"]
     parts += [study.about] if study.about else []
     parts.append(_what_was_trained(study))
-    for place, section in enumerate(SECTIONS[study.task](study)):
+    drawn = 0
+    for section in SECTIONS[study.task](study):
         parts += [f"### {section.title}"] if section.title else []
         parts += section.body
         if section.findings:
             parts.append("\n".join(f"- {line}" for line in section.findings))
-        name = f"{study.name}-{place + 1}"
         panels, words = _pictures(section)
         if panels:
+            drawn += 1
+            name = f"{study.name}-{drawn}"
             pictures[name] = panels
             parts.append(f"![{words}]({IMAGES.as_posix()}/{name}.png)")
     parts += _notes(study)
@@ -162,7 +167,7 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
         what = "Differences to the softmax twin with 95 % intervals: "
         titles = list(dict.fromkeys(one.metric.title for one in judged))
         if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
-            title = f"{judged[0].variant} less {judged[0].twin}"
+            title = f"{judged[0].variant} minus {judged[0].twin}"
             return [differences_panel(judged, title, titles)], what + ", ".join(titles)
         for title in titles[:_PICTURED]:
             own = [one for one in judged if one.metric.title == title]
@@ -222,7 +227,7 @@ def _time(study: Study) -> str:
         of = f" ({number} {unit})" if len(seconds) > 1 else ""
         spreads.append((low if low == high else f"{low} to {high}") + f" s{of}")
     return (
-        f"Expect {', '.join(spreads)} of training a run on {where} (as logged here, evaluation "
+        f"Expect {', '.join(spreads)} of training per run on {where} (as logged here, evaluation "
         "aside; runs that share a GPU take longer)."
     )
 
@@ -232,7 +237,7 @@ def _machine(run: PublishedRun) -> str:
 
 
 def _notes(study: Study) -> list[str]:
-    """Twins that are none."""
+    """Runs whose recipes differ in more than the controller."""
     found = []
     for variant in study.variants:
         twin, lines = study.twin(variant)

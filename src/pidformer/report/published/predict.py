@@ -30,6 +30,7 @@ FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
 RADIUS, MEASURED, FIRST, TRAINED = CORRELATES
 _HEIGHT = 2.9
+_DIGITS = 6
 _WORDS = (
     "The difference in Clean beside what might predict it: the largest radius of the idealised "
     "recursion over eigenvalues of attention in [0, 1] (above 1 some mode grows; rows with one set "
@@ -59,9 +60,12 @@ class Correlation:
 
     @cached_property
     def rank(self) -> tuple[float, float]:
-        """Spearman's, and its p-value; NaN where rows are level."""
-        known = [row.known[self.what] for row in self.rows]
-        gains = [row.clean.found.mean for row in self.rows]
+        """Spearman's, and its p-value; NaN where rows are level.
+
+        Numbers that agree to `_DIGITS` decimals are ties: beyond, roots and means are noise.
+        """
+        known = [round(row.known[self.what], _DIGITS) for row in self.rows]
+        gains = [round(row.clean.found.mean, _DIGITS) for row in self.rows]
         if len({*known}) == 1 or len({*gains}) == 1:
             return math.nan, math.nan
         found = scipy.stats.spearmanr(known, gains)
@@ -82,7 +86,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
     found = correlations(study, compared)
     if not found:
         return []
-    heads = ["", "twin", *CORRELATES, "Clean, less its twin"]
+    heads = ["", "twin", *CORRELATES, "Clean minus its twin"]
     lines = [
         [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), bold(row.clean)]
         for rows in by_twin.values()
@@ -157,7 +161,7 @@ def _panel(one: Correlation) -> Panel:
         for r in one.rows
     ]
     panel = points_panel(
-        {one.twin: points}, f"less {one.twin}", one.what, "Clean, points", is_plain=[False]
+        {one.twin: points}, f"minus {one.twin}", one.what, "Clean, points", is_plain=[False]
     )
     return panel._replace(height=_HEIGHT)
 

@@ -26,7 +26,7 @@ from pidformer.report.rerun import measure_command, train_command
 from pidformer.results import Record
 from pidformer.twins import control_free_hash
 
-FILE_BYTES, ALL_BYTES = 1_000_000, 5_000_000
+FILE_BYTES, ALL_BYTES = 1_000_000, 8_000_000
 """The most that a file, and a folder of studies, may take."""
 SHARED = ("weights", "gains", "machine")
 """Settings that a measurement takes from the first line unless it says otherwise."""

@@ -94,7 +94,7 @@ def _row_title(row: str) -> str:
 
 
 def compare_miou(pairs: Pairs) -> Crossed:
-    """mIoU of the second less the first: seeds as they are, images by the jackknife.
+    """mIoU of the second minus the first: seeds as they are, images by the jackknife.
 
     The mIoU of a set is no mean over its images; leaving out one image after the other gives the
     variance that drawing them anew would make, without chance.

@@ -15,6 +15,8 @@ from pidformer.results import Record
 from pidformer.robustness.compare import hits
 
 MILLI = "block_millinats"
+_INSIDE = ("similarity", "effective_rank", "verdict", "ratio", "initial_ratio", "output")
+"""What is kept of an analysis, layer by layer."""
 _IDENTITY = (
     "row",
     "what",
@@ -103,9 +105,7 @@ def _small(record: Record) -> Record:
         losses = np.asarray(details.get("block_nll", []))
         details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
     elif record.kind == "analysis":
-        details = _rounded(
-            _only(details, "similarity", "verdict", "ratio", "initial_ratio", "output")
-        )
+        details = _rounded(_only(details, *_INSIDE))
     return replace(record, details=details)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
@@ -49,45 +49,98 @@ def _layers_text(gains: Sequence[PIDGains]) -> str:
     return f"{said} in {len(acting)} of {len(gains)} layers ({where})"
 
 
-def by_variant(study: Study, metrics: Sequence[Metric]) -> str:
-    """A line for each variant, a column for each metric."""
+def by_variant(
+    study: Study, metrics: Sequence[Metric], registered: Mapping[str, int] | None = None
+) -> str:
+    """A line for each variant that was measured, with its seeds; a column for each metric.
+
+    `registered`: how many seeds were asked for.
+    """
     heads = ["", "control", "seeds", *(metric.title for metric in metrics)]
-    rows = [
-        [v.name, gains_text(v), _seeds(v)] + [mean_text(m.mean(v), m.digits) for m in metrics]
-        for v in study.variants
-    ]
+    rows = []
+    for v in study.variants:
+        wanted = (registered or {}).get(v.name, 0)
+        measured = [run for run in v.runs if any(m.find(run) is not None for m in metrics)]
+        if not measured:
+            continue
+        seeds = ", ".join(str(run.seed) for run in measured)
+        seeds += f" ({len(v.seeds)} of {wanted})" if len(v.seeds) < wanted else ""
+        rows.append(
+            [v.name, gains_text(v), seeds, *(mean_text(m.mean(v), m.digits) for m in metrics)]
+        )
     return table(heads, rows)
 
 
 def differences_by_variant(compared: Sequence[Compared], metrics: Sequence[Metric]) -> str:
-    """Variant less twin, a line for each variant; metrics of no difference are left out."""
+    """Variant minus twin, a line for each variant; metrics of no difference are left out."""
     known = {one.metric.title for one in compared}
     titles = [metric.title for metric in metrics if metric.title in known]
     rows = []
     for name, twin in dict.fromkeys((one.variant, one.twin) for one in compared):
         own = [one for one in compared if (one.variant, one.twin) == (name, twin)]
         cells = {one.metric.title: bold(one) for one in own}
-        rows.append([f"{name} less {twin}", *(cells.get(title, NONE) for title in titles)])
+        rows.append([f"{name} minus {twin}", *(cells.get(title, NONE) for title in titles)])
     return table(["", *titles], rows)
 
 
-def judged_table(judged: Sequence[Judged]) -> str:
-    """A line for each comparison of those that were corrected together."""
+def accuracy_tables(
+    study: Study,
+    metrics: Sequence[Metric],
+    compared: Sequence[Compared],
+    registered: Mapping[str, int] | None = None,
+) -> list[str]:
+    """Means and paired differences; another domain and samples of images in tables of their own."""
+    body = []
+    for name, own in _by_table(metrics).items():
+        body += [f"In the {name}:" if "domain" in name else f"On a {name}:"] if name else []
+        body.append(by_variant(study, own, None if name else registered))
+        differences = [one for one in compared if one.metric.table == name]
+        if differences:
+            body += ["Paired differences:", differences_by_variant(differences, own)]
+    return body
+
+
+def difference_tables(compared: Sequence[Compared], metrics: Sequence[Metric]) -> list[str]:
+    """Differences alone, in as many tables."""
+    parts = [
+        ([one for one in compared if one.metric.table == name], own)
+        for name, own in _by_table(metrics).items()
+    ]
+    return [differences_by_variant(differences, own) for differences, own in parts if differences]
+
+
+def _by_table(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
+    found: dict[str, list[Metric]] = {}
+    for metric in metrics:
+        found.setdefault(metric.table, []).append(metric)
+    return found
+
+
+def judged_table(judged: Sequence[Judged], images: Mapping[str, str]) -> str:
+    """A line for each comparison of those that were corrected together, on each row's images."""
     rows = []
     for each in judged:
         one = each.one
-        about = [f"{one.variant} less {one.twin}", one.metric.title, each.word]
-        rows.append([*about, one.text, str(one.found.seeds), f"{each.p:.2g}"])
-    return table(["", "metric", "verdict", "difference", "seeds", "Holm's p"], rows, left=3)
+        about = [f"{one.variant} minus {one.twin}", one.metric.title, each.word]
+        where = images.get(one.variant, NONE)
+        rows.append([*about, where, one.text, one.seeds_text, f"{each.p:.2g}"])
+    heads = ["", "metric", "verdict", "images", "difference", "seeds", "Holm's p"]
+    return table(heads, rows, left=4)
 
 
-def by_metric(study: Study, metrics: Sequence[Metric], compared: Sequence[Compared]) -> str:
+def by_metric(
+    study: Study,
+    metrics: Sequence[Metric],
+    compared: Sequence[Compared],
+    only_plain: bool = False,
+) -> str:
     """A line for each metric, a column for each variant and for each difference."""
     others = list(dict.fromkeys((one.variant, one.twin) for one in compared))
-    heads = ["", *(v.name for v in study.variants), *(f"{a} less {b}" for a, b in others)]
+    shown = [v for v in study.variants if v.is_plain or not only_plain]
+    heads = ["", *(v.name for v in shown), *(f"{a} minus {b}" for a, b in others)]
     rows = []
     for metric in metrics:
-        cells = [mean_text(metric.mean(v), metric.digits) for v in study.variants]
+        cells = [mean_text(metric.mean(v), metric.digits) for v in shown]
         for name, _ in others:
             own = [c for c in compared if c.variant == name and c.metric is metric]
             cells.append(bold(own[0]) if own else NONE)
@@ -106,10 +159,6 @@ def by_seed(study: Study, metrics: Sequence[Metric]) -> str:
         ]
         rows.append([run.name, *cells])
     return table(["", *(metric.title for metric in metrics)], rows)
-
-
-def _seeds(variant: Variant) -> str:
-    return ", ".join(map(str, variant.seeds))
 
 
 def bold(one: Compared) -> str:

@@ -53,7 +53,7 @@ def language_sections(study: Study) -> list[Section]:
     longer = [key for key in home if "/window/" in key.row]
     away = [key for key in keys if key.data != own]
     used = dict.fromkeys(key.row.split("/")[0] for key in plain)
-    words = "Perplexity; differences of the loss in nats a token, less is better. " + "; ".join(
+    words = "Perplexity; differences of the loss in nats per token, lower is better. " + "; ".join(
         f"{name}: {_PROTOCOLS.get(name, name)}" for name in used
     )
     sections = [_section(study, "", f"{words}.", plain, with_seeds=True)] if plain else []
@@ -83,7 +83,7 @@ def _section(
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
-    """Known words only: what a vocabulary lacks says little of the model."""
+    """Known words first: what a vocabulary lacks says little of the model. Then all tokens."""
     metrics = [
         Metric(
             title=key.title,
@@ -96,6 +96,8 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
         for key in keys
     ]
     compared = compare_all(study, metrics)
+    whole = [_metric(key) for key in keys]
+    over_all = compare_all(study, whole)
     shares = [
         mean_over_seeds(
             [r.metrics["unknown"] for run in study.runs if (r := _find(run, key)) is not None]
@@ -105,13 +107,25 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
     unknown = ", ".join(f"{k.title} {s:.1f} %" for k, s in zip(keys, shares, strict=True))
     words = (
         "Text of another kind, never trained on: perplexity of the targets that the vocabulary "
-        f"knows (unknown and left out: {unknown}). Differences in nats a known word, over seeds "
+        f"knows (unknown and left out: {unknown}). Differences in nats per known word, over seeds "
         "alone."
+    )
+    all_words = (
+        "All tokens, the unknown ones among them as one word (which is why this perplexity is the "
+        "lower one), differences of the loss in nats per token:"
     )
     return Section(
         title="Another kind of text",
-        body=[words, by_metric(study, metrics, compared)],
-        findings=findings(compared),
+        body=[
+            words,
+            by_metric(study, metrics, compared),
+            all_words,
+            by_metric(study, whole, over_all),
+        ],
+        findings=[
+            *findings(compared),
+            *(f"All tokens: {line[:1].lower()}{line[1:]}" for line in findings(over_all)),
+        ],
         compared=compared,
     )
 
