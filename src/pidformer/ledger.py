@@ -25,8 +25,6 @@ class Ledger:
     """None: nothing is written."""
     settings: Mapping[str, Any]
     """What all its records say."""
-    is_timed: bool = True
-    """Whether records have `seconds`."""
     found: dict[Measurement, Record] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -45,11 +43,16 @@ class Ledger:
         return self.finished(about) or self.add(about, work)
 
     def add(self, about: Mapping[str, Any], work: Callable[[], Found]) -> Record:
-        """A new record of what `work` finds."""
+        """A new record of what `work` finds, with its time as `seconds`."""
         begun = time.perf_counter()
         metrics, details = work()
-        if self.is_timed:
-            metrics["seconds"] = time.perf_counter() - begun
+        metrics["seconds"] = time.perf_counter() - begun
+        return self.write(about, metrics, details)
+
+    def write(
+        self, about: Mapping[str, Any], metrics: Mapping[str, float], details: Mapping[str, Any]
+    ) -> Record:
+        """A new record."""
         settings = {**self.settings, **about, "machine": results.machine()}
         record = Record(kind=self.kind, metrics=metrics, settings=settings, details=details)
         if self.folder is not None:

@@ -65,7 +65,7 @@ class Measurement:
         """Equal for the same measurement."""
         return astuple(self)
 
-    @property
+    @cached_property
     def question(self) -> Measurement:
         """The same measurement of any model."""
         return replace(self, weights=None, gains=None)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.analysis import (
-    AttentionSpectrum,
     Certificate,
-    ControlScale,
     attention_spectrum,
     certify,
     control_scale,
@@ -27,11 +26,10 @@ from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.evaluation.inputs import Inputs, open_inputs
-from pidformer.evaluation.progress import Progress, Watch
+from pidformer.evaluation.progress import Progress
 from pidformer.files import out_folder
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record
-from pidformer.subjects import Subject
 
 TENSORS: dict[str, dict[str, Any]] = {
     "blocks": {},
@@ -69,7 +67,6 @@ def analyze(
         if count < 1:
             raise InputError(f"{name} must be at least 1 image, got {count}")
     place = as_device(device)
-    few = min(limit, spectrum_limit)
     models = _labelled([open_inputs(run, data, limit, seed) for run in runs])
     found = []
     for label, inputs in models.items():
@@ -85,20 +82,17 @@ def analyze(
             "command": command,
         }
         folder = subject.folder or out_folder(Path(out) / re.sub(r"[^\w.-]+", "-", label))
-        ledger = Ledger("analysis", folder, settings, is_timed=False)
-        of_few: dict[str, Any] = {"data_hash": inputs.data_hash(few)}
-        if spectrum_limit != SPECTRUM_LIMIT:
-            of_few["spectrum_limit"] = spectrum_limit
         with Progress(label, None, is_shown=is_shown) as progress:
-            work = _Work(inputs, (limit, few), seed, place, ledger, progress, of_few)
-            certificate = work.measure()
-            if for_figures and "certificate" in work.records:
-                certificate, _ = work.closed_loop
+            work = _Work(inputs, limit, min(limit, spectrum_limit), seed, place, progress)
+            records = work.measure(Ledger("analysis", folder, settings))
+            certificate = work.obstacle or (
+                work.certificate if for_figures else records["certificate"].details["verdict"]
+            )
         found.append(
             Analysis(
                 label=label,
                 name=subject.name,
-                records=work.records,
+                records=records,
                 certificate=certificate,
                 model=subject.model,
                 example=work.few[0] if for_figures else None,
@@ -109,17 +103,14 @@ def analyze(
 
 @dataclass
 class _Work:
-    """The parts of one analysis, in the order of their records."""
+    """What is measured of one model: many inputs for the tokens, few for the spectra."""
 
     inputs: Inputs
-    counts: tuple[int, int]
+    limit: int
+    spectrum_limit: int
     seed: int
     device: torch.device
-    ledger: Ledger
     progress: Progress
-    of_few: Mapping[str, Any]
-    """What the records of the few inputs say."""
-    records: dict[str, Record] = field(default_factory=dict)
 
     @property
     def model(self) -> nn.Module:
@@ -127,73 +118,66 @@ class _Work:
 
     @cached_property
     def few(self) -> Tensor:
-        return self.inputs.take(self.counts[1]).to(self.device)
+        return self.inputs.take(self.spectrum_limit).to(self.device)
 
     @cached_property
-    def closed_loop(self) -> tuple[Certificate | str, AttentionSpectrum]:
-        """The certificate, or why there is none, and the spectrum."""
-        advance = _advance(self.progress.begin("certificate", len(self.few)))
+    def obstacle(self) -> str | None:
+        """Why there is no certificate, found on one input; None where there is one."""
         try:
-            found = certify(self.model, self.few, seed=self.seed, on_progress=advance)
-        except InputError as error:  # another recursion, but attention all the same
-            return f"no certificate: {error}", attention_spectrum(self.model, self.few)
-        return found, found.spectrum
+            certify(self.model, self.few[:1])
+        except InputError as error:
+            return f"no certificate: {error}"
+        return None
 
-    def measure(self) -> Certificate | str:
-        """Every part that is not there. Returns the certificate if it was made now, else what
-        the records say in its place.
+    @cached_property
+    def has_spectrum(self) -> bool:
+        """Also for models of another recursion, which have no certificate."""
+        if self.obstacle is not None:
+            try:
+                attention_spectrum(self.model, self.few[:1])
+            except InputError:
+                return False
+        return True
+
+    @cached_property
+    def certificate(self) -> Certificate:
+        advance = self.progress.begin_steps("certificate", len(self.few))
+        return certify(self.model, self.few, seed=self.seed, on_progress=advance)
+
+    def measure(self, ledger: Ledger) -> dict[str, Record]:
+        """The records by what they hold; only what is not there is measured.
 
         The last record of a model without a certificate says why.
         """
-        tokens = {"data_hash": self.inputs.data_hash(self.counts[0])}
-        if not self._find("control_scale", self.of_few) and not self._find(
-            "token_similarity", tokens
-        ):
-            now, initial = _scales(self.inputs.subject, self.few)
-            if now is not None:
-                self._add("control_scale", self.of_few, lambda: _scale_fields(now, initial))
-        if not self._find("token_similarity", tokens):
-            reason = _hidden(self.model, self.few[:1])
-            said = {} if reason is None else {"no_certificate": reason}
-            self._add("token_similarity", tokens | said, self._tokens)
-        if self._reason is None and not self._find("spectrum", self.of_few):
-            certificate, spectrum = self.closed_loop
-            said = {"no_certificate": certificate} if isinstance(certificate, str) else {}
-            self._add("spectrum", {**self.of_few, **said}, lambda: _spectrum_fields(spectrum))
-        if self._reason is not None:
-            return self._reason
-        if self._find("certificate", self.of_few):
-            return str(self.records["certificate"].details["verdict"])
-        certificate, _ = self.closed_loop
-        if isinstance(certificate, Certificate):
-            made = certificate
-            self._add("certificate", self.of_few, lambda: _certificate_fields(made))
-        return certificate
-
-    @property
-    def _reason(self) -> str | None:
-        """Why there is no certificate, once a record says so."""
-        said = (record.settings.get("no_certificate") for record in self.records.values())
-        return next((text for text in said if text is not None), None)
-
-    def _find(self, what: str, about: Mapping[str, Any]) -> bool:
-        if what not in self.records:
-            record = self.ledger.finished({"what": what, **about})
-            if record is None:
-                return False
-            self.records[what] = record
-            self.progress.done(what.replace("_", " "), record, is_old=True)
-        return True
-
-    def _add(self, what: str, about: Mapping[str, Any], work: Callable[[], Found]) -> None:
-        self.records[what] = self.ledger.add({"what": what, **about}, work)
-        self.progress.done(what.replace("_", " "), self.records[what], is_old=False)
+        last = "spectrum" if self.has_spectrum else "token_similarity"
+        parts: dict[str, Callable[[], Found | None]] = {
+            "control_scale": self._control_scale,
+            "token_similarity": self._tokens,
+        }
+        parts |= {"spectrum": self._spectrum} if self.has_spectrum else {}
+        parts |= {"certificate": self._closed_loop} if self.obstacle is None else {}
+        records: dict[str, Record] = {}
+        for what, work in parts.items():
+            is_few = what != "token_similarity"
+            count = self.spectrum_limit if is_few else self.limit
+            about: dict[str, Any] = {"what": what, "data_hash": self.inputs.data_hash(count)}
+            if is_few and count != min(self.limit, SPECTRUM_LIMIT):
+                about["spectrum_limit"] = count
+            record = ledger.finished(about)
+            is_old = record is not None
+            if record is None and (made := work()) is not None:
+                said = {"no_certificate": self.obstacle} if self.obstacle and what == last else {}
+                record = ledger.write(about | said, *made)
+            if record is not None:
+                records[what] = record
+                self.progress.done(what.replace("_", " "), record, is_old)
+        return records
 
     def _tokens(self) -> Found:
-        """Metrics and details of what the tokens are like."""
-        images = self.inputs.take(self.counts[0]).to(self.device)
+        """What the tokens are like."""
+        images = self.inputs.take(self.limit).to(self.device)
         total = len(images) * (1 + len(TENSORS))
-        advance = _advance(self.progress.begin("token similarity", total))
+        advance = self.progress.begin_steps("token similarity", total)
         similarity: dict[str, list[float]] = {}
         for name, which in TENSORS.items():
             try:
@@ -209,74 +193,45 @@ class _Work:
         metrics |= {f"{name}_last": values[-1] for name, values in ranks.items()}
         return metrics | {"images": float(len(images))}, {"similarity": similarity} | ranks
 
+    def _spectrum(self) -> Found:
+        """Where the eigenvalues of attention lie."""
+        is_certified = self.obstacle is None
+        found = (
+            self.certificate.spectrum if is_certified else attention_spectrum(self.model, self.few)
+        )
+        whole = found.summary().to_dict()
+        quantiles = whole.pop("quantiles")
+        layers = [found.summary(depth).to_dict() for depth in range(len(found.kappas))]
+        return _floats(whole | {"images": found.images}), {"quantiles": quantiles, "layers": layers}
 
-def _hidden(model: nn.Module, one: Tensor) -> str | None:
-    """Why no attention can be seen in a model, found on one input; None where it can."""
-    try:
-        attention_spectrum(model, one)
-    except InputError:
+    def _closed_loop(self) -> Found:
+        """The certificate."""
+        fields = self.certificate.to_dict()
+        names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
+        metrics = {name: fields[name] for name in names} | {
+            "peak_growth": self.certificate.peak_growth,
+            "final_growth": self.certificate.final_growth,
+        }
+        return _floats(metrics | fields.get("response", {})), fields
+
+    def _control_scale(self) -> Found | None:
+        """The size of the control now and before the first step; None where there is none."""
+        subject = self.inputs.subject
         try:
-            certify(model, one)
-        except InputError as error:
-            return f"no certificate: {error}"
-    return None
-
-
-def _advance(watch: Watch) -> Callable[[int], None]:
-    """What to call with the inputs just done."""
-    done = 0
-
-    def advance(count: int) -> None:
-        nonlocal done
-        done += count
-        watch(done)
-
-    return advance
-
-
-def _scales(subject: Subject, images: Tensor) -> tuple[ControlScale | None, ControlScale | None]:
-    """The size of the control now and before the first step; None where there is none."""
-    try:
-        now = control_scale(subject.model, images)
-    except InputError:
-        return None, None
-    if now.mean_ratio == 0:
-        return None, None
-    if subject.folder is None:
-        return now, None
-    try:
-        return now, control_scale(initial_model(subject.folder).to(images.device), images)
-    except InputError:
-        return now, None
-
-
-def _spectrum_fields(spectrum: AttentionSpectrum) -> Found:
-    """Metrics and details of where the eigenvalues lie."""
-    whole = spectrum.summary().to_dict()
-    quantiles = whole.pop("quantiles")
-    layers = [spectrum.summary(depth).to_dict() for depth in range(len(spectrum.kappas))]
-    metrics = whole | {"images": spectrum.images}
-    return _floats(metrics), {"quantiles": quantiles, "layers": layers}
-
-
-def _scale_fields(now: ControlScale, initial: ControlScale | None) -> Found:
-    """Metrics and details of the size of the control."""
-    metrics: dict[str, Any] = {"ratio": now.mean_ratio}
-    details: dict[str, Any] = {name: t.tolist() for name, t in now._asdict().items()}
-    details["ratio"] = now.ratio.tolist()
-    if initial is not None:
-        metrics["initial_ratio"] = initial.mean_ratio
-        details["initial_ratio"] = initial.ratio.tolist()
-    return _floats(metrics), details
-
-
-def _certificate_fields(found: Certificate) -> Found:
-    """Metrics and details of the closed loop."""
-    fields = found.to_dict()
-    names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
-    metrics = {name: fields[name] for name in names}
-    metrics |= {"peak_growth": found.peak_growth, "final_growth": found.final_growth}
-    return _floats(metrics | fields.get("response", {})), fields
+            now = control_scale(subject.model, self.few)
+        except InputError:
+            return None
+        if now.mean_ratio == 0:
+            return None
+        details: dict[str, Any] = {name: t.tolist() for name, t in now._asdict().items()}
+        details["ratio"] = now.ratio.tolist()
+        metrics = {"ratio": now.mean_ratio}
+        with suppress(InputError):  # of a run that did not begin from scratch
+            if subject.folder is not None:
+                initial = control_scale(initial_model(subject.folder).to(self.device), self.few)
+                metrics["initial_ratio"] = initial.mean_ratio
+                details["initial_ratio"] = initial.ratio.tolist()
+        return _floats(metrics), details
 
 
 def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -42,6 +42,12 @@ class Progress:
         bars.reset(self._inputs, total=total, description=f"  {row}")
         return lambda done: bars.update(self._inputs, completed=done)
 
+    def begin_steps(self, row: str, total: int) -> Watch:
+        """The same, to be called with the inputs just done."""
+        self.begin(row, total)
+        bars = self._bars
+        return lambda number: None if bars is None else bars.advance(self._inputs, number)
+
     def done(self, row: str, record: Record, is_old: bool) -> None:
         if self._bars is not None:
             self._bars.advance(self._rows)

@@ -13,7 +13,6 @@ from pidformer import results
 from pidformer.devices import as_device
 from pidformer.evaluation.analysis import analyze
 from pidformer.evaluation.images import remaining, run_suite
-from pidformer.evaluation.segmentation import evaluate_segmentation
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Suite, curve_suite, load_suite, read_budgets
 from pidformer.files import out_folder
@@ -21,7 +20,6 @@ from pidformer.report.analysis import analysis_figures
 from pidformer.report.published import publish
 from pidformer.report.write import is_current, write_report
 from pidformer.reproduce.jobs import Job
-from pidformer.results import Measurement
 from pidformer.subjects import Subject, fingerprint, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
@@ -97,60 +95,47 @@ def _is_classifier_evaluated(job: Job) -> bool:
     return not remaining(_setup(job, _outline(run, _written(run)), "cpu"), suite)
 
 
-def _evaluate_segmenter(job: Job, setting: Setting) -> None:
+def _evaluate_row(job: Job, setting: Setting) -> None:
     about = job.arguments
-    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, views={about['suite']!r}"
-    command = f"pidformer.evaluation.evaluate_segmentation({place})"
-    evaluate_segmentation(
+    option = _OPTIONS[about["task"]]
+    if about["task"] == "language":
+        from pidformer.evaluation.language import evaluate_language as evaluate  # transformers
+    else:
+        from pidformer.evaluation.segmentation import evaluate_segmentation as evaluate
+    given = f"{str(about['run'])!r}, data={str(about['data'])!r}, {option}={about['suite']!r}"
+    evaluate(
         about["run"],
         data=about["data"],
-        views=about["suite"],
         device=setting.device,
-        command=command,
+        command=f"{evaluate.__module__}.{evaluate.__name__}({given})",
+        **{option: about["suite"]},
     )
 
 
-def _is_segmenter_evaluated(job: Job) -> bool:
-    """A record of these views of the undisturbed set and the present weights."""
-    about = job.arguments
+_OPTIONS = {"segmentation": "views", "language": "split"}
+"""Which setting of an evaluation a suite is."""
+
+
+def _is_row_evaluated(job: Job) -> bool:
+    """A record of these views (or this split, by the paper's protocol) and the present weights."""
+    about, run = job.arguments, Path(job.arguments["run"])
+    rows = ("clean", f"sliding/{about['suite']}")
+    option = _OPTIONS[about["task"]]
+    measured = [r.measurement for r in results.read(run) if r.kind == about["task"]]
     found = {
         m.weights
-        for m in _measured(job, "segmentation")
-        if (m.views, m.row, m.limit) == (about["suite"], "clean", None)
+        for m in measured
+        if getattr(m, option) == about["suite"] and m.row in rows and m.limit is None
     }
-    return bool(found) and run_fingerprint(Path(about["run"])) in found
+    return bool(found) and _fingerprint(about["task"], run) in found
 
 
-def _evaluate_language(job: Job, setting: Setting) -> None:
-    from pidformer.evaluation.language import evaluate_language  # transformers: seconds
-
-    about = job.arguments
-    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, split={about['suite']!r}"
-    command = f"pidformer.evaluation.language.evaluate_language({place})"
-    evaluate_language(
-        about["run"],
-        data=about["data"],
-        split=about["suite"],
-        device=setting.device,
-        command=command,
-    )
-
-
-def _is_language_evaluated(job: Job) -> bool:
-    """A record of this split in the paper's protocol and of the present weights."""
+def _fingerprint(task: str, run: Path) -> str:
+    if task == "segmentation":
+        return run_fingerprint(run)
     from pidformer.language import load_language
 
-    about = job.arguments
-    found = {
-        m.weights
-        for m in _measured(job, "language")
-        if (m.split, m.protocol, m.noise, m.limit) == (about["suite"], "sliding", None, None)
-    }
-    return bool(found) and fingerprint(load_language(about["run"]).model) in found
-
-
-def _measured(job: Job, kind: str) -> list[Measurement]:
-    return [r.measurement for r in results.read(job.arguments["run"]) if r.kind == kind]
+    return fingerprint(load_language(run).model)
 
 
 def _setup(job: Job, subject: Subject, device: str) -> Setup:
@@ -292,8 +277,8 @@ class Evaluator:
 
 TASKS: dict[str, Evaluator] = {
     "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated),
-    "segmentation": Evaluator(_evaluate_segmenter, _is_segmenter_evaluated),
-    "language": Evaluator(_evaluate_language, _is_language_evaluated),
+    "segmentation": Evaluator(_evaluate_row, _is_row_evaluated),
+    "language": Evaluator(_evaluate_row, _is_row_evaluated),
 }
 """Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
 _DO: dict[str, Callable[[Job, Setting], None]] = {

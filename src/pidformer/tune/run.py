@@ -90,7 +90,7 @@ def tune(
         score, facts = _images(setup, metric)
     facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
     facts |= {"limit": limit, "command": command}
-    trying = _Trying(Ledger("tune", run, facts, is_timed=False), score, watch)
+    trying = _Trying(Ledger("tune", run, facts), score, watch)
     names, directions = _objectives(metric)
     if search == "grid":
         search_grid(space, trials, trying.measure)
@@ -132,8 +132,7 @@ class _Trying:
         record = self.ledger.finished(about)
         is_old = record is not None
         if record is None:
-            details = {"gains": gains.to_dict()}
-            record = self.ledger.add(about, lambda: (self.score(gains), details))
+            record = self.ledger.write(about, self.score(gains), {"gains": gains.to_dict()})
         self.watch(record, is_old)
         self.used[gains] = record
         return dict(record.metrics)

@@ -96,7 +96,7 @@ class Corruption:
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
     ) -> Tensor:
         """The corrupted images, in their own type; a grey image goes in as R = G = B."""
-        places = range(offset, offset + len(images))
+        places = torch.arange(offset, offset + len(images))
         if images.shape[1] == 1:
             colour = self.corrupt(images.expand(-1, 3, -1, -1), seed=seed, indices=places)
             return colour.mean(1, keepdim=True).to(images.dtype)
