@@ -386,21 +386,21 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
         assert torch.equal(a, b), name
 
 
-def test_table_3_has_a_column_for_each_controller(whole, texts, tmp_path):
+def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
     from pidformer.evaluation.language import evaluate_language
-    from pidformer.report.table3 import language_table
+    from pidformer.report.collect import collect
+    from pidformer.report.tables import other_table
+    from pidformer.report.views import Sources
 
-    twins = [tmp_path / "softmax", tmp_path / "softmax-1"]
+    twins = [tmp_path / "softmax-seed0", tmp_path / "softmax-seed1"]
     for seed, run in enumerate(twins):
         recipe = tiny_language(f"seed={seed}", name="novels/softmax.yaml")
         train(recipe, run, data=texts, device="cpu", is_shown=False)
     options = {"data": texts, "protocol": "segments", "split": "test", "device": "cpu"}
     found = [evaluate_language(run, **options)["ppl"] for run in [*twins, whole[0]]]
-    rows = language_table([*twins, whole[0]]).splitlines()
-    assert "softmax (2)" in rows[0] and "PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3) (1)" in rows[0]
-    row = next(r for r in rows if "segments/test |" in r)
-    assert f"| {np.mean(found[:2]):.2f} [" in row and f"| {found[2]:.2f} " in row
-    change = math.log(found[2]) - np.mean(np.log(found[:2]))
-    assert f"| {change:+.4f}" in row
-    with pytest.raises(InputError, match="none of these runs"):
-        language_table([tmp_path])
+    table = other_table(collect([*twins, whole[0]]), Sources(), kind="language")
+    lines = {line.title: line for line in table.lines}
+    assert lines["softmax"].small == "no controller; 2 seeds"
+    assert lines["softmax"].cells[1].text == f"{np.mean(found[:2]):.2f}"
+    controlled = next(line for line in table.lines if line.small.startswith("p 0.4, i 0.5, d 0.1"))
+    assert controlled.cells[1].text == f"{found[2]:.2f}"

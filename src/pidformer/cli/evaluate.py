@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -112,24 +112,17 @@ def evaluate(
     ):
         if given not in known:  # also where the models' task does not ask for it
             raise unknown(what, given, known)
-    command = shlex.join(["pidformer", *sys.argv[1:]])
+    shared: dict[str, Any] = {
+        "device": device,
+        "seed": seed,
+        "limit": limit,
+        "gains": gains,
+        "ema": ema,
+    }
+    shared |= {"command": shlex.join(["pidformer", *sys.argv[1:]]), "is_shown": not as_json}
     if (task := shared_task(models)) != "classification":
-        scores = evaluate_other(
-            task,
-            models,
-            suite,
-            data,
-            views=views,
-            protocol=protocol,
-            split=split,
-            device=device,
-            limit=limit,
-            seed=seed,
-            gains=gains,
-            ema=ema,
-            command=command,
-            is_shown=not as_json,
-        )
+        own = {"views": views, "protocol": protocol, "split": split}
+        scores = evaluate_other(task, models, suite, data, **own, **shared)
         if as_json:
             typer.echo(json.dumps(other_data(task, scores)))
         else:
@@ -143,17 +136,11 @@ def evaluate(
         curve_suite(attacks, read_budgets(eps)) if attacks else load_suite(suite),
         data=data,
         out=out,
-        gains=gains,
-        ema=ema,
-        device=device,
         domain=domain,
-        seed=seed,
-        limit=limit,
         batch_size=batch_size,
         workers=workers,
         allow_missing=allow_missing,
-        command=command,
-        is_shown=not as_json,
+        **shared,
     )
     groups = group_runs([evaluated.records for evaluated in found])
     lines = table1(groups)

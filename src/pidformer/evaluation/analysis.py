@@ -15,12 +15,14 @@ from torch import Tensor, nn
 
 from pidformer.analysis import (
     Certificate,
+    attention_matrices,
     attention_spectrum,
     certify,
     control_scale,
     token_similarity,
     token_spectrum,
 )
+from pidformer.analysis.controllers import read_controllers
 from pidformer.analysis.summary import Analysis
 from pidformer.checkpoint import initial_model
 from pidformer.devices import as_device
@@ -111,6 +113,8 @@ class _Work:
     seed: int
     device: torch.device
     progress: Progress
+    heads: Sequence[int] = ()
+    """Of each layer, where attention can be seen."""
 
     @property
     def model(self) -> nn.Module:
@@ -124,20 +128,11 @@ class _Work:
     def obstacle(self) -> str | None:
         """Why there is no certificate, found on one input; None where there is one."""
         try:
-            certify(self.model, self.few[:1])
+            self.heads = [len(a[0]) for a in attention_matrices(self.model, self.few[:1])]
+            read_controllers(self.model, None, self.heads)
         except InputError as error:
             return f"no certificate: {error}"
         return None
-
-    @cached_property
-    def has_spectrum(self) -> bool:
-        """Also for models of another recursion, which have no certificate."""
-        if self.obstacle is not None:
-            try:
-                attention_spectrum(self.model, self.few[:1])
-            except InputError:
-                return False
-        return True
 
     @cached_property
     def certificate(self) -> Certificate:
@@ -149,14 +144,17 @@ class _Work:
 
         The last record of a model without a certificate says why.
         """
-        last = "spectrum" if self.has_spectrum else "token_similarity"
         parts: dict[str, Callable[[], Found | None]] = {
             "control_scale": self._control_scale,
             "token_similarity": self._tokens,
+            "spectrum": self._spectrum,
+            "certificate": self._closed_loop,
         }
-        parts |= {"spectrum": self._spectrum} if self.has_spectrum else {}
-        parts |= {"certificate": self._closed_loop} if self.obstacle is None else {}
-        records: dict[str, Record] = {}
+        if self.obstacle is not None:  # another recursion, but perhaps attention all the same
+            del parts["certificate"]
+            if not self.heads:
+                del parts["spectrum"]
+        last, records = list(parts)[-1], dict[str, Record]()
         for what, work in parts.items():
             is_few = what != "token_similarity"
             count = self.spectrum_limit if is_few else self.limit

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -173,7 +173,6 @@ def evaluate_language_robustness(
     protocol: Protocol = "strided",
     stride: int | None = None,
     device: str = "auto",
-    on_row: Callable[[str, dict[str, float]], None] = lambda row, metrics: None,
     **options: Any,
 ) -> dict[str, dict[str, float]]:
     """Perplexity under noise in the context at each strength, and at longer windows.
@@ -182,11 +181,8 @@ def evaluate_language_robustness(
     `LanguageSetup`.
     """
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
-    found: dict[str, dict[str, float]] = {}
-    for row, changes in robustness_rows(kinds, strengths, windows, seed):
-        found[row] = dict(setup.measure(protocol, stride=stride, **changes).metrics)
-        on_row(row, found[row])
-    return found
+    rows = robustness_rows(kinds, strengths, windows, seed)
+    return {row: dict(setup.measure(protocol, stride=stride, **more).metrics) for row, more in rows}
 
 
 def check_tokens(limit: int | None) -> None:
