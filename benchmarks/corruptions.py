@@ -35,9 +35,9 @@ def main() -> None:
     for name in CORRUPTIONS:
         corruption = Corruption(name=name, severity=options.severity)
         ours = theirs = 0.0
-        corruption(images)  # tables, textures, plans
+        corruption.corrupt(images)  # tables, textures, plans
         for _ in range(options.repeats):
-            ours = max(ours, len(images) / _seconds(lambda c=corruption: c(images)))
+            ours = max(ours, len(images) / _seconds(lambda c=corruption: c.corrupt(images)))
             read = _reader(name, options.severity, options.size, few)
             theirs = max(theirs, len(few) / _seconds(read))
         ratios.append(ours / theirs)

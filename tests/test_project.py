@@ -39,7 +39,7 @@ def test_every_public_name_is_there_and_is_what_it_was():
 
     for name in pf.__all__:
         assert getattr(pf, name) is not None and name in dir(pf)
-    import pidformer.convert.vision  # binds the subpackage, whose name is the function's
+    import pidformer.convert.timm  # binds the subpackage, whose name is the function's
 
     assert pf.convert is convert and pf.data.open_images and pf.ops.kernels
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -108,7 +108,7 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
         "report/page.css",
         "report/page.html.j2",
         "robustness/corruptions/severities.json",
-        "robustness/suites/digits.yaml",
+        "evaluation/suites/digits.yaml",
     )
     assert {f"pidformer/{name}" for name in data} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "benchmarks"))]

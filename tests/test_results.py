@@ -1,12 +1,18 @@
 import fcntl
 import json
 import threading
+from pathlib import Path
 
 import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.results import Record
+from pidformer.ledger import Ledger
+from pidformer.report.collect import MEASURED
+from pidformer.results import Measurement, Record, check_pair
+
+ROWS = ("clean", "fgsm", "pgd", "spsa", "sld", "noise")
+PUBLISHED = sorted((Path(__file__).parents[1] / "results").glob("*/*.jsonl"))
 
 
 def kinds(folder):
@@ -87,3 +93,54 @@ def test_keeping_some_records_loses_none_that_others_add_meanwhile(tmp_path, mon
     before = (tmp_path / "results.jsonl").stat().st_ino
     results.keep(tmp_path, lambda record: True)
     assert (tmp_path / "results.jsonl").stat().st_ino == before
+
+
+@pytest.mark.parametrize("study", sorted({path.parent for path in PUBLISHED}), ids=lambda p: p.name)
+def test_every_published_record_is_read_as_it_was_written(study):
+    for path in (path for path in PUBLISHED if path.parent == study):
+        lines = path.read_text().splitlines()
+        records = [Record.from_json(line) for line in lines]
+        assert [json.loads(r.to_json()) for r in records] == [json.loads(line) for line in lines]
+        measured = [r.measurement for r in records if r.kind in MEASURED]
+        assert len(set(measured)) == len(measured) > 0  # each measurement once
+        assert all((m.threat is None) == (m.row == "clean") for m in measured if m.row in ROWS)
+
+
+def test_a_measurement_is_what_was_measured_not_where_or_when():
+    about = {"row": "clean", "weights": "w", "data_hash": "h", "limit": 5, "seed": 0}
+    now = Record(kind="robustness", metrics={}, settings=about | {"threat": None, "machine": "a"})
+    then = Record(
+        kind="robustness",
+        metrics={"top1": 1.0},
+        settings=about | {"threat": "None", "domain": "pixel", "command": "x", "batch_size": 3},
+        time=1.0,
+    )
+    assert now.measurement.identity == then.measurement.identity
+    for name in ("row", "weights", "data_hash", "limit", "seed", "threat", "domain", "gains"):
+        other = Measurement.of("robustness", now.settings | {name: 7})
+        assert other.identity != now.measurement.identity
+        assert (other.question == now.measurement.question) == (name in ("weights", "gains"))
+    assert Measurement.of("segmentation", now.settings).identity != now.measurement.identity
+
+
+def test_a_pair_must_be_the_same_measurement_of_two_models():
+    a, b, c = (
+        Record(kind="language", metrics={}, settings={"row": "r", "label": label} | more)
+        for label, more in (("a", {"weights": "a"}), ("b", {"weights": "b"}), ("c", {"stride": 2}))
+    )
+    check_pair(a, b)
+    with pytest.raises(InputError, match="row 'r' cannot be paired: stride is None for a and 2"):
+        check_pair(a, c)
+
+
+def test_a_ledger_measures_once_what_old_records_do_not_hold(tmp_path):
+    settings = {"row": "clean", "weights": "w", "threat": "None"}  # as it was once written
+    results.append(tmp_path, Record(kind="x", metrics={"a": 1.0}, settings=settings))
+    ledger = Ledger("x", tmp_path, {"weights": "w"})
+    clean = ledger.measure({"row": "clean", "threat": None}, lambda: 1 / 0)
+    assert clean.metrics == {"a": 1.0}
+    other = ledger.measure({"row": "fgsm", "threat": "FGSM()"}, lambda: ({"a": 2.0}, {}))
+    assert other.metrics["seconds"] >= 0 and other.settings["machine"]["torch"]
+    assert Ledger("x", tmp_path, {"weights": "w"}).finished(other.settings).metrics == other.metrics
+    assert Ledger("y", tmp_path, {"weights": "w"}).finished(other.settings) is None
+    assert Ledger("x", tmp_path, {"weights": "v"}).finished({"row": "clean"}) is None

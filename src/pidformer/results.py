@@ -10,7 +10,8 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -18,6 +19,59 @@ from pidformer.errors import InputError
 from pidformer.files import atomic_path, check_inside
 
 FILE_NAME = "results.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """What was measured of which model. Records with the same one are the same measurement,
+    whenever, wherever and in whatever batches they were made."""
+
+    kind: str
+    row: str | None = None
+    what: str | None = None
+    """Of an analysis: its part."""
+    metric: str | None = None
+    """Of a search for gains: what it seeks."""
+    threat: str | None = None
+    """Its `repr`; None for the undisturbed data."""
+    domain: str = "pixel"
+    data_hash: str | None = None
+    limit: int | None = None
+    spectrum_limit: int | None = None
+    seed: int | None = None
+    split: str | None = None
+    protocol: str | None = None
+    window: int | None = None
+    stride: int | None = None
+    noise: str | None = None
+    views: str | None = None
+    precision: str | None = None
+    weights: str | None = None
+    gains: str | None = None
+
+    @classmethod
+    def of(cls, kind: str, settings: Mapping[str, Any]) -> Measurement:
+        """The measurement that a record's settings describe."""
+        given = ((name, settings.get(name)) for name in _MEASUREMENT)
+        known: dict[str, Any] = {
+            name: value if isinstance(value, str | int) else repr(value)
+            for name, value in given
+            if value not in (None, "None")  # what is not there was once written as text
+        }
+        return cls(kind=kind, **known)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for the same measurement."""
+        return astuple(self)
+
+    @cached_property
+    def question(self) -> Measurement:
+        """The same measurement of any model."""
+        return replace(self, weights=None, gains=None)
+
+
+_MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "kind")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +87,10 @@ class Record:
     """What was found for each image or layer, small: pairs are compared from records alone."""
     step: int | None = None
     time: float = field(default_factory=time.time)
+
+    @cached_property
+    def measurement(self) -> Measurement:
+        return Measurement.of(self.kind, self.settings)
 
     def to_json(self) -> str:
         fields = asdict(self)
@@ -51,6 +109,23 @@ class Record:
         metrics = fields["metrics"].items()
         fields["metrics"] = {k: math.nan if v is None else v for k, v in metrics}
         return cls(**fields)
+
+
+def check_pair(a: Record, b: Record) -> None:
+    """Refuse two records that are not the same measurement of two models."""
+    first, second = a.measurement.question, b.measurement.question
+    for name in ("kind", *_MEASUREMENT):
+        one, other = getattr(first, name), getattr(second, name)
+        if one != other:
+            raise InputError(
+                f"row {first.row or first.what!r} cannot be paired: {name} is {one} for "
+                f"{a.settings['label']} and {other} for {b.settings['label']}; measure both alike"
+            )
+
+
+def as_text(value: object | None) -> str | None:
+    """How a record says a threat, a noise or gains; None where there is none."""
+    return None if value is None else str(value)
 
 
 def append(folder: str | Path, record: Record) -> None:

@@ -95,11 +95,11 @@ def test_the_initial_model_is_the_one_that_training_began_with(tmp_path):
 
 def test_analysis_records_the_scale_now_and_at_first(tmp_path):
     from pidformer import results
-    from pidformer.report.analyze import analyze
+    from pidformer.evaluation.analysis import analyze
 
     run = make_run(tmp_path / "pid", "0.4,0.1,0.05")
     softmax = make_run(tmp_path / "softmax", None)
-    analyze([run, softmax], limit=8, device="cpu", is_shown=False, draw=False, out=tmp_path / "no")
+    analyze([run, softmax], limit=8, device="cpu", is_shown=False, out=tmp_path / "no")
     (record,) = [r for r in results.read(run) if r.settings.get("what") == "control_scale"]
     assert record.metrics["ratio"] > 0 and len(record.details["initial_ratio"]) == 3
     assert not [r for r in results.read(softmax) if r.settings.get("what") == "control_scale"]

@@ -76,7 +76,7 @@ def test_words_a_table_and_a_line_for_each_step(run, some):
     for word in ("min Re kappa", "no control", "unstable in the idealised", "stable gains"):
         assert word in out
     assert out.count("LayerNorm") == 1 and "trajectory.gif" in out
-    assert "pid: certificate" in err and "\x1b" not in err
+    assert "pid  certificate" in err and "\x1b" not in err
 
 
 def test_other_images_are_taken_from_data(run, runs, tmp_path):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pidformer import results
 from pidformer.data.text import Perturbation, open_corpus
 from pidformer.errors import InputError
+from pidformer.evaluation.language import evaluate_language, evaluate_language_robustness
 from pidformer.runs.model import load_language
-from pidformer.training.evaluate_language import evaluate_language, evaluate_language_robustness
 from pidformer.training.perplexity import window_nll
 from pidformer.training.run import train
 from tests.language.tiny import tiny_language
@@ -151,7 +151,7 @@ def test_a_loss_that_is_no_number_is_not_left_out():
 
 def test_intervals_hold_the_mean_and_narrow_with_text():
     from pidformer.data.text import Corpus
-    from pidformer.training.evaluate_language import perplexities
+    from pidformer.evaluation.language import perplexities
 
     def interval(count):
         nll = np.random.default_rng(0).exponential(3.0, count)

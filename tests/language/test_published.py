@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from pidformer import results
+from pidformer.evaluation.language import evaluate_language, evaluate_language_robustness
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.page import results_page
 from pidformer.statistics import crossed_items
-from pidformer.training.evaluate_language import evaluate_language, evaluate_language_robustness
 from tests.language.tiny import tiny_language
 from tests.report.published.fresh import GAINS, fresh_run
 from tests.report.published.made import cells

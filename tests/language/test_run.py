@@ -302,7 +302,7 @@ def test_a_damaged_vocabulary_is_named_in_one_line(whole, tmp_path, change, word
 
 
 def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path, run):
-    from pidformer.training.evaluate_language import evaluate_language
+    from pidformer.evaluation.language import evaluate_language
 
     command, run, out = run, whole[0], tmp_path / "hub"
     found = evaluate_language(run, data=texts, protocol="segments", device="cpu", split="test")
@@ -387,3 +387,23 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-30")
     for (name, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
         assert torch.equal(a, b), name
+
+
+def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
+    from pidformer.evaluation.language import evaluate_language
+    from pidformer.report.collect import collect
+    from pidformer.report.tables import other_table
+    from pidformer.report.views import Sources
+
+    twins = [tmp_path / "softmax-seed0", tmp_path / "softmax-seed1"]
+    for seed, run in enumerate(twins):
+        recipe = tiny_language(f"seed={seed}", name="novels/softmax.yaml")
+        train(recipe, run, data=texts, device="cpu", is_shown=False)
+    options = {"data": texts, "protocol": "segments", "split": "test", "device": "cpu"}
+    found = [evaluate_language(run, **options)["ppl"] for run in [*twins, whole[0]]]
+    table = other_table(collect([*twins, whole[0]]), Sources(), kind="language")
+    lines = {line.title: line for line in table.lines}
+    assert lines["softmax"].small == "no controller; 2 seeds"
+    assert lines["softmax"].cells[1].text == f"{np.mean(found[:2]):.2f}"
+    controlled = next(line for line in table.lines if line.small.startswith("p 0.4, i 0.5, d 0.1"))
+    assert controlled.cells[1].text == f"{found[2]:.2f}"

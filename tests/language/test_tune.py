@@ -1,7 +1,7 @@
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.training.evaluate_language import evaluate_language
+from pidformer.evaluation.language import evaluate_language
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
 from tests.language.tiny import tiny_language

@@ -3,12 +3,12 @@ import json
 import pytest
 
 import pidformer as pf
+from pidformer.evaluation.suite import load_suite
 from pidformer.reproduce import make_plan, reproduce
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
 from pidformer.reproduce.times import Spent, estimates
 from pidformer.reproduce.work import Setting, do, is_done
 from pidformer.results import Record, append
-from pidformer.robustness.suite import load_suite
 from pidformer.runs.folder import write_recipe
 from pidformer.training.recipe import load_recipe
 

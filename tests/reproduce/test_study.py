@@ -11,12 +11,12 @@ import yaml
 from pidformer import results
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
+from pidformer.evaluation.suite import load_suite
 from pidformer.report.published import read_studies, write_results
 from pidformer.reproduce import make_plan, reproduce, run_plan, study
 from pidformer.reproduce.run import Line, _fits
 from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.work import Setting
-from pidformer.robustness.suite import load_suite
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
 from pidformer.studies.measures import read_measures
 from pidformer.training import load_recipe

@@ -51,7 +51,7 @@ def test_there_are_fifteen_and_four():
 @pytest.mark.parametrize("name", ALL)
 def test_gives_8_bit_images_that_differ(name, severity):
     images = photographs(2, 48)
-    result = Corruption(name=name, severity=severity)(images)
+    result = Corruption(name=name, severity=severity).corrupt(images)
     assert result.shape == images.shape and result.dtype == torch.float32
     assert result.min() >= 0 and result.max() <= 1
     assert torch.equal(result, (result * 255).round() / 255)
@@ -62,10 +62,10 @@ def test_gives_8_bit_images_that_differ(name, severity):
 def test_batch_size_does_not_matter(name):
     images, corruption = photographs(7, 64), Corruption(name=name, severity=4)
     indices = torch.arange(7) * 11 + 3
-    whole = corruption(images, seed=5, indices=indices)
+    whole = corruption.corrupt(images, seed=5, indices=indices)
     for size in (1, 3):
         parts = [
-            corruption(part, seed=5, indices=places)
+            corruption.corrupt(part, seed=5, indices=places)
             for part, places in zip(images.split(size), indices.split(size), strict=True)
         ]
         assert torch.equal(torch.cat(parts), whole)
@@ -74,10 +74,13 @@ def test_batch_size_does_not_matter(name):
 @pytest.mark.parametrize("name", ALL)
 def test_depends_on_the_seed_and_the_index_exactly_when_random(name):
     image, corruption = photographs(1, 64), Corruption(name=name, severity=5)
-    once = corruption(image, seed=1, indices=[4])
-    assert torch.equal(once, corruption(image, seed=1, indices=[4]))
-    assert torch.equal(corruption(image), corruption(image, seed=0, indices=[0]))
-    for other in (corruption(image, seed=2, indices=[4]), corruption(image, seed=1, indices=[5])):
+    once = corruption.corrupt(image, seed=1, indices=[4])
+    assert torch.equal(once, corruption.corrupt(image, seed=1, indices=[4]))
+    assert torch.equal(corruption.corrupt(image), corruption.corrupt(image, seed=0, indices=[0]))
+    for other in (
+        corruption.corrupt(image, seed=2, indices=[4]),
+        corruption.corrupt(image, seed=1, indices=[5]),
+    ):
         assert torch.equal(once, other) == (name in STILL)
 
 
@@ -86,7 +89,7 @@ def test_depends_on_the_seed_and_the_index_exactly_when_random(name):
 def test_a_higher_severity_is_farther_from_the_image(name, constants):
     images = photographs(4, 64)
     distances = [
-        (Corruption(name=name, severity=severity, constants=constants)(images) - images)
+        (Corruption(name=name, severity=severity, constants=constants).corrupt(images) - images)
         .square()
         .mean()
         .item()
@@ -99,14 +102,14 @@ def test_a_higher_severity_is_farther_from_the_image(name, constants):
 @pytest.mark.parametrize("shape", [(40, 56), (8, 8), (51, 33)])
 def test_takes_any_shape(name, shape):
     images = photographs(2, 64)[..., : shape[0], : shape[1]]
-    result = Corruption(name=name, severity=5)(images)
+    result = Corruption(name=name, severity=5).corrupt(images)
     assert result.shape == images.shape and result.isfinite().all()
 
 
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("level", [0.0, 0.5, 1.0])
 def test_flat_images_stay_finite(name, level):
-    result = Corruption(name=name, severity=2)(torch.full((1, 3, 32, 32), level))
+    result = Corruption(name=name, severity=2).corrupt(torch.full((1, 3, 32, 32), level))
     assert result.isfinite().all() and result.min() >= 0 and result.max() <= 1
 
 
@@ -115,15 +118,15 @@ def test_flat_images_stay_finite(name, level):
 )
 def test_constants_follow_the_short_side(size, constants):
     images = torch.rand(1, 3, size, size + 5, generator=torch.Generator().manual_seed(0))
-    chosen = Corruption(name="contrast", severity=1)(images)
-    forced = Corruption(name="contrast", severity=1, constants=constants)(images)
+    chosen = Corruption(name="contrast", severity=1).corrupt(images)
+    forced = Corruption(name="contrast", severity=1, constants=constants).corrupt(images)
     assert torch.equal(chosen, forced)
 
 
 def test_published_files_are_saved_as_jpeg():
     images = photographs(1, 64)
-    plain = Corruption(name="fog", severity=2)(images)
-    saved = Corruption(name="fog", severity=2, jpeg_quality=SAVE_AS_JPEG85)(images)
+    plain = Corruption(name="fog", severity=2).corrupt(images)
+    saved = Corruption(name="fog", severity=2, jpeg_quality=SAVE_AS_JPEG85).corrupt(images)
     assert 0 < (plain - saved).abs().mean() < 0.03
     assert torch.equal(saved, (saved * 255).round() / 255)
 
@@ -132,12 +135,12 @@ def test_half_precision_and_views_are_read_as_their_8_bit_pixels():
     images = photographs(2, 48)
     turned = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
     corruption = Corruption(name="shot_noise", severity=3)
-    assert torch.equal(corruption(images), corruption(turned))
-    assert torch.equal(corruption(images), corruption(images.half()))
+    assert torch.equal(corruption.corrupt(images), corruption.corrupt(turned))
+    assert torch.equal(corruption.corrupt(images), corruption.corrupt(images.half()))
 
 
 def test_an_empty_batch_stays_empty():
-    assert Corruption(name="fog")(torch.zeros(0, 3, 32, 32)).shape == (0, 3, 32, 32)
+    assert Corruption(name="fog").corrupt(torch.zeros(0, 3, 32, 32)).shape == (0, 3, 32, 32)
 
 
 def test_a_corruption_is_a_value():
@@ -175,7 +178,7 @@ def test_bad_corruptions_are_refused(arguments, message):
 )
 def test_bad_images_are_refused_with_the_fix(images, message):
     with pytest.raises(InputError, match=message) as caught:
-        Corruption(name="fog")(images)
+        Corruption(name="fog").corrupt(images)
     assert "\n" not in str(caught.value)
 
 
@@ -190,7 +193,7 @@ def test_bad_images_are_refused_with_the_fix(images, message):
 )
 def test_bad_places_are_refused(options, message):
     with pytest.raises(InputError, match=message):
-        Corruption(name="fog")(torch.zeros(2, 3, 32, 32), **options)
+        Corruption(name="fog").corrupt(torch.zeros(2, 3, 32, 32), **options)
 
 
 @pytest.mark.gpu
@@ -199,5 +202,5 @@ def test_bad_places_are_refused(options, message):
 def test_the_gpu_gives_the_same_images(name):
     images = photographs(3, 64)
     corruption = Corruption(name=name, severity=4)
-    apart = (corruption(images) - corruption(images.cuda()).cpu()).abs() * 255
+    apart = (corruption.corrupt(images) - corruption.corrupt(images.cuda()).cpu()).abs() * 255
     assert (apart > 0.5).float().mean() < 1e-3

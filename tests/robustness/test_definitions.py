@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from pidformer.robustness.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, Corruption
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.frost import frost_textures
 from pidformer.robustness.corruptions.severities import severity_constants
 from tests.robustness import reading
@@ -19,11 +19,11 @@ EQUAL = [name for name in CORRUPTIONS + EXTRA_CORRUPTIONS if name not in BY_LAW]
 def grey_levels_apart(name, severity, size, constants, count=2):
     images = photographs(count, size)
     indices = [5, 12][:count]
-    ours = Corruption(name=name, severity=severity, constants=constants)(
+    ours = Corruption(name=name, severity=severity, constants=constants).corrupt(
         images, seed=3, indices=indices
     )
     values = severity_constants(name, severity, constants)
-    draws = Draws(3, name, severity, torch.tensor(indices))
+    draws = RandomFields(3, name, severity, torch.tensor(indices))
     more = {}
     if name == "frost":
         more["textures"] = frost_textures(values["texture_scale"]).numpy()

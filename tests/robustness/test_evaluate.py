@@ -120,7 +120,9 @@ def test_a_record_says_how_to_make_it_again(model, held_out, tmp_path):
 def test_grey_images_are_corrupted_as_grey(model, held_out):
     images, labels = held_out
     record = evaluate(model, [held_out], {"fog": Corruption(name="fog")})["fog"]
-    shown = Corruption(name="fog")(images.expand(-1, 3, -1, -1)).mean(1, keepdim=True).double()
+    shown = (
+        Corruption(name="fog").corrupt(images.expand(-1, 3, -1, -1)).mean(1, keepdim=True).double()
+    )
     assert (hits(record) == (model(shown).argmax(1) == labels).numpy()).all()
 
 

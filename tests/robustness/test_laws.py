@@ -23,6 +23,7 @@ from pidformer.robustness import (
     Square,
     accuracy_under,
 )
+from pidformer.robustness.corruptions import Corruption
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -62,6 +63,7 @@ ATTACKS = [
     Quick(eps=0.5, norm="L2"),
 ]
 THREATS = [*ATTACKS, Normalized(ATTACKS[1], [0.3], [0.4]), Normalized(FAB(eps=0.3), [0.3], [0.4])]
+THREATS += [Corruption(name="shot_noise", severity=2), Corruption(name="elastic_transform")]
 each = pytest.mark.parametrize("threat", THREATS, ids=repr)
 each_attack = pytest.mark.parametrize("threat", ATTACKS, ids=repr)
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 from pidformer.data.noise import indexed_keys, random_bits, uniform_noise
 from pidformer.robustness.corruptions import Corruption
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.noise import shot_noise
 from pidformer.robustness.corruptions.severities import severity_constants
 from pidformer.robustness.draws import Draws as AttackDraws
@@ -19,7 +19,7 @@ FLOOR = 0.5 / 255  # truncation takes half a level on average
 @pytest.mark.parametrize("severity", [1, 2, 3])
 def test_gaussian_noise_has_its_standard_deviation(severity):
     (sigma,) = severity_constants("gaussian_noise", severity, 64).values()
-    noise = Corruption(name="gaussian_noise", severity=severity)(GREY) - GREY
+    noise = Corruption(name="gaussian_noise", severity=severity).corrupt(GREY) - GREY
     assert noise.mean().item() == pytest.approx(-FLOOR, abs=4 * sigma / len(noise.ravel()) ** 0.5)
     assert noise.std().item() == pytest.approx(sigma, rel=0.02)
 
@@ -27,7 +27,7 @@ def test_gaussian_noise_has_its_standard_deviation(severity):
 def test_speckle_noise_grows_with_the_intensity():
     for level in (51, 102):
         images = torch.full((4, 3, 96, 96), level / 255)
-        noise = Corruption(name="speckle_noise", severity=2)(images) - images
+        noise = Corruption(name="speckle_noise", severity=2).corrupt(images) - images
         assert noise.std().item() == pytest.approx(0.2 * level / 255, rel=0.02)
 
 
@@ -35,7 +35,7 @@ def test_speckle_noise_grows_with_the_intensity():
 @pytest.mark.parametrize("level", [0, 1, 40, 255])
 def test_shot_noise_counts_are_poisson(rate, level):
     images = torch.full((2, 3, 100, 100), level / 255, dtype=torch.float64)
-    draws = Draws(0, "shot_noise", 1, torch.arange(2))
+    draws = RandomFields(0, "shot_noise", 1, torch.arange(2))
     counts = (shot_noise(images, {"rate": rate}, draws) * rate).round().numpy().ravel().astype(int)
     mean = level / 255 * rate
     assert counts.mean() == pytest.approx(mean, abs=4 * (mean / counts.size) ** 0.5 + 1e-12)
@@ -54,7 +54,7 @@ def test_shot_noise_counts_are_poisson(rate, level):
 @pytest.mark.parametrize("severity", [1, 3, 5])
 def test_impulse_noise_hits_its_share_half_salt_half_pepper(severity):
     (share,) = severity_constants("impulse_noise", severity, 64).values()
-    result = Corruption(name="impulse_noise", severity=severity)(GREY)
+    result = Corruption(name="impulse_noise", severity=severity).corrupt(GREY)
     count = result.numel()
     for value in (0.0, 1.0):
         seen = (result == value).sum().item()
@@ -90,7 +90,7 @@ def test_keys_of_many_indices_differ():
 def test_purposes_and_severities_have_streams_of_their_own():
     index = torch.tensor([0])
     fields = [
-        Draws(seed, name, severity, index).uniform(purpose, 100)
+        RandomFields(seed, name, severity, index).uniform(purpose, 100)
         for seed in (0, 1)
         for name in ("fog", "snow")
         for severity in (1, 2)

@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pidformer.cli.options import Data, Device, Json, Seed, print_facts
+from pidformer.files import out_folder
+
+if TYPE_CHECKING:
+    from pidformer.analysis.summary import Analysis
 
 
 def analyze(
@@ -40,9 +45,11 @@ def analyze(
 
     Example: pidformer analyze runs/pid --data /data/imagenet --limit 1000 --json
     """
-    from pidformer.report.analyze import analyze as run_analysis
+    from pidformer.evaluation.analysis import analyze as measure
+    from pidformer.report.analysis import analysis_figures
 
-    found = run_analysis(
+    out_folder(out)
+    found = measure(
         models,
         data=data,
         out=out,
@@ -52,14 +59,17 @@ def analyze(
         device=device,
         command=shlex.join(["pidformer", *sys.argv[1:]]),
         is_shown=not as_json,
+        for_figures=True,
     )
+    figures = [str(path) for path in analysis_figures(found, out)]
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        shown = [model.to_dict() for model in found]
+        typer.echo(json.dumps({"models": shown, "figures": figures}))
     else:
-        _print(found)
+        _print(found, figures)
 
 
-def _print(found: Any) -> None:
+def _print(found: Sequence[Analysis], figures: Sequence[str]) -> None:
     from rich.console import Console
 
     from pidformer.analysis.certificate import LEAVES_OUT
@@ -67,9 +77,9 @@ def _print(found: Any) -> None:
 
     console = Console()
     console.print()
-    console.print(analysis_table(found.models))
-    for model in found.models:
+    console.print(analysis_table(found))
+    for model in found:
         console.print(f"\n{model.label}", style="bold", highlight=False)
         print_facts(console, model.in_words())
     console.print(f"\n{LEAVES_OUT}", highlight=False)
-    console.print("\nfigures: " + ", ".join(map(str, found.figures)), soft_wrap=True)
+    console.print("\nfigures: " + ", ".join(figures), soft_wrap=True)

@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -88,8 +88,7 @@ def evaluate(
     column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
     and not measured again.
 
-    Segmentation runs get mIoU, language runs perplexity, measured and recorded at each call; their
-    other suite is "robustness".
+    Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
 
     Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
 
@@ -97,13 +96,14 @@ def evaluate(
 
     Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
     """
+    from pidformer.evaluation.images import evaluate_models
+    from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets
+    from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
     from pidformer.report.curve import curve_figure
-    from pidformer.report.other_tasks import evaluate_other, other_data, scores_table, shared_task
+    from pidformer.report.scores_table import scores_table
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.report.tables import PROTOCOLS
     from pidformer.robustness.compare import group_runs
-    from pidformer.robustness.run import evaluate_models
-    from pidformer.robustness.suite import curve_suite, load_suite, read_budgets
 
     for what, given, known in (
         ("views", views, ("single", "multi")),
@@ -112,24 +112,17 @@ def evaluate(
     ):
         if given not in known:  # also where the models' task does not ask for it
             raise unknown(what, given, known)
-    command = shlex.join(["pidformer", *sys.argv[1:]])
+    shared: dict[str, Any] = {
+        "device": device,
+        "seed": seed,
+        "limit": limit,
+        "gains": gains,
+        "ema": ema,
+    }
+    shared |= {"command": shlex.join(["pidformer", *sys.argv[1:]]), "is_shown": not as_json}
     if (task := shared_task(models)) != "classification":
-        scores = evaluate_other(
-            task,
-            models,
-            suite,
-            data,
-            views=views,
-            protocol=protocol,
-            split=split,
-            device=device,
-            limit=limit,
-            seed=seed,
-            gains=gains,
-            ema=ema,
-            command=command,
-            is_shown=not as_json,
-        )
+        own = {"views": views, "protocol": protocol, "split": split}
+        scores = evaluate_other(task, models, suite, data, **own, **shared)
         if as_json:
             typer.echo(json.dumps(other_data(task, scores)))
         else:
@@ -143,17 +136,11 @@ def evaluate(
         curve_suite(attacks, read_budgets(eps)) if attacks else load_suite(suite),
         data=data,
         out=out,
-        gains=gains,
-        ema=ema,
-        device=device,
         domain=domain,
-        seed=seed,
-        limit=limit,
         batch_size=batch_size,
         workers=workers,
         allow_missing=allow_missing,
-        command=command,
-        is_shown=not as_json,
+        **shared,
     )
     groups = group_runs([evaluated.records for evaluated in found])
     lines = table1(groups)

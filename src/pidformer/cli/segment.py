@@ -34,19 +34,24 @@ def segment(
 
     Example: pidformer segment runs/ade20k photos/ --views multi --device cuda
     """
-    from pidformer.report.segments import segment_files
+    from rich.console import Console
+    from rich.progress import track
+
+    from pidformer.evaluation.segmentation import label_photographs, segmentation_info
+    from pidformer.report.segments import picture_names, save_segments
 
     files = _files(images)
-    found = segment_files(
-        run,
-        files,
-        out,
-        views=views,
-        max_windows=max_windows,
-        opacity=opacity,
-        device=device,
-        show_progress=not as_json,
+    names, info = picture_names(files), segmentation_info(run)
+    labelled = label_photographs(run, files, views=views, max_windows=max_windows, device=device)
+    shown = track(
+        labelled,
+        "segmenting",
+        total=len(files),
+        console=Console(stderr=True),
+        transient=True,
+        disable=as_json or len(files) == 1,
     )
+    found = save_segments(shown, names, info, out, opacity=opacity)
     if as_json:
         typer.echo(json.dumps(found))
         return

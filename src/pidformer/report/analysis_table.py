@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from pidformer.analysis import Certificate
-from pidformer.report.analyze import Analysis
+from pidformer.analysis.summary import Analysis
 
 HEADINGS = ("model", "similarity", "rank", "min Re", "outside", "worst", "growth")
 
@@ -31,24 +30,26 @@ def analysis_table(models: Sequence[Analysis]) -> Table:
             overflow="fold",
         )
     for model in models:
-        layers = model.similarity["blocks"]
+        layers = model.tokens["similarity"]["blocks"]
         cells = [
             f"{layers[0]:.3f} to {layers[-1]:.3f}",
-            f"{float(model.ranks.effective_rank[-1]):.1f}",
+            f"{model.tokens['effective_rank'][-1]:.1f}",
         ]
-        table.add_row(model.label, *cells, *_loop(model.certificate))
+        table.add_row(model.label, *cells, *_loop(model))
     return table
 
 
-def _loop(found: Certificate | str) -> list[str]:
-    if isinstance(found, str):
+def _loop(model: Analysis) -> list[str]:
+    """Numbers of the certificate's record, and of the spectrum that it stands on."""
+    if "certificate" not in model.records:
         return ["-"] * 4
-    lowest = f"{found.spectrum.summary().min_real:+.3f}"
-    if found.outside is None or found.worst_radius is None:
+    found = model.records["certificate"].metrics
+    lowest = f"{model.records['spectrum'].metrics['min_real']:+.3f}"
+    if "share_outside" not in found or "worst_radius" not in found:
         return [lowest, "-", "-", "-"]
     return [
         lowest,
-        f"{100 * found.outside:.2g} %",
-        f"{found.worst_radius:.3f}",
-        f"{found.peak_growth:.2f}",
+        f"{100 * found['share_outside']:.2g} %",
+        f"{found['worst_radius']:.3f}",
+        f"{found['peak_growth']:.2f}",
     ]

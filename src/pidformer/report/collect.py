@@ -192,12 +192,12 @@ def _check_data(runs: Sequence[Run]) -> None:
     seen: dict[tuple[Any, ...], tuple[Run, Record]] = {}
     for run in runs:
         for record in run.records:
-            settings = record.settings
-            if record.kind not in MEASURED or not settings.get("data_hash"):
+            m = record.measurement
+            if m.kind not in MEASURED or not m.data_hash:
                 continue
-            key = tuple(settings.get(k) for k in ("seed", "limit", "what", "split", "views"))
-            first, other = seen.setdefault((record.kind, *key), (run, record))
-            if other.settings["data_hash"] != settings["data_hash"]:
+            key = (m.kind, m.seed, m.limit, m.spectrum_limit, m.what, m.split, m.views)
+            first, other = seen.setdefault(key, (run, record))
+            if other.measurement.data_hash != m.data_hash:
                 raise InputError(
                     f"{first.folder} and {run.folder} were measured on different data "
                     f"({_data(other)} and {_data(record)}); report them apart, or give --mixed"

@@ -15,7 +15,7 @@ import yaml
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
-from pidformer.results import Record
+from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.robustness.threat import as_budget
 from pidformer.runs.twins import MOVES_NOTHING
@@ -91,12 +91,12 @@ def measure_command(record: Record) -> str:
         row = s.get("row", "clean")
         if row == "clean":
             words += ["--views", str(s.get("views"))]
-        elif repr(segmentation_threats().get(row)) == s.get("threat"):
+        elif as_text(segmentation_threats().get(row)) == record.measurement.threat:
             words += ["--suite", "robustness"]
         else:
             return _segmentation_call(s)
     elif record.kind == "language":
-        is_plain = s.get("noise") in (None, "None") and "/window/" not in str(s.get("row"))
+        is_plain = record.measurement.noise is None and "/window/" not in str(s.get("row"))
         if s.get("precision") not in (None, "fp32") or (is_plain and _own_stride(s)):
             return _language_call(s, is_plain)
         words += ["--split", str(s.get("split"))]

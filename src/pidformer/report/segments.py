@@ -1,71 +1,40 @@
-"""Photographs through a segmentation run, into pictures."""
+"""Labelled photographs as pictures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from rich.console import Console
-from rich.progress import track
+from PIL import Image
 
-from pidformer.data.pictures import UnreadableImage, pixels, read_picture
-from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.models.sliding import Sliding
 from pidformer.report.overlay import OPACITY, overlay, save_labels, save_picture, with_legend
-from pidformer.runs.folder import read_model_info, read_recipe
-from pidformer.runs.model import load
 
 
-def segment_files(
-    run: str | Path,
-    files: Sequence[Path],
-    out: str | Path,
+def save_segments(
+    labelled: Iterable[tuple[Path, Image.Image, np.ndarray]],
+    names: Mapping[Path, str],
+    info: Mapping[str, Any],
+    out: Path,
     *,
-    views: str = "single",
-    max_windows: int = 32,
     opacity: float = OPACITY,
-    device: str = "auto",
-    show_progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Label photographs of any size; write overlays, label maps and legend.json to `out`.
+    """Write overlays, label maps and legend.json to `out`, for a model with these `classes` and
+    this `palette`.
 
     Returns, for each file, where its pictures are and the share of each class in per cent.
     """
-    run, out = Path(run), Path(out)
-    recipe = read_recipe(run)
-    if recipe.get("task") != "segmentation":
-        raise InputError(
-            f"{run} is a run of {recipe.get('task', 'classification')}, not of segmentation"
-        )
-    names = _names(files)
-    place = as_device(device)
-    info = read_model_info(run)
     classes, palette = info["classes"], np.array(info["palette"], dtype=np.uint8)
-    sliding = Sliding.of(info["inference"], views, max_windows)
-    model = load(run).to(place)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_path(out / "legend.json") as path:
         path.write_text(json.dumps({"classes": classes, "palette": info["palette"]}))
     found = []
-    jobs = list(zip(files, names, strict=True))
-    is_shown = show_progress and len(jobs) > 1
-    console = Console(stderr=True)
-    for file, name in track(
-        jobs, "segmenting", console=console, transient=True, disable=not is_shown
-    ):
-        try:
-            image = read_picture(file)
-        except UnreadableImage as error:
-            raise InputError(f"cannot read {file} as an image ({error})") from None
-        batch = torch.from_numpy(pixels(image))[None].to(place).float() / 255
-        labels = sliding.labels(model, batch)[0].cpu().numpy()
-        paths = {kind: out / f"{name}.{kind}.png" for kind in ("overlay", "classes")}
+    for file, image, labels in labelled:
+        paths = {kind: out / f"{names[file]}.{kind}.png" for kind in ("overlay", "classes")}
         tinted = overlay(image, labels, palette, opacity)
         save_picture(paths["overlay"], with_legend(tinted, labels, classes, palette))
         save_labels(paths["classes"], labels, palette)
@@ -78,8 +47,8 @@ def segment_files(
     return found
 
 
-def _names(files: Sequence[Path]) -> list[str]:
-    """One name a file: its stem, with its ending where two files share a stem."""
+def picture_names(files: Sequence[Path]) -> dict[Path, str]:
+    """One name per file: its stem, with its ending where two files share a stem."""
     stems = [file.stem for file in files]
     names = [
         file.stem if stems.count(file.stem) == 1 else file.name.replace(".", "_") for file in files
@@ -90,4 +59,4 @@ def _names(files: Sequence[Path]) -> list[str]:
             f"several images are called {', '.join(twice[:5])}; their pictures would overwrite "
             "each other: segment them into different folders"
         )
-    return names
+    return dict(zip(files, names, strict=True))

@@ -155,8 +155,7 @@ def _threat_of(groups: Sequence[Group], row: str) -> str:
     for group in groups:
         for run in group.runs:
             if row in run:
-                settings = run[row].settings
-                return "" if settings["threat"] == "None" else str(settings["threat"])
+                return run[row].measurement.threat or ""
     return ""
 
 

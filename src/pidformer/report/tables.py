@@ -85,13 +85,12 @@ def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
     """Rows by condition and by variant (other gains, averaged weights)."""
     found: dict[tuple[Any, ...], dict[str, Record]] = {}
     for record in run.of("robustness"):
-        s = record.settings
-        domain = s.get("domain") or "pixel"
-        condition = Condition(str(s.get("data_hash")), s.get("seed", 0), s.get("limit"), domain)
-        rows = found.setdefault((condition, s.get("gains"), s.get("ema", False)), {})
-        name = str(s["row"])
-        if name in rows and rows[name].settings.get("threat") != s.get("threat"):
-            name = f"{name}, {s.get('threat')}"
+        m = record.measurement
+        condition = Condition(str(m.data_hash), m.seed or 0, m.limit, m.domain)
+        rows = found.setdefault((condition, m.gains, record.settings.get("ema", False)), {})
+        name = str(m.row)
+        if name in rows and rows[name].measurement.threat != m.threat:
+            name = f"{name}, {m.threat}"
         rows[name] = record
     return [(key[0], rows) for key, rows in found.items()]
 
@@ -304,7 +303,7 @@ def _plain_records(run: Run, kind: str) -> list[Record]:
     found = [
         r
         for r in run.of(kind)
-        if r.settings.get("noise") in (None, "None")
+        if r.measurement.noise is None
         and (kind != "segmentation" or r.settings.get("row") in (None, "clean"))
     ]
     used = {r.settings.get("protocol") for r in found}

@@ -283,7 +283,7 @@ def entry_text(entry: Entry) -> dict[str, str]:
     return {
         "value": "" if name is None else f"{name} {record.metrics[name]:.4g}",
         "run": str(settings.get("model", "")),
-        "threat": "" if settings.get("threat") in (None, "None") else str(settings["threat"]),
+        "threat": record.measurement.threat or "",
         "seconds": f"{record.metrics['seconds']:.1f} s" if "seconds" in record.metrics else "",
         "settings": ", ".join(
             f"{key} {settings[key]}"

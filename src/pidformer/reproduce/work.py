@@ -11,14 +11,15 @@ from typing import Any
 
 from pidformer import results
 from pidformer.devices import as_device
-from pidformer.report.analyze import analyze
+from pidformer.evaluation.analysis import analyze
+from pidformer.evaluation.images import remaining, run_suite
+from pidformer.evaluation.setup import Setup
+from pidformer.evaluation.suite import Suite, curve_suite, load_suite, read_budgets
+from pidformer.files import out_folder
+from pidformer.report.analysis import analysis_figures
 from pidformer.report.published import publish
 from pidformer.report.write import is_current, write_report
 from pidformer.reproduce.jobs import Job
-from pidformer.robustness.bench import Bench
-from pidformer.robustness.run import remaining, run_suite
-from pidformer.robustness.segmentation import evaluate_segmentation
-from pidformer.robustness.suite import Suite, curve_suite, load_suite, read_budgets
 from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
@@ -80,8 +81,8 @@ def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
 
 def _evaluate_classifier(job: Job, setting: Setting) -> None:
     suite = suite_of(job.arguments)
-    bench = _bench(job, open_subject(job.arguments["run"]), setting.device)
-    run_suite(bench, suite, command=_command(job), is_shown=setting.is_shown)
+    setup = _setup(job, open_subject(job.arguments["run"]), setting.device)
+    run_suite(setup, suite, command=_command(job), is_shown=setting.is_shown)
 
 
 def _is_classifier_evaluated(job: Job) -> bool:
@@ -91,66 +92,48 @@ def _is_classifier_evaluated(job: Job) -> bool:
     if names.isdisjoint(wanted):
         return False  # not begun: no need to open the model
     run = Path(job.arguments["run"])
-    return not remaining(_bench(job, _outline(run, _written(run)), "cpu"), suite)
+    return not remaining(_setup(job, _outline(run, _written(run)), "cpu"), suite)
 
 
-def _evaluate_segmenter(job: Job, setting: Setting) -> None:
+def _evaluate_row(job: Job, setting: Setting) -> None:
     about = job.arguments
-    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, views={about['suite']!r}"
-    command = f"pidformer.robustness.segmentation.evaluate_segmentation({place})"
-    evaluate_segmentation(
+    option = _OPTIONS[about["task"]]
+    if about["task"] == "language":
+        from pidformer.evaluation.language import evaluate_language as evaluate  # transformers
+    else:
+        from pidformer.evaluation.segmentation import evaluate_segmentation as evaluate
+    given = f"{str(about['run'])!r}, data={str(about['data'])!r}, {option}={about['suite']!r}"
+    evaluate(
         about["run"],
         data=about["data"],
-        views=about["suite"],
         device=setting.device,
-        command=command,
+        command=f"{evaluate.__module__}.{evaluate.__name__}({given})",
+        **{option: about["suite"]},
     )
 
 
-def _is_segmenter_evaluated(job: Job) -> bool:
-    """A record of these views of the undisturbed set and the present weights."""
-    about = job.arguments
-    wanted = {"views": about["suite"], "row": "clean", "limit": None}
-    found = _records(job, "segmentation", wanted)
-    return bool(found) and run_fingerprint(Path(about["run"])) in found
+_OPTIONS = {"segmentation": "views", "language": "split"}
+"""Which setting of an evaluation a suite is."""
 
 
-def _evaluate_language(job: Job, setting: Setting) -> None:
-    from pidformer.training.evaluate_language import evaluate_language  # transformers: seconds
-
-    about = job.arguments
-    place = f"{str(about['run'])!r}, data={str(about['data'])!r}, split={about['suite']!r}"
-    command = f"pidformer.training.evaluate_language.evaluate_language({place})"
-    evaluate_language(
-        about["run"],
-        data=about["data"],
-        split=about["suite"],
-        device=setting.device,
-        command=command,
-    )
-
-
-def _is_language_evaluated(job: Job) -> bool:
-    """A record of this split in the paper's protocol and of the present weights."""
-    about = job.arguments
-    wanted = {"split": about["suite"], "protocol": "sliding", "noise": "None", "limit": None}
-    found = _records(job, "language", wanted)
-    return bool(found) and run_fingerprint(Path(about["run"])) in found
-
-
-def _records(job: Job, kind: str, wanted: Mapping[str, Any]) -> set[str]:
-    """Of which weights there is such a record."""
-    return {
-        str(r.settings.get("weights"))
-        for r in results.read(job.arguments["run"])
-        if r.kind == kind and all(r.settings.get(k) == v for k, v in wanted.items())
+def _is_row_evaluated(job: Job) -> bool:
+    """A record of these views (or this split, by the paper's protocol) and the present weights."""
+    about, run = job.arguments, Path(job.arguments["run"])
+    rows = ("clean", f"sliding/{about['suite']}")
+    option = _OPTIONS[about["task"]]
+    measured = [r.measurement for r in results.read(run) if r.kind == about["task"]]
+    found = {
+        m.weights
+        for m in measured
+        if getattr(m, option) == about["suite"] and m.row in rows and m.limit is None
     }
+    return bool(found) and run_fingerprint(run) in found
 
 
-def _bench(job: Job, subject: Subject, device: str) -> Bench:
+def _setup(job: Job, subject: Subject, device: str) -> Setup:
     about = job.arguments
     location = about["data"] or subject.data or "digits"
-    return Bench(
+    return Setup(
         subject=subject,
         location=location,
         device=as_device(device),
@@ -187,12 +170,9 @@ def _command(job: Job) -> str:
 
 def _analyze(job: Job, setting: Setting) -> None:
     about = job.arguments
-    run = Path(about["run"])
-    begun = _analysis_records(job)
-    if begun:  # of a try that was killed between its records: it starts anew
-        results.keep(run, lambda r: r.to_json() not in begun)
-    analyze(
-        [run],
+    is_drawn = about.get("draw", True)
+    found = analyze(
+        [about["run"]],
         data=about["data"],
         out=about["out"],
         limit=about["limit"],
@@ -200,33 +180,25 @@ def _analyze(job: Job, setting: Setting) -> None:
         device=setting.device,
         command=_command(job),
         is_shown=setting.is_shown,
-        draw=about.get("draw", True),
+        for_figures=is_drawn,
     )
+    if is_drawn:
+        analysis_figures(found, out_folder(Path(about["out"])))
 
 
 def _is_analyzed(job: Job) -> bool:
-    """The certificate is the last of its records, unless the first says why there is none."""
+    """The certificate is the last of its records, unless another says why there is none."""
     run = Path(job.arguments["run"])
     if not (run / _WEIGHTS).exists():
         return False
-    ends = ('"what": "certificate"', '"no_certificate"')
-    return any(end in text for text in _analysis_records(job) for end in ends)
-
-
-def _analysis_records(job: Job) -> set[str]:
-    """The records of this analysis of the present weights."""
-    run = Path(job.arguments["run"])
-    found = [
-        r
+    asked = ("analysis", job.arguments["limit"], SAMPLE_SEED)
+    ends = {
+        r.measurement.weights
         for r in results.read(run)
-        if r.kind == "analysis"
-        and r.settings.get("limit") == job.arguments["limit"]
-        and r.settings.get("seed") == SAMPLE_SEED
-    ]
-    if not found:
-        return set()
-    weights = _outline(run, _written(run)).facts["weights"]
-    return {r.to_json() for r in found if r.settings.get("weights") == weights}
+        if (r.kind, r.measurement.limit, r.measurement.seed) == asked
+        and (r.measurement.what == "certificate" or "no_certificate" in r.settings)
+    }
+    return bool(ends) and _outline(run, _written(run)).facts["weights"] in ends
 
 
 @lru_cache(maxsize=1024)
@@ -297,8 +269,8 @@ class Evaluator:
 
 TASKS: dict[str, Evaluator] = {
     "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated),
-    "segmentation": Evaluator(_evaluate_segmenter, _is_segmenter_evaluated),
-    "language": Evaluator(_evaluate_language, _is_language_evaluated),
+    "segmentation": Evaluator(_evaluate_row, _is_row_evaluated),
+    "language": Evaluator(_evaluate_row, _is_row_evaluated),
 }
 """Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
 _DO: dict[str, Callable[[Job, Setting], None]] = {

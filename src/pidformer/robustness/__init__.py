@@ -9,7 +9,7 @@ from pidformer.robustness.fab import FAB
 from pidformer.robustness.noise import Noise
 from pidformer.robustness.normalized import Normalized
 from pidformer.robustness.registry import threat_from
-from pidformer.robustness.segmentation import evaluate_segmentation, segmentation_threats
+from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.robustness.sld import SLD
 from pidformer.robustness.spsa import SPSA
 from pidformer.robustness.square import Square
@@ -31,7 +31,6 @@ __all__ = [
     "Threat",
     "accuracy_under",
     "evaluate",
-    "evaluate_segmentation",
     "segmentation_threats",
     "threat_from",
 ]

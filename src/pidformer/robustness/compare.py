@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pidformer.errors import InputError
-from pidformer.results import Record
+from pidformer.results import Record, check_pair
 from pidformer.statistics import Difference, Hits, Scores, paired_difference, unpack
 
 Rows = Mapping[str, Record]
@@ -59,7 +58,7 @@ def compare(first: Group, second: Group, row: str, *, seed: int = 0) -> Differen
     if not both:
         return None
     for a, b in both:
-        _check_same_images(a, b)
+        check_pair(a, b)
     left, right = (np.stack([hits(pair[side]) for pair in both]) for side in (0, 1))
     return paired_difference(left, right, seed=seed)
 
@@ -74,7 +73,7 @@ def compare_mean(
             return None
         for side, run in zip(sides, pair, strict=True):
             side.append(np.mean([hits(run[row]) for row in rows], axis=0))
-        _check_same_images(pair[0][rows[0]], pair[1][rows[0]])
+        check_pair(pair[0][rows[0]], pair[1][rows[0]])
     if not sides[0]:
         return None
     return paired_difference(np.stack(sides[0]), np.stack(sides[1]), seed=seed, resamples=2000)
@@ -91,16 +90,6 @@ def _pairs(first: Group, second: Group) -> list[tuple[Rows, Rows]]:
     by_seed = dict(zip(second.seeds, second.runs, strict=True))
     shared = zip(first.seeds, first.runs, strict=True)
     return [(run, by_seed[seed]) for seed, run in shared if seed in by_seed]
-
-
-def _check_same_images(first: Record, second: Record) -> None:
-    for name in ("data_hash", "seed", "limit", "threat", "domain"):
-        a, b = first.settings.get(name), second.settings.get(name)
-        if a != b:
-            raise InputError(
-                f"row {first.settings['row']!r} cannot be paired: {name} is {a} for "
-                f"{first.settings['label']} and {b} for {second.settings['label']}"
-            )
 
 
 def _about(run: Rows) -> Mapping[str, object]:

@@ -3,10 +3,8 @@
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pidformer import results
 from pidformer.errors import InputError
+from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
-from pidformer.results import Record
+from pidformer.results import Record, as_text
 from pidformer.robustness.attack import logits_of
-from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.threat import Model, Threat
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
 
 KIND = "robustness"
-IDENTITY = ("weights", "gains", "data_hash", "row", "threat", "domain", "seed", "limit")
-"""What makes a record the same measurement as another, however and wherever it was made."""
-
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Images in [0, 1] and their labels; walked once for each threat."""
 Watch = Callable[[str, int], None]
@@ -38,7 +32,7 @@ Watch = Callable[[str, int], None]
 def evaluate(
     model: Model,
     data: Batches,
-    threats: Mapping[str, Threat | Corruption | None] | Sequence[Threat | Corruption | None],
+    threats: Mapping[str, Threat | None] | Sequence[Threat | None],
     *,
     seed: int = 0,
     classes: Sequence[int] | None = None,
@@ -59,63 +53,25 @@ def evaluate(
     about = dict(settings or {}) | {"seed": seed}
     if folder is not None and isinstance(model, nn.Module):
         about.setdefault("weights", fingerprint(model))
-    ledger = Ledger(folder=folder, settings=about)
+    ledger = Ledger(KIND, folder, about)
     found = {}
     for row, threat in threats.items():
         work = partial(
             accuracy, model, data, threat, seed=seed, classes=classes, watch=_named(watch, row)
         )
-        found[row] = ledger.measure(row, {"threat": repr(threat)}, work)
+        found[row] = ledger.measure({"row": row, "threat": as_text(threat)}, work)
     return found
-
-
-@dataclass
-class Ledger:
-    """Records of one model: what is there already, and what gets added."""
-
-    folder: str | Path | None
-    settings: Mapping[str, Any]
-    found: list[Record] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        if self.folder is not None:
-            Path(self.folder).mkdir(parents=True, exist_ok=True)
-            self.found = [r for r in results.read(self.folder) if r.kind == KIND]
-
-    def finished(self, row: str, more: Mapping[str, Any]) -> Record | None:
-        """The record of the same measurement, if there is one."""
-        wanted = _identity({**self.settings, "row": row, **more})
-        return next((r for r in self.found if _identity(r.settings) == wanted), None)
-
-    def measure(
-        self,
-        row: str,
-        more: Mapping[str, Any],
-        work: Callable[[], tuple[dict[str, float], dict[str, Any]]],
-    ) -> Record:
-        """The finished record of this row, or a new one made by `work() -> metrics, details`."""
-        if (record := self.finished(row, more)) is not None:
-            return record
-        begun = time.perf_counter()
-        metrics, details = work()
-        metrics["seconds"] = time.perf_counter() - begun
-        about = {**self.settings, "row": row, **more, "machine": results.machine()}
-        record = Record(kind=KIND, metrics=metrics, settings=about, details=details)
-        if self.folder is not None:
-            results.append(self.folder, record)
-        self.found.append(record)
-        return record
 
 
 def accuracy(
     model: Model,
     data: Batches,
-    threat: Threat | Corruption | None = None,
+    threat: Threat | None = None,
     *,
     seed: int = 0,
     classes: Sequence[int] | None = None,
     watch: Callable[[int], None] | None = None,
-) -> tuple[dict[str, float], dict[str, Any]]:
+) -> Found:
     """Metrics and details of one row: what `evaluate` records."""
     right, right5, outputs = hits_under(
         model, data, threat, seed=seed, classes=classes, watch=watch
@@ -133,7 +89,7 @@ def accuracy(
 
 
 def accuracy_under(
-    model: Model, data: Batches, threat: Threat | Corruption | None = None, *, seed: int = 0
+    model: Model, data: Batches, threat: Threat | None = None, *, seed: int = 0
 ) -> tuple[int, int]:
     """(images classified right, images): the count alone, recorded nowhere."""
     right, _, _ = hits_under(model, data, threat, seed=seed)
@@ -143,7 +99,7 @@ def accuracy_under(
 def hits_under(
     model: Model,
     data: Batches,
-    threat: Threat | Corruption | None = None,
+    threat: Threat | None = None,
     *,
     seed: int = 0,
     classes: Sequence[int] | None = None,
@@ -156,7 +112,9 @@ def hits_under(
     for images, labels in data:
         if device is not None:
             images, labels = images.to(device), labels.to(device)
-        shown = perturbed(model, images, labels, threat, seed=seed, offset=done)
+        shown = images
+        if threat is not None:
+            shown = threat(model, images, labels, seed=seed, offset=done)
         with evaluating(model), torch.no_grad():
             logits = logits_of(model, shown)
         check_logits(logits, labels)
@@ -173,27 +131,6 @@ def hits_under(
     if not done:
         return np.zeros(0, bool), np.zeros(0, bool), outputs
     return torch.cat(best).numpy(), torch.cat(best5).numpy(), outputs
-
-
-def perturbed(
-    model: Model,
-    images: Tensor,
-    labels: Tensor,
-    threat: Threat | Corruption | None,
-    *,
-    seed: int,
-    offset: int,
-) -> Tensor:
-    """The images that the model is shown, of which the first is image `offset` of the set."""
-    if threat is None:
-        return images
-    if not isinstance(threat, Corruption):
-        return threat(model, images, labels, seed=seed, offset=offset)
-    places = range(offset, offset + len(images))
-    if images.shape[1] == 1:  # corruptions are of colour photographs: grey goes in as R = G = B
-        colour = threat(images.expand(-1, 3, -1, -1), seed=seed, indices=places)
-        return colour.mean(1, keepdim=True).to(images.dtype)
-    return threat(images, seed=seed, indices=places).to(images.dtype)
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:
@@ -222,12 +159,8 @@ def _warn_of_chance(metrics: Mapping[str, float], outputs: int) -> None:
             f"clean accuracy {metrics['top1']:.2f} % is that of chance ({outputs} classes); if "
             "the model wants normalised images, wrap it: PixelModel(model, mean, std); if it "
             "normalises by itself, do not wrap it",
-            stacklevel=4,
+            stacklevel=6,
         )
-
-
-def _identity(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(settings.get(name) for name in IDENTITY)
 
 
 def _named(watch: Watch | None, row: str) -> Callable[[int], None] | None:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
 
-from pidformer import results
 from pidformer.control import PIDGains
 from pidformer.convert import convert
-from pidformer.data.text import open_corpus
 from pidformer.devices import as_device
 from pidformer.errors import InputError, unknown
+from pidformer.evaluation.setup import Setup, data_location
+from pidformer.ledger import Ledger
 from pidformer.models import PixelModel
 from pidformer.nn import LearnedGains, controlled_attention
-from pidformer.results import Record
+from pidformer.results import Measurement, Record, as_text
 from pidformer.robustness import PGD, Noise, evaluate
-from pidformer.robustness.bench import Bench
 from pidformer.runs.folder import read_recipe
 from pidformer.runs.open import open_subject
-from pidformer.runs.weights import fingerprint
 from pidformer.tune.search import Scores, Space, search_grid, search_optuna
 
 Metric = Literal["clean", "pgd", "noise", "ppl"]
 Search = Literal["grid", "optuna"]
-KIND = "tune"
-IDENTITY = ("weights", "metric", "data_hash", "seed", "limit", "threat")
 THREATS = {"pgd": PGD(), "noise": Noise()}
 
 
@@ -90,63 +86,55 @@ def tune(
     if is_language:
         score, facts = _language(run, data, split, limit, place)
     else:
-        bench = _bench(run, data, split, limit, batch_size, seed, place)
-        score, facts = _images(bench, metric)
+        setup = _setup(run, data, split, limit, batch_size, seed, place)
+        score, facts = _images(setup, metric)
     facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
-    facts |= {"limit": limit, "machine": results.machine(), "command": command}
-    book = _Book(run, facts, score, watch)
+    facts |= {"limit": limit, "command": command}
+    trying = _Trying(Ledger("tune", run, facts), score, watch)
     names, directions = _objectives(metric)
     if search == "grid":
-        search_grid(space, trials, book.measure)
+        search_grid(space, trials, trying.measure)
     else:
-        known = book.known(space)
+        known = trying.known(space)
         search_optuna(
             space,
             trials or 32,
-            book.measure,
+            trying.measure,
             names=names,
             directions=directions,
             known=known,
             seed=seed,
         )
-    return _found(list(book.used.values()), names, directions)
+    return _found(list(trying.used.values()), names, directions)
 
 
-class _Book:
-    """The trials of one search: what the folder has, and what is added."""
+@dataclass
+class _Trying:
+    """The trials of one search: those that the ledger has, and those that are added."""
 
-    def __init__(self, run: Path, facts: dict[str, Any], score: Any, watch: Any) -> None:
-        self.run, self.facts, self.score, self.watch = run, facts, score, watch
-        self.used: dict[PIDGains, Record] = {}
-        wanted = [facts.get(name) for name in IDENTITY]
-        self.there = {
-            PIDGains.from_dict(record.details["gains"]): record
-            for record in results.read(run)
-            if record.kind == KIND and [record.settings.get(n) for n in IDENTITY] == wanted
-        }
+    ledger: Ledger
+    score: Callable[[PIDGains], Scores]
+    watch: Callable[[Record, bool], None]
+    used: dict[PIDGains, Record] = field(default_factory=dict)
 
     def known(self, space: Space) -> list[tuple[PIDGains, Scores]]:
         """The trials that are there and allowed, all of which count as used."""
-        found = [(g, r) for g, r in self.there.items() if space.allows(g)]
-        for gains, record in found:
-            self.used[gains] = record
-            self.watch(record, True)
-        return [(gains, dict(record.metrics)) for gains, record in found]
+        asked = Measurement.of(self.ledger.kind, self.ledger.settings)
+        for measurement, record in self.ledger.found.items():
+            gains = PIDGains.from_dict(record.details["gains"])
+            if measurement == replace(asked, gains=measurement.gains) and space.allows(gains):
+                self.used[gains] = record
+                self.watch(record, True)
+        return [(gains, dict(record.metrics)) for gains, record in self.used.items()]
 
     def measure(self, gains: PIDGains) -> Scores:
-        record = self.there.get(gains)
+        about = {"gains": str(gains)}
+        record = self.ledger.finished(about)
+        is_old = record is not None
         if record is None:
-            record = Record(
-                kind=KIND,
-                metrics=self.score(gains),
-                settings=self.facts | {"gains": str(gains)},
-                details={"gains": gains.to_dict()},
-            )
-            results.append(self.run, record)
-            self.watch(record, False)
-        else:
-            self.watch(record, True)
-        self.there[gains] = self.used[gains] = record
+            record = self.ledger.write(about, self.score(gains), {"gains": gains.to_dict()})
+        self.watch(record, is_old)
+        self.used[gains] = record
         return dict(record.metrics)
 
 
@@ -162,17 +150,14 @@ def put_gains(model: nn.Module, gains: PIDGains) -> None:
         module.gains = gains
 
 
-def _bench(
+def _setup(
     run: Path, data: Any, split: str, limit: int | None, size: int, seed: int, place: torch.device
-) -> Bench:
+) -> Setup:
     """The run and its images; "valid", as texts have it, is what image sets call "val"."""
     subject = open_subject(run)
-    location = data or subject.data
-    if location is None or (data is None and location != "digits"):
-        raise InputError(f"{run}, trained on {location}, needs images: say where with --data DIR")
-    return Bench(
+    return Setup(
         subject=subject,
-        location=location,
+        location=data_location(subject, data),
         device=place,
         split="val" if split == "valid" else split,
         seed=seed,
@@ -181,56 +166,38 @@ def _bench(
     )
 
 
-def _images(bench: Bench, metric: Metric) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+def _images(setup: Setup, metric: Metric) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
     threat = THREATS.get(metric)
     rows: Mapping[str, Any] = {"clean": None} | ({metric: threat} if threat else {})
 
     def score(gains: PIDGains) -> Scores:
-        put_gains(bench.model, gains)
-        found = evaluate(bench.model, bench.clean, rows, seed=bench.seed)
+        put_gains(setup.model, gains)
+        found = evaluate(setup.model, setup.clean, rows, seed=setup.seed)
         return {row: record.metrics["top1"] for row, record in found.items()} | {
             "images": found["clean"].metrics["images"],
             "seconds": sum(record.metrics["seconds"] for record in found.values()),
         }
 
-    about = {"data": str(bench.location), "data_hash": bench.data_hash, "split": bench.split}
-    return score, about | {"weights": bench.subject.facts["weights"], "threat": repr(threat)}
+    about = {"data": str(setup.location), "data_hash": setup.data_hash, "split": setup.split}
+    return score, about | {"weights": setup.subject.facts["weights"], "threat": as_text(threat)}
 
 
 def _language(
     run: Path, data: Any, split: str, limit: int | None, place: torch.device
 ) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
-    from pidformer.runs.model import load_language  # needs the extra `lm`
-    from pidformer.training.evaluate_language import check_tokens
-    from pidformer.training.perplexity import window_nll
+    from pidformer.evaluation.language import LanguageSetup  # needs the extra `lm`
 
-    check_tokens(limit)
     if data is None:
         raise InputError(f"{run} needs text: say where with --data DIR")
-    loaded = load_language(run)
-    corpus = open_corpus(data, split, loaded.tokenizer)
-    loaded.model.to(place)
-    if len(corpus.tokens) < 2:
-        raise InputError(f"the {split} text at {data} has fewer than two tokens")
-    tokens = torch.from_numpy(corpus.tokens[:limit].astype("int64")).to(place)
-    window = loaded.length
+    setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place)
+    facts = {name: setup.ledger.settings[name] for name in ("data", "data_hash", "split")}
 
-    @torch.inference_mode()
     def score(gains: PIDGains) -> Scores:
-        put_gains(loaded.model, gains)
-        nll = window_nll(
-            loaded.model,
-            tokens[:-1],
-            tokens[1:],
-            window=window,
-            stride=window,
-            batch_size=max(1, 2**13 // window),
-        )
-        mean = float(nll.nanmean())
-        return {"ppl": math.exp(min(mean, 700.0)), "tokens": float(len(nll))}
+        put_gains(setup.loaded.model, gains)
+        found, _ = setup.scores("segments", setup.loaded.length, setup.loaded.length)
+        return {name: found[name] for name in ("ppl", "tokens")}
 
-    about = {"data": str(data), "data_hash": corpus.fingerprint[:16], "split": split}
-    return score, about | {"weights": fingerprint(loaded.model), "threat": None}
+    return score, facts | {"weights": setup.ledger.settings["weights"], "threat": None}
 
 
 def _objectives(metric: Metric) -> tuple[list[str], list[str]]:

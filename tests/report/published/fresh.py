@@ -7,11 +7,9 @@ from pathlib import Path
 import torch
 
 from pidformer import results
+from pidformer.evaluation import Setup, evaluate_segmentation, load_suite, run_suite
 from pidformer.results import Record
-from pidformer.robustness import FGSM, evaluate_segmentation
-from pidformer.robustness.bench import Bench
-from pidformer.robustness.run import run_suite
-from pidformer.robustness.suite import load_suite
+from pidformer.robustness import FGSM
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.runs.open import open_subject
 from pidformer.training.tasks import build_task
@@ -59,10 +57,10 @@ def classifiers(root: Path, seeds=(0, 1), variants=GAINS, overrides=()) -> list[
                 *overrides,
             )
             run = fresh_run(root / f"{name}-seed{seed}", tiny_recipe(*given))
-            bench = Bench(
+            setup = Setup(
                 subject=open_subject(run), location="digits", device=torch.device("cpu"), limit=40
             )
-            run_suite(bench, load_suite(suite), is_shown=False)
+            run_suite(setup, load_suite(suite), is_shown=False)
             found.append(run)
     return found
 

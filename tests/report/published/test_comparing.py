@@ -5,9 +5,9 @@ from scipy import stats
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
-from pidformer.report.published.numbers import Compared, Metric, check_same, compare_all, findings
+from pidformer.report.published.numbers import Compared, Metric, compare_all, findings
 from pidformer.report.published.tables import differences_by_variant, gains_text
-from pidformer.results import Record
+from pidformer.results import Record, check_pair
 from pidformer.statistics import crossed_mean
 from tests.report.published.made import cells, metric, study_of
 
@@ -67,7 +67,7 @@ def test_pairs_of_different_data_are_refused():
         for h in "ab"
     )
     with pytest.raises(InputError, match="data_hash is a for a and b for b"):
-        check_same(a, b)
+        check_pair(a, b)
 
 
 def test_a_variant_of_another_recipe_is_compared_with_the_nearest_and_says_so():

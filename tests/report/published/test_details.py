@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from pidformer.robustness.bench import Bench
+from pidformer.robustness.run import run_suite
+from pidformer.robustness.suite import curve_suite, load_suite
 from scipy import stats
 
 from pidformer import results
@@ -16,10 +19,7 @@ from pidformer.report.published.page import results_page
 from pidformer.report.published.shrink import shrink
 from pidformer.report.tables import minus
 from pidformer.results import Record
-from pidformer.robustness.bench import Bench
-from pidformer.robustness.run import run_suite
-from pidformer.robustness.suite import curve_suite, load_suite
-from pidformer.subjects import open_subject
+from pidformer.runs.open import open_subject
 from tests.report.published.fresh import classifiers
 from tests.report.published.made import cells, study_of
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,38 +13,28 @@ from pidformer.report.published.numbers import Metric, over_items
 from pidformer.report.published.shrink import corruption_hits
 from pidformer.report.published.studies import PublishedRun
 from pidformer.report.table1 import TITLES
-from pidformer.results import Record
+from pidformer.results import Measurement, Record
 from pidformer.robustness.compare import hits
 
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
 _OUTSIDE = ("ood", "imagenet-o")
 
 
-class Key(NamedTuple):
-    """Which robustness record of a run."""
-
-    row: str
-    threat: str
-    limit: int | None
-    domain: str
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        place = _ORDER.index(self.row) if self.row in _ORDER else 99
-        return (self.domain != "pixel", self.limit or 0, place)
-
-    @property
-    def table(self) -> str:
-        """Where it stands: rows in another domain, and on a sample, have tables of their own."""
-        sample = "" if self.limit is None else f"sample of {self.limit} images"
-        domain = "" if self.domain == "pixel" else f"{self.domain} domain"
-        return ", ".join(word for word in (domain, sample) if word)
+def _asked(record: Record) -> Measurement:
+    """Which robustness record of a run: the same of all runs, whatever their data."""
+    return replace(record.measurement.question, data_hash=None, seed=None)
 
 
-def _key(record: Record) -> Key:
-    s = record.settings
-    domain = str(s.get("domain") or "pixel")
-    return Key(str(s["row"]), str(s.get("threat")), s.get("limit"), domain)
+def _order(asked: Measurement) -> tuple[int, int, int]:
+    place = _ORDER.index(str(asked.row)) if asked.row in _ORDER else 99
+    return (asked.domain != "pixel", asked.limit or 0, place)
+
+
+def _table(asked: Measurement) -> str:
+    """Where it stands: rows in another domain, and on a sample, have tables of their own."""
+    sample = "" if asked.limit is None else f"sample of {asked.limit} images"
+    domain = "" if asked.domain == "pixel" else f"{asked.domain} domain"
+    return ", ".join(word for word in (domain, sample) if word)
 
 
 def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> list[Metric]:
@@ -54,7 +43,7 @@ def classification_metrics(runs: Sequence[PublishedRun], part: int | None) -> li
     found = [_accuracy(title, key, part) for title, key in titles.items()]
     for key in (key for key in keys if key.row in _OUTSIDE):
         find = partial(_find, key=key)
-        found.append(Metric(title=_AUPR[key.row], find=find, read=_aupr))
+        found.append(Metric(title=_AUPR[str(key.row)], find=find, read=_aupr))
     return found + token_metrics(runs)
 
 
@@ -65,7 +54,7 @@ def top5_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
             title=title,
             find=partial(_find_top5, key=key),
             read=lambda record: record.metrics["top5"],
-            table=key.table,
+            table=_table(key),
         )
         for title, key in _titled(runs).items()
         if not (key.row == "clean" and key.limit is not None)
@@ -89,7 +78,7 @@ def corruption_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
 
 def _find_corruptions(run: PublishedRun) -> Record | None:
     found = run.all("robustness", row="corruption")
-    return next((r for r in found if _key(r).domain == "pixel"), None)
+    return next((r for r in found if _asked(r).domain == "pixel"), None)
 
 
 def _of_type(record: Record, name: str) -> float:
@@ -97,36 +86,37 @@ def _of_type(record: Record, name: str) -> float:
     return sum(found) / len(found)
 
 
-def _keys(runs: Sequence[PublishedRun]) -> dict[Key, None]:
+def _keys(runs: Sequence[PublishedRun]) -> dict[Measurement, None]:
     return dict.fromkeys(
-        _key(r) for run in runs for r in run.all("robustness") if "@" not in str(r.settings["row"])
+        _asked(r)
+        for run in runs
+        for r in run.all("robustness")
+        if "@" not in str(r.measurement.row)
     )
 
 
-def _titled(runs: Sequence[PublishedRun]) -> dict[str, Key]:
+def _titled(runs: Sequence[PublishedRun]) -> dict[str, Measurement]:
     """The rows that have accuracies, by titles that tell them apart."""
-    keys, titles = _keys(runs), dict[str, Key]()
-    for key in sorted((k for k in keys if k.row not in _OUTSIDE), key=lambda k: k.order):
-        title = TITLES.get(key.row, key.row) + ("" if key.domain == "pixel" else f", {key.domain}")
+    keys, titles = _keys(runs), dict[str, Measurement]()
+    for key in sorted((k for k in keys if k.row not in _OUTSIDE), key=_order):
+        row = str(key.row)
+        title = TITLES.get(row, row) + ("" if key.domain == "pixel" else f", {key.domain}")
         title += "" if key.limit is None else f", {key.limit} images"
-        budget = re.search(r"eps=([\d./]+)", key.threat)
-        if title in titles:
-            title += f", {budget[1]}" if budget else f", {key.threat}"
-        titles[title] = key
+        titles[f"{title}, {key.threat}" if title in titles else title] = key
     return titles
 
 
 _AUPR = {"ood": "AUPR", "imagenet-o": "AUPR, ImageNet-O"}
 
 
-def _accuracy(title: str, key: Key, part: int | None) -> Metric:
+def _accuracy(title: str, key: Measurement, part: int | None) -> Metric:
     of = partial(_outcomes, part=part if key.limit is None else None)
     return Metric(
         title=title,
         find=partial(_find, key=key),
         read=lambda record: 100 * float(of(record).mean()),
         compare=over_items(of, scale=100),
-        table=key.table,
+        table=_table(key),
     )
 
 
@@ -136,11 +126,11 @@ def _outcomes(record: Record, part: int | None) -> np.ndarray:
     return found if part is None else found[part::2]
 
 
-def _find(run: PublishedRun, key: Key) -> Record | None:
-    return next((r for r in run.all("robustness") if _key(r) == key), None)
+def _find(run: PublishedRun, key: Measurement) -> Record | None:
+    return next((r for r in run.all("robustness") if _asked(r) == key), None)
 
 
-def _find_top5(run: PublishedRun, key: Key) -> Record | None:
+def _find_top5(run: PublishedRun, key: Measurement) -> Record | None:
     record = _find(run, key)
     return record if record is not None and "top5" in record.metrics else None
 
@@ -151,8 +141,5 @@ def _aupr(record: Record) -> float:
 
 def threats_text(runs: Sequence[PublishedRun]) -> str:
     """What the rows mean, from their records."""
-    keys = dict.fromkeys(_key(r) for run in runs for r in run.all("robustness"))
-    found = dict.fromkeys(
-        key.threat for key in keys if key.threat not in ("None", key.row) and "@" not in key.row
-    )
+    found = dict.fromkeys(k.threat for k in _keys(runs) if k.threat not in (None, k.row))
     return f"Threats: {'; '.join(f'`{threat}`' for threat in found)}." if found else ""

@@ -14,7 +14,7 @@ from pidformer.report.published.tables import by_variant
 from pidformer.results import Record
 
 
-class Look(NamedTuple):
+class Quantity(NamedTuple):
     """A number of an analysis: its record, the metric in it, how it is shown."""
 
     what: str
@@ -24,18 +24,18 @@ class Look(NamedTuple):
     scale: float = 1.0
 
 
-LOOKS = (
-    Look("token_similarity", "effective_rank_last", "effective rank"),
-    Look("control_scale", "ratio", "control's size", 3),
-    Look("control_scale", "initial_ratio", "at first", 3),
+TOKENS = (
+    Quantity("token_similarity", "effective_rank_last", "effective rank"),
+    Quantity("control_scale", "ratio", "control's size", 3),
+    Quantity("control_scale", "initial_ratio", "at first", 3),
 )
 SPECTRA = (
-    Look("spectrum", "min_real", "Re kappa from"),
-    Look("spectrum", "share_negative", "below 0, %", 1, 100),
-    Look("certificate", "share_outside", "modes outside, %", 2, 100),
-    Look("certificate", "worst_radius", "largest radius"),
-    Look("certificate", "peak_growth", "growth of v_0"),
-    Look("certificate", "value_gain_mean", "sensitivity"),
+    Quantity("spectrum", "min_real", "Re kappa from"),
+    Quantity("spectrum", "share_negative", "below 0, %", 1, 100),
+    Quantity("certificate", "share_outside", "modes outside, %", 2, 100),
+    Quantity("certificate", "worst_radius", "largest radius"),
+    Quantity("certificate", "peak_growth", "growth of v_0"),
+    Quantity("certificate", "value_gain_mean", "sensitivity"),
 )
 _WORDS = (
     "Attention on {images} images: the smallest real part of its eigenvalues kappa, and the "
@@ -49,7 +49,7 @@ _WORDS = (
 
 def token_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
     """How alike the last layer's tokens are, and how large the control is."""
-    found = inside_metrics(runs, LOOKS)
+    found = inside_metrics(runs, TOKENS)
     if all(_similarity(run) is None for run in runs):
         return found
     similarity = Metric(
@@ -63,18 +63,18 @@ def token_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
     return [similarity, *found]
 
 
-def inside_metrics(runs: Sequence[PublishedRun], looks: Sequence[Look]) -> list[Metric]:
-    """Those of the looks that any of the runs has; none is better or worse."""
+def inside_metrics(runs: Sequence[PublishedRun], quantities: Sequence[Quantity]) -> list[Metric]:
+    """Those of the quantities that any of the runs has; none is better or worse."""
     return [
         Metric(
-            title=look.title,
-            find=partial(_find, look=look),
-            read=partial(_read, look=look),
+            title=quantity.title,
+            find=partial(_find, quantity=quantity),
+            read=partial(_read, quantity=quantity),
             better=0,
-            digits=look.digits,
+            digits=quantity.digits,
         )
-        for look in looks
-        if any(_find(run, look) is not None for run in runs)
+        for quantity in quantities
+        if any(_find(run, quantity) is not None for run in runs)
     ]
 
 
@@ -94,10 +94,10 @@ def _similarity(run: PublishedRun) -> Record | None:
     return run.one("analysis", what="token_similarity")
 
 
-def _find(run: PublishedRun, look: Look) -> Record | None:
-    record = run.one("analysis", what=look.what)
-    return record if record is not None and look.name in record.metrics else None
+def _find(run: PublishedRun, quantity: Quantity) -> Record | None:
+    record = run.one("analysis", what=quantity.what)
+    return record if record is not None and quantity.name in record.metrics else None
 
 
-def _read(record: Record, look: Look) -> float:
-    return look.scale * record.metrics[look.name]
+def _read(record: Record, quantity: Quantity) -> float:
+    return quantity.scale * record.metrics[quantity.name]

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pidformer.errors import InputError
 from pidformer.report.published.studies import PublishedRun, Study, Variant
 from pidformer.report.tables import minus
-from pidformer.results import Record
+from pidformer.results import Record, check_pair
 from pidformer.statistics import (
     LEVEL,
     Crossed,
@@ -76,7 +75,7 @@ class Metric:
             known = [record for record in records if record is not None]
             if len(known) == len(variants):
                 for other in known[1:]:
-                    check_same(known[0], other)
+                    check_pair(known[0], other)
                 found.append(known)
         return found
 
@@ -85,18 +84,6 @@ def gain(values: Sequence[Any]) -> Any:
     """b - a of (a, b), and of (a, b, c, d) the difference of differences: (b - a) - (d - c)."""
     a, b, *others = values
     return (b - a) - gain(others) if others else b - a
-
-
-def check_same(a: Record, b: Record) -> None:
-    """Refuse a pair that did not see the same data under the same draws."""
-    for name in ("data_hash", "seed", "limit", "threat", "domain", "window", "stride", "noise"):
-        first, second = a.settings.get(name), b.settings.get(name)
-        if first != second:
-            row = a.settings.get("row") or a.settings.get("what")
-            raise InputError(
-                f"row {row!r} cannot be paired: {name} is {first} for {a.settings['label']} and "
-                f"{second} for {b.settings['label']}; publish runs that were measured alike"
-            )
 
 
 class Compared(NamedTuple):

@@ -18,7 +18,7 @@ from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
 from pidformer.report.panels import Panel
 from pidformer.report.published.draw import Point, points_panel
-from pidformer.report.published.inside import LOOKS, SPECTRA, inside_metrics
+from pidformer.report.published.inside import SPECTRA, TOKENS, inside_metrics
 from pidformer.report.published.numbers import NONE, Compared
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant
@@ -126,8 +126,8 @@ def _by_twin(study: Study, compared: Sequence[Compared]) -> dict[str, list[Predi
 
 def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
     clean = {one.variant: one for one in compared if one.metric.title == "Clean"}
-    looks = inside_metrics(study.runs, (*LOOKS, *SPECTRA))
-    metrics = {metric.title: metric for metric in looks}
+    inside = inside_metrics(study.runs, (*TOKENS, *SPECTRA))
+    metrics = {metric.title: metric for metric in inside}
     found = []
     for variant in (v for v in study.variants if v.name in clean):
         known: dict[str, float] = {}

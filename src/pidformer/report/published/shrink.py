@@ -17,31 +17,11 @@ from pidformer.robustness.compare import hits
 MILLI = "block_millinats"
 _INSIDE = ("similarity", "effective_rank", "verdict", "ratio", "initial_ratio", "output")
 """What is kept of an analysis, layer by layer."""
-_IDENTITY = (
-    "row",
-    "what",
-    "views",
-    "split",
-    "protocol",
-    "window",
-    "stride",
-    "noise",
-    "threat",
-    "domain",
-    "data_hash",
-    "limit",
-    "seed",
-    "precision",
-)
 
 
 def newest(records: Sequence[Record]) -> list[Record]:
     """Of measurements made more than once, the last."""
-    found: dict[tuple[Any, ...], Record] = {}
-    for record in records:
-        key = (record.kind, *(repr(record.settings.get(name)) for name in _IDENTITY))
-        found[key] = record
-    return list(found.values())
+    return list({record.measurement.question: record for record in records}.values())
 
 
 def shrink(records: Sequence[Record]) -> list[Record]:
@@ -49,10 +29,11 @@ def shrink(records: Sequence[Record]) -> list[Record]:
     corrupted: dict[tuple[Any, ...], list[Record]] = {}
     kept: list[Record] = []
     for record in records:
-        parts = str(record.settings.get("row")).split("/")
+        m = record.measurement
+        parts = str(m.row).split("/")
         if record.kind == "robustness" and len(parts) == 3 and "right" in record.details:
-            same = tuple(record.settings.get(k) for k in ("data_hash", "limit", "seed", "domain"))
-            corrupted.setdefault((parts[0], *same), []).append(record)
+            group = (parts[0], m.data_hash, m.limit, m.seed, m.domain)
+            corrupted.setdefault(group, []).append(record)
         else:
             kept.append(_small(record))
     return kept + [_merged(key[0], group) for key, group in corrupted.items()]

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import (
     border,
     correlate,
@@ -19,18 +19,18 @@ from pidformer.robustness.corruptions.filters import (
 )
 
 
-def defocus_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def defocus_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Correlation with a disk of this radius whose rim a small Gaussian softens."""
     kernel = torch.from_numpy(_disk(constants["radius"], constants["alias_sigma"]))
     return correlate(images, kernel[None].to(images.device), "mirror")
 
 
-def gaussian_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def gaussian_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Gaussian smoothing, the edge repeated outside."""
     return gaussian(images, constants["sigma"])
 
 
-def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Mean of the image and of its centre enlarged by 1, 1 + step, ..., largest.
 
     The factor 1 is in the list, so the image counts twice.
@@ -44,7 +44,7 @@ def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> T
     return total.div_(count + 1)
 
 
-def motion_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def motion_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """`directional_blur` at an angle in U(-45, 45) degrees."""
     angle = (draws.uniform("angle", 1)[:, 0] * 2 - 1) * 45
     return directional_blur(images, angle, constants["radius"], constants["sigma"])

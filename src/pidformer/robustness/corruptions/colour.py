@@ -7,17 +7,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 
 
-def brightness(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def brightness(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """HSV value + `add`, clipped; at equal hue and saturation colours scale with the value."""
     value = images.amax(1, keepdim=True)
     brighter = (value + constants["add"]).clamp_(max=1)
     return torch.where(value > 0, images * (brighter / value.clamp(min=1e-6)), brighter)
 
 
-def saturate(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def saturate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """HSV saturation * `multiply` + `add`, clipped.
 
     Channels keep their distances below the largest in proportion. Greys have hue 0, red: what is
@@ -33,7 +33,7 @@ def saturate(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Te
     return value - unit * wanted
 
 
-def contrast(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def contrast(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """(x - mean) * `scale` + mean, with each channel's mean over the image."""
     mean = images.mean((2, 3), keepdim=True)
     return (images - mean) * constants["scale"] + mean

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from pidformer.errors import InputError, unknown
 from pidformer.robustness.corruptions import blur, colour, digital, noise
-from pidformer.robustness.corruptions.draws import Draws
 from pidformer.robustness.corruptions.elastic import elastic_transform
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.fog import fog
 from pidformer.robustness.corruptions.frost import frost
 from pidformer.robustness.corruptions.glass import glass_blur
@@ -24,8 +24,9 @@ from pidformer.robustness.corruptions.severities import (
 )
 from pidformer.robustness.corruptions.snow import snow
 from pidformer.robustness.corruptions.spatter import spatter
+from pidformer.robustness.threat import Model
 
-_Apply = Callable[[Tensor, Mapping[str, float], Draws], Tensor]
+_Apply = Callable[[Tensor, Mapping[str, float], RandomFields], Tensor]
 
 _FIFTEEN: dict[str, _Apply] = {
     "gaussian_noise": noise.gaussian_noise,
@@ -67,9 +68,9 @@ _PART = {False: 1 << 18, True: 1 << 25}
 
 @dataclass(frozen=True, kw_only=True)
 class Corruption:
-    """A corruption of ImageNet-C, or one of the four extra.
+    """A corruption of ImageNet-C, or one of the four extra: a threat that asks no model.
 
-    `corruption(images)` reads images (B, 3, H, W) in [0, 1] as 8-bit pixels, corrupts them and
+    `corrupt(images)` reads images (B, 3, H, W) in [0, 1] as 8-bit pixels, corrupts them and
     gives 8-bit pixels back (clip, times 255, truncate, / 255), float32 on the same device. Image
     k's randomness depends on (seed, name, severity, its index) alone.
     """
@@ -92,6 +93,16 @@ class Corruption:
             raise InputError(f"jpeg_quality must be in 1 ... 100, got {self.jpeg_quality!r}")
 
     def __call__(
+        self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
+    ) -> Tensor:
+        """The corrupted images, in their own type; a grey image goes in as R = G = B."""
+        places = torch.arange(offset, offset + len(images))
+        if images.shape[1] == 1:
+            colour = self.corrupt(images.expand(-1, 3, -1, -1), seed=seed, indices=places)
+            return colour.mean(1, keepdim=True).to(images.dtype)
+        return self.corrupt(images, seed=seed, indices=places).to(images.dtype)
+
+    def corrupt(
         self, images: Tensor, *, seed: int = 0, indices: Sequence[int] | Tensor | None = None
     ) -> Tensor:
         """Corrupt; `indices` are the images' places in their set, 0 ... B - 1 if not given."""
@@ -107,11 +118,11 @@ class Corruption:
         with torch.no_grad():
             for start in range(0, len(images), step):
                 part = slice(start, start + step)
-                draws = Draws(seed, self.name, self.severity, numbers[part])
+                draws = RandomFields(seed, self.name, self.severity, numbers[part])
                 result[part] = self._apply(images[part], constants, draws)
         return result
 
-    def _apply(self, images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+    def _apply(self, images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
         result = to_8_bit(_APPLY[self.name](round_8_bit(images.contiguous()), constants, draws))
         return result if self.jpeg_quality is None else digital.jpeg(result, self.jpeg_quality)
 

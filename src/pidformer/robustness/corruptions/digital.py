@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torchvision.io import decode_jpeg, encode_jpeg
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 
 
-def pixelate(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def pixelate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Box resize to `scale` of the size and back."""
     height, width = images.shape[-2:]
     small = [max(int(size * constants["scale"]), 1) for size in (height, width)]
@@ -31,7 +31,7 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
     return images
 
 
-def jpeg_compression(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def jpeg_compression(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """`jpeg` at `quality`."""
     return jpeg(images, int(constants["quality"]))
 

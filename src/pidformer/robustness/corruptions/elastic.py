@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import gaussian
 
 
-def elastic_transform(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def elastic_transform(
+    images: Tensor, constants: Mapping[str, float], draws: RandomFields
+) -> Tensor:
     """Three points move by U(-jitter, jitter), then each pixel by alpha * Gaussian(U(-1, 1)).
 
     The points are the centre plus (s, s), (s, -s) and (-s, -s), s a third of the short side; the

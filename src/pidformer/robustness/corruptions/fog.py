@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 
 _FIRST_WOBBLE = 100.0
 
 
-def fog(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def fog(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """(x + amount * plasma) * max / (max + amount), with the image's largest entry as max.
 
     The plasma's side is the power of two that covers the image.
@@ -24,7 +24,7 @@ def fog(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
     return (images + amount * plasma) * (largest / (largest + amount))
 
 
-def diamond_square(draws: Draws, side: int, decay: float) -> Tensor:
+def diamond_square(draws: RandomFields, side: int, decay: float) -> Tensor:
     """Plasma fractals (B, side, side) on a torus, scaled to [0, 1].
 
     From the coarsest grid down, the centre of each square and then the middle of each edge become

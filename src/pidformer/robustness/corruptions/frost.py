@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 
 TEXTURES = 5
 _SIDE = 384
 _GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
 
 
-def frost(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def frost(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """image_weight * x + frost_weight * a random crop of one of five textures."""
     height, width = images.shape[-2:]
     ice = _scaled_ice(constants["texture_scale"], str(images.device))

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import gaussian
 from pidformer.robustness.corruptions.quantise import to_8_bit
 
 
-def glass_blur(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def glass_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Blur, truncate to 8 bits, `passes` times `copy_neighbours`, blur again."""
     reach = int(constants["reach"])
     height, width = images.shape[-2:]

@@ -10,23 +10,23 @@ import scipy
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 
 _LEVELS = 256
 
 
-def gaussian_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def gaussian_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """x + N(0, sigma), independent in each pixel and channel."""
     return draws.normal("noise", *images.shape[1:]).double().mul_(constants["sigma"]).add_(images)
 
 
-def speckle_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def speckle_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """x + x * N(0, sigma)."""
     noise = draws.normal("noise", *images.shape[1:]).double()
     return noise.mul_(constants["sigma"]).mul_(images).add_(images)
 
 
-def shot_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def shot_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """Poisson(x * rate) / rate.
 
     By inversion: the count is the number of values of the distribution function that 32 random
@@ -41,7 +41,7 @@ def shot_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> 
     return (place - level * (len(table) // _LEVELS)).double() / rate
 
 
-def impulse_noise(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def impulse_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """A `share` of all entries (pixel and channel) becomes 0 or 1, with equal chance."""
     share = constants["share"]
     chance = draws.uniform("noise", *images.shape[1:])

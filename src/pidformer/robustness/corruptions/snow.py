@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from pidformer.robustness.corruptions.blur import directional_blur
-from pidformer.robustness.corruptions.draws import Draws
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import resize_centre
 from pidformer.robustness.corruptions.quantise import round_8_bit, to_8_bit
 
 _LUMA = (0.299, 0.587, 0.114)
 
 
-def snow(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def snow(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """keep * x + (1 - keep) * max(x, 1.5 grey + 0.5), plus the flakes and the flakes turned round.
 
     Flakes are N(mean, std) enlarged by `zoom`, 0 below `threshold`, truncated to 8 bits and

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pidformer.robustness.corruptions.draws import Draws
 from pidformer.robustness.corruptions.edges import canny, distance_to, neighbours
+from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import gaussian
 
 _WATER = (175 / 255, 238 / 255, 238 / 255)  # pale turquoise
@@ -19,7 +19,7 @@ _BOX = ((1 / 9,) * 3,) * 3
 _FARTHEST = 20
 
 
-def spatter(images: Tensor, constants: Mapping[str, float], draws: Draws) -> Tensor:
+def spatter(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
     """A liquid layer, N(mean, std) smoothed with `sigma` and 0 below `threshold`, seen as drops.
 
     Mud: brown with weight Gaussian(layer > threshold; strength), 0 below 0.8.

@@ -11,7 +11,7 @@ from torch import Tensor
 from pidformer.data.noise import indexed_keys, normal_noise, random_bits, uniform_noise
 
 
-class Draws:
+class RandomFields:
     """The random numbers of one corruption at one severity.
 
     A number is a hash of (seed, corruption, severity, the image's index, what it is for, its

@@ -1,4 +1,4 @@
-"""What the rows of a benchmark share: the model, the clean images, and where the sets are."""
+"""What the rows of an evaluation share: the model, the clean images, and where the sets are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -18,13 +18,17 @@ from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
+from pidformer.results import as_text
+from pidformer.runs.folder import read_recipe
 from pidformer.runs.open import Subject
+from pidformer.runs.twins import recipe_hash
+from pidformer.runs.weights import fingerprint
 
 Domain = Literal["pixel", "normalized"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class Setup:
     """A model on a device, and images to show it. Nothing is read before it is asked for."""
 
     subject: Subject
@@ -66,12 +70,7 @@ class Bench:
 
     @cached_property
     def data_hash(self) -> str:
-        """16 hex digits of which images are looked at: their number, labels and names."""
-        digest = hashlib.sha256(self.source.labels.numpy().tobytes())
-        for index in range(0, len(self.source), max(1, len(self.source) // 64)):
-            digest.update(self.source.name(index).encode())
-        digest.update(f"{self.image_size} {self.subject.crop_ratio}".encode())
-        return digest.hexdigest()[:16]
+        return images_hash(self.source, self.image_size, self.subject.crop_ratio)
 
     @cached_property
     def image_size(self) -> int:
@@ -87,7 +86,7 @@ class Bench:
         many = 128 * 224**2 // self.image_size**2 if self.device.type == "cuda" else 128
         return min(max(many, 1), self.most)
 
-    def smaller(self) -> Bench | None:
+    def smaller(self) -> Setup | None:
         """With half the images at a time; None where their number was given, or is one."""
         if self.batch_size is not None or self.at_once == 1:
             return None
@@ -163,3 +162,34 @@ class Bench:
         if not folder.is_dir():
             return None
         return find_set(folder, name) or find_set(folder.resolve().parent, name)
+
+
+def images_hash(source: ImageSource, image_size: int, crop_ratio: float) -> str:
+    """16 hex digits of which images a model is shown: their number, labels, names and size."""
+    digest = hashlib.sha256(source.labels.numpy().tobytes())
+    for index in range(0, len(source), max(1, len(source) // 64)):
+        digest.update(source.name(index).encode())
+    digest.update(f"{image_size} {crop_ratio}".encode())
+    return digest.hexdigest()[:16]
+
+
+def data_location(subject: Subject, data: str | Path | None) -> str | Path:
+    """Where a model's images are: as given, or the digits that it was trained on."""
+    location = data or subject.data
+    if location is None or (data is None and location != "digits"):
+        trained = f", trained on {location}," if location else ""
+        raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
+    return location
+
+
+def run_facts(run: Path, model: nn.Module, gains: object | None) -> dict[str, Any]:
+    """What the records of a run say of its model."""
+    recipe = read_recipe(run) if (run / "recipe.yaml").exists() else None
+    return {
+        "model": str(run),
+        "label": run.resolve().name,
+        "weights": fingerprint(model),
+        "gains": as_text(gains),
+        "train_seed": None if recipe is None else recipe.get("seed"),
+        "recipe": None if recipe is None else recipe_hash(recipe),
+    }

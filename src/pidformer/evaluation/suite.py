@@ -20,11 +20,11 @@ from typing import Any
 import yaml
 
 from pidformer.errors import InputError, unknown
+from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
 from pidformer.levels import levels_of
 from pidformer.robustness.attacks import PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.registry import THREATS, threat_from
-from pidformer.robustness.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
 from pidformer.robustness.threat import pixel_text
 
 SHIPPED = Path(__file__).parent / "suites"

@@ -13,11 +13,12 @@ import torch
 from pidformer.data.formats.table import image_folder
 from pidformer.devices import as_device
 from pidformer.errors import InputError
+from pidformer.evaluation.progress import Progress
+from pidformer.evaluation.setup import Setup, data_location
+from pidformer.evaluation.suite import Suite
+from pidformer.ledger import Ledger
 from pidformer.results import Record
-from pidformer.robustness.bench import Bench
-from pidformer.robustness.evaluate import Ledger
-from pidformer.robustness.progress import Progress
-from pidformer.robustness.suite import Suite
+from pidformer.robustness.evaluate import KIND
 from pidformer.runs.open import open_subject
 
 
@@ -58,7 +59,7 @@ def evaluate_models(
     is_shown: bool = True,
     **settings: Any,
 ) -> list[Evaluated]:
-    """The suite on each model that `open_subject` knows; `settings` are those of `Bench`.
+    """The suite on each model that `open_subject` knows; `settings` are those of `Setup`.
 
     Records of a run go to its folder, those of other models to a folder of their own in `out`.
     """
@@ -68,84 +69,89 @@ def evaluate_models(
         if data is None and ":" in name:
             raise InputError(f"{name} needs images: say where with --data DIR")
         subject = open_subject(name, gains=gains, ema=ema)
-        location = data or subject.data
-        if location is None or (data is None and location != "digits"):
-            trained = f", trained on {location}," if location else ""
-            raise InputError(f"{name}{trained} needs images: say where with --data DIR")
-        bench = Bench(subject=subject, location=location, device=as_device(device), **settings)
+        setup = Setup(
+            subject=subject,
+            location=data_location(subject, data),
+            device=as_device(device),
+            **settings,
+        )
         folder = subject.folder or Path(out) / re.sub(r"[^\w.-]+", "-", name)
-        shown = run_suite(bench, suite, folder=folder, command=command, is_shown=is_shown)
+        shown = run_suite(setup, suite, folder=folder, command=command, is_shown=is_shown)
         found.append(shown)
     return found
 
 
 def run_suite(
-    bench: Bench,
+    setup: Setup,
     suite: Suite,
     *,
     folder: str | Path | None = None,
     command: str | None = None,
     is_shown: bool = True,
 ) -> Evaluated:
-    """Measure every row of the suite that this bench can show; finished ones are not run again.
+    """Measure every row of the suite that the data allow; finished ones are not measured again.
 
     Records go to `folder`, by default the run folder of the model.
     """
-    subject = bench.subject
-    ledger = _ledger(bench, suite, folder, command)
-    missing = {row.name: reason for row in suite.rows if (reason := row.missing(bench))}
+    subject = setup.subject
+    ledger = _ledger(setup, suite, folder, command)
+    missing = {row.name: reason for row in suite.rows if (reason := row.missing(setup))}
     rows = [row for row in suite.rows if row.name not in missing]
     records: dict[str, Record] = {}
     with Progress(subject.label, len(rows), is_shown=is_shown) as progress:
         for row in rows:
-            is_old = ledger.finished(row.name, row.about(bench)) is not None
-            while row.name not in records:
-                watch = progress.begin(row.name, len(bench.source))
-                about = row.about(bench) | {"batch_size": bench.at_once}
+            about = {"row": row.name, **row.about(setup)}
+            record = ledger.finished(about)
+            is_old = record is not None
+            while record is None:
+                watch = progress.begin(row.name, len(setup.source))
                 try:
-                    work = partial(row.measure, bench, watch)
-                    records[row.name] = ledger.measure(row.name, about, work)
+                    work = partial(row.measure, setup, watch)
+                    record = ledger.add(about | {"batch_size": setup.at_once}, work)
                 except torch.OutOfMemoryError:
-                    bench = _smaller(bench, row.name)
-            progress.done(row.name, records[row.name], is_old)
+                    setup = _smaller(setup, row.name)
+            records[row.name] = record
+            progress.done(row.name, record, is_old)
     return Evaluated(records, missing)
 
 
-def _smaller(bench: Bench, row: str) -> Bench:
+def _smaller(setup: Setup, row: str) -> Setup:
     """With fewer images at a time, after memory ran out; refused where that is not ours to say."""
-    smaller = bench.smaller()
+    smaller = setup.smaller()
     if smaller is None:
         raise InputError(
-            f"row {row} does not fit into memory with {bench.at_once} images at a time; use "
-            f"--batch-size {max(1, bench.at_once // 4)} (finished rows are kept, and the numbers "
+            f"row {row} does not fit into memory with {setup.at_once} images at a time; use "
+            f"--batch-size {max(1, setup.at_once // 4)} (finished rows are kept, and the numbers "
             "do not depend on it)"
         ) from None
     return smaller
 
 
-def remaining(bench: Bench, suite: Suite, *, folder: str | Path | None = None) -> list[str]:
+def remaining(setup: Setup, suite: Suite, *, folder: str | Path | None = None) -> list[str]:
     """The rows that `run_suite` would measure now; none once it has ended."""
-    ledger = _ledger(bench, suite, folder, None)
+    ledger = _ledger(setup, suite, folder, None)
     return [
         row.name
         for row in suite.rows
-        if row.missing(bench) is None and ledger.finished(row.name, row.about(bench)) is None
+        if row.missing(setup) is None
+        and ledger.finished({"row": row.name, **row.about(setup)}) is None
     ]
 
 
-def _ledger(bench: Bench, suite: Suite, folder: str | Path | None, command: str | None) -> Ledger:
-    subject = bench.subject
+def _ledger(setup: Setup, suite: Suite, folder: str | Path | None, command: str | None) -> Ledger:
+    subject = setup.subject
     return Ledger(
-        folder=subject.folder if folder is None else folder,
-        settings=dict(subject.facts)
+        KIND,
+        subject.folder if folder is None else folder,
+        dict(subject.facts)
         | {
             "model": subject.name,
             "label": subject.label,
-            "data": str(bench.location),
-            "data_hash": bench.data_hash,
+            "data": str(setup.location),
+            "data_hash": setup.data_hash,
             "suite": suite.name,
-            "seed": bench.seed,
-            "limit": bench.limit,
+            "seed": setup.seed,
+            "limit": setup.limit,
             "command": command,
         },
     )

@@ -6,9 +6,9 @@ import yaml
 
 from pidformer.cli.evaluate import evaluate
 from pidformer.errors import InputError
+from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets, shipped_suites
 from pidformer.robustness import PGD, AutoAttack
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
-from pidformer.robustness.suite import curve_suite, load_suite, read_budgets, shipped_suites
 
 
 @pytest.mark.parametrize("name", shipped_suites())

@@ -10,12 +10,12 @@ from torch import nn
 
 from pidformer.data.imagenet import imagenet_classes, subset_classes
 from pidformer.errors import InputError
+from pidformer.evaluation.images import evaluate_models, run_suite
+from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, ShiftedSet, UnderThreat
+from pidformer.evaluation.setup import Setup
+from pidformer.evaluation.suite import Suite, load_suite
 from pidformer.robustness import FGSM, Normalized
-from pidformer.robustness.bench import Bench
 from pidformer.robustness.compare import hits
-from pidformer.robustness.rows import CorruptedSet, OutOfDistribution, ShiftedSet, UnderThreat
-from pidformer.robustness.run import evaluate_models, run_suite
-from pidformer.robustness.suite import Suite, load_suite
 from pidformer.runs.open import Subject
 from tests.data.sets import write_parquet
 
@@ -60,13 +60,13 @@ def pictures(indices):
     return torch.tensor([colour(k) for k in indices]).div(255)[:, :, None, None]
 
 
-def bench(tmp_path, model=None, **more):
+def setup(tmp_path, model=None, **more):
     subject = Subject(name="m", label="m", model=model or Colours(), image_size=32)
-    return Bench(subject=subject, location=tmp_path, device=torch.device("cpu"), **more)
+    return Setup(subject=subject, location=tmp_path, device=torch.device("cpu"), **more)
 
 
-def measured(bench, *rows, **more):
-    return run_suite(bench, Suite("test", "", tuple(rows)), is_shown=False, **more)
+def measured(setup, *rows, **more):
+    return run_suite(setup, Suite("test", "", tuple(rows)), is_shown=False, **more)
 
 
 def test_imagenet_a_counts_its_200_outputs_only(tmp_path):
@@ -74,7 +74,7 @@ def test_imagenet_a_counts_its_200_outputs_only(tmp_path):
     write_tree(tmp_path / "train", imagenet_classes()[:4])
     classes = subset_classes("imagenet-a")
     write_tree(tmp_path / "imagenet-a", classes, shift=1)  # the next class, if that one counted
-    found = measured(bench(tmp_path), ShiftedSet("imagenet-a", "imagenet-a"))
+    found = measured(setup(tmp_path), ShiftedSet("imagenet-a", "imagenet-a"))
     indices = [imagenet_classes().index(name) for name in classes]
     logits = Colours()(pictures([(k + 1) % 1000 for k in indices]))
     expected = logits[:, indices].argmax(1).numpy() == range(200)
@@ -87,7 +87,7 @@ def test_imagenet_a_counts_its_200_outputs_only(tmp_path):
 def test_a_set_that_is_not_there_is_said_to_be_missing(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:4])
     found = measured(
-        bench(tmp_path),
+        setup(tmp_path),
         UnderThreat("clean", None),
         ShiftedSet("imagenet-r", "imagenet-r"),
         CorruptedSet("imagenet-c", "fog", 1),
@@ -105,7 +105,7 @@ def test_imagenet_o_is_told_from_the_validation_images_of_its_classes(tmp_path):
     write_tree(tmp_path / "val", [*classes, *others])
     write_tree(tmp_path / "imagenet-o", classes, shift=3)
     model = Colours()
-    found = measured(bench(tmp_path, model), OutOfDistribution("imagenet-o", "imagenet-o"))
+    found = measured(setup(tmp_path, model), OutOfDistribution("imagenet-o", "imagenet-o"))
     record = found.records["imagenet-o"]
     assert record.metrics["images"] == record.metrics["outside"] == 200
     indices = [imagenet_classes().index(name) for name in classes]
@@ -130,7 +130,7 @@ def test_the_ood_split_of_a_parquet_set(tmp_path):
             level = 255 * images.mean((1, 2, 3))
             return torch.stack([level, torch.zeros_like(level)], 1) / -50
 
-    found = measured(bench(tmp_path, Two()), OutOfDistribution("ood", "ood"))
+    found = measured(setup(tmp_path, Two()), OutOfDistribution("ood", "ood"))
     metrics = found.records["ood"].metrics  # it is surer of the brighter, which are outside
     assert metrics["auroc"] == 0 and metrics["images"] == 60 and metrics["outside"] == 20
 
@@ -143,8 +143,8 @@ def test_an_incomplete_corruption_set_lists_what_is_missing(tmp_path):
         )
     rows = [CorruptedSet("imagenet-c", name, s) for name in ("fog", "snow") for s in (1, 5)]
     with pytest.raises(InputError, match=r"lacks gaussian_noise, .*snow.*--allow-missing"):
-        measured(bench(tmp_path), *rows)
-    found = measured(bench(tmp_path, allow_missing=True), *rows)
+        measured(setup(tmp_path), *rows)
+    found = measured(setup(tmp_path, allow_missing=True), *rows)
     assert list(found.records) == ["imagenet-c/fog/1", "imagenet-c/fog/5"]
     assert all(r.metrics["top1"] == 100 for r in found.records.values())
     assert list(found.missing) == ["imagenet-c/snow/1", "imagenet-c/snow/5"]
@@ -153,7 +153,7 @@ def test_an_incomplete_corruption_set_lists_what_is_missing(tmp_path):
 def test_a_limit_is_the_same_images_for_every_model_and_another_measurement(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:30])
     row = UnderThreat("clean", None)
-    whole, part, again = (bench(tmp_path, limit=limit) for limit in (None, 7, 7))
+    whole, part, again = (setup(tmp_path, limit=limit) for limit in (None, 7, 7))
     assert len(part.source) == 7 and part.data_hash == again.data_hash != whole.data_hash
     assert [part.source.name(k) for k in range(7)] == [again.source.name(k) for k in range(7)]
     assert measured(part, row).records["clean"].metrics["images"] == 7
@@ -162,7 +162,7 @@ def test_a_limit_is_the_same_images_for_every_model_and_another_measurement(tmp_
 def test_images_of_mixed_size_are_brought_to_one(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:5], size=(32, 32))
     write_tree(tmp_path / "val", imagenet_classes()[5:9], size=(50, 40))
-    found = measured(bench(tmp_path), UnderThreat("clean", None))
+    found = measured(setup(tmp_path), UnderThreat("clean", None))
     assert found.records["clean"].metrics == found.records["clean"].metrics | {
         "top1": 100, "images": 9,
     }  # fmt: skip
@@ -172,11 +172,11 @@ def test_the_normalised_domain_needs_to_see_the_normalisation(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:4])
     row = UnderThreat("fgsm", FGSM())
     with pytest.raises(InputError, match="does not show its normalisation"):
-        measured(bench(tmp_path, domain="normalized"), row)
+        measured(setup(tmp_path, domain="normalized"), row)
     from pidformer import PixelModel
 
     pixels = PixelModel(Colours(), [0.5] * 3, [0.25] * 3)
-    found = measured(bench(tmp_path, pixels, domain="normalized"), row)
+    found = measured(setup(tmp_path, pixels, domain="normalized"), row)
     settings = found.records["fgsm"].settings
     assert settings["domain"] == "normalized"
     assert settings["threat"] == repr(Normalized(FGSM(), [0.5] * 3, [0.25] * 3))
@@ -185,7 +185,7 @@ def test_the_normalised_domain_needs_to_see_the_normalisation(tmp_path):
 def test_classes_that_the_model_does_not_know_are_refused(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:4])
     subject = Subject(name="m", label="m", model=Colours(), image_size=32, classes=("a", "b"))
-    place = Bench(subject=subject, location=tmp_path, device=torch.device("cpu"))
+    place = Setup(subject=subject, location=tmp_path, device=torch.device("cpu"))
     with pytest.raises(InputError, match="n01440764"):
         measured(place, UnderThreat("clean", None))
 
@@ -196,7 +196,7 @@ def test_classes_that_the_model_does_not_know_are_refused(tmp_path):
 )
 def test_wrong_settings_get_one_line(tmp_path, more, words):
     with pytest.raises(InputError, match=words):
-        bench(tmp_path, **more)
+        setup(tmp_path, **more)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_gpu_gets_as_many_images_as_fit_where_128_large_ones_do(
     tmp_path, device, pixels, asked, images
 ):
     subject = Subject(name="m", label="m", model=Colours(), image_size=pixels)
-    place = Bench(subject=subject, location=tmp_path, device=torch.device(device), batch_size=asked)
+    place = Setup(subject=subject, location=tmp_path, device=torch.device(device), batch_size=asked)
     assert place.at_once == images
 
 
@@ -233,8 +233,8 @@ class Narrow(Colours):
 def test_fewer_images_at_a_time_where_memory_runs_out(tmp_path):
     write_tree(tmp_path / "val", imagenet_classes()[:9])
     rows = UnderThreat("clean", None), UnderThreat("fgsm", FGSM(eps=0.1))
-    wide = measured(bench(tmp_path, most=8), *rows).records
-    found = measured(bench(tmp_path, Narrow(3), most=8), *rows).records
+    wide = measured(setup(tmp_path, most=8), *rows).records
+    found = measured(setup(tmp_path, Narrow(3), most=8), *rows).records
     assert [found[name].settings["batch_size"] for name in found] == [2, 2]
     for name, record in found.items():
         assert (hits(record) == hits(wide[name])).all() and record.metrics["images"] == 9
@@ -244,7 +244,7 @@ def test_fewer_images_at_a_time_where_memory_runs_out(tmp_path):
 def test_one_line_where_no_fewer_images_are_to_be_had(tmp_path, room, more):
     write_tree(tmp_path / "val", imagenet_classes()[:9])
     with pytest.raises(InputError, match="row clean does not fit into memory with"):
-        measured(bench(tmp_path, Narrow(room), **more), UnderThreat("clean", None))
+        measured(setup(tmp_path, Narrow(room), **more), UnderThreat("clean", None))
 
 
 def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
@@ -254,7 +254,7 @@ def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
     sizes = []
     for path in damaged:
         path.write_bytes(b"not a picture")
-        place = Bench(subject=subject, location=tmp_path, device=torch.device("cpu"))
+        place = Setup(subject=subject, location=tmp_path, device=torch.device("cpu"))
         if path is damaged[-1]:
             with pytest.raises(InputError, match=r"none of the 2 images .*a\.png"):
                 _ = place.image_size

@@ -11,8 +11,9 @@ from pidformer import results
 from pidformer.data.segmentation import open_segmentation, segmentation_scores
 from pidformer.data.segmentation.confusion import unpack_areas
 from pidformer.errors import InputError
+from pidformer.evaluation import evaluate_segmentation
 from pidformer.models.sliding import Sliding
-from pidformer.robustness import APGD, FGSM, PGD, evaluate_segmentation, segmentation_threats
+from pidformer.robustness import APGD, FGSM, PGD, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.segmentation import threatened
 from pidformer.runs.twins import recipe_hash

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from torch import Tensor, nn
 
-from pidformer import results
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, unknown
-from pidformer.runs.folder import read_recipe
+from pidformer.evaluation.setup import run_facts
+from pidformer.ledger import Found, Ledger
+from pidformer.results import Record, as_text
 from pidformer.runs.model import LanguageModel, load_language
-from pidformer.runs.twins import recipe_hash
-from pidformer.runs.weights import Weights, fingerprint
+from pidformer.runs.weights import Weights
 from pidformer.training.perplexity import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
@@ -29,23 +29,123 @@ BLOCK = 1024
 MOST_BLOCKS = 512
 
 
+@dataclass(frozen=True, kw_only=True)
+class LanguageSetup:
+    """A language run, and a text to show it. Nothing is read before it is asked for."""
+
+    run: Path
+    data: str | Path
+    device: torch.device
+    split: str = "valid"
+    limit: int | None = None
+    """Take only the first so many tokens."""
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    batch_size: int | None = None
+    """Windows at a time; None for what the device takes."""
+    gains: Any = None
+    weights: Weights = "auto"
+    cache: str | Path | None = None
+    command: str | None = None
+
+    @cached_property
+    def loaded(self) -> LanguageModel:
+        found = load_language(self.run, gains=self.gains, weights=self.weights)
+        found.model.to(self.device)
+        return found
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        return open_corpus(self.data, self.split, self.loaded.tokenizer, cache=self.cache)
+
+    @cached_property
+    def tokens(self) -> np.ndarray:
+        check_tokens(self.limit)
+        found = self.corpus.tokens[: self.limit]
+        if len(found) < 2:
+            raise InputError(
+                f"the {self.split} text at {self.data} has {len(found)} token(s); 2 are needed"
+            )
+        return found
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        model = self.loaded.model
+        settings = run_facts(self.run, model, model.gains) | {
+            "data": str(self.data),
+            "data_hash": self.corpus.fingerprint[:16],
+            "split": self.split,
+            "limit": self.limit,
+            "precision": self.precision,
+            "command": self.command,
+        }
+        return Ledger("language", self.run, settings)
+
+    def measure(
+        self,
+        protocol: Protocol = "sliding",
+        *,
+        window: int | None = None,
+        stride: int | None = None,
+        noise: Perturbation | None = None,
+    ) -> Record:
+        """The record of a row, which is measured if it is not there; see `evaluate_language`."""
+        if protocol not in get_args(Protocol):
+            raise unknown("protocol", protocol, get_args(Protocol))
+        length = self.loaded.length
+        window = length if window is None else window
+        step = _stride(protocol, window, stride)
+        about = {
+            "protocol": protocol,
+            "window": window,
+            "stride": step,
+            "noise": as_text(noise),
+            "row": _row(protocol, self.split, window, length, noise),
+        }
+        return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
+
+    def scores(
+        self, protocol: Protocol, window: int, stride: int, noise: Perturbation | None = None
+    ) -> Found:
+        """Metrics and details of a row, measured now."""
+        is_split = protocol == "documents"
+        texts = _documents(self.corpus, self.tokens) if is_split else [self.tokens]
+        tokenizer = self.loaded.tokenizer
+        parts = [perturb(text, noise, tokenizer) for text in texts]
+        with torch.inference_mode(), _precision(self.precision, self.device):
+            found = [self._losses(*part, window, stride) for part in parts]
+        nll, targets = np.concatenate(found), np.concatenate([targets for _, targets in parts])
+        is_scored = ~np.isnan(nll)
+        nll, targets = nll[is_scored], targets[is_scored]
+        metrics = perplexities(nll, targets, tokenizer.unknown_id, self.corpus)
+        details: dict[str, Any] = {"block": _block(len(nll)), "block_nll": _blocks(nll).tolist()}
+        if is_split:
+            details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
+        return metrics, details
+
+    def _losses(
+        self, inputs: np.ndarray, targets: np.ndarray, window: int, stride: int
+    ) -> np.ndarray:
+        nll = window_nll(
+            self.loaded.model,
+            torch.from_numpy(inputs).to(self.device),
+            torch.from_numpy(targets).to(self.device),
+            window=window,
+            stride=stride,
+            batch_size=self.batch_size or _windows(window, stride, self.device),
+        )
+        return nll.cpu().numpy()
+
+
 def evaluate_language(
     run: str | Path,
     *,
     data: str | Path,
     protocol: Protocol = "sliding",
-    split: str = "valid",
     window: int | None = None,
     stride: int | None = None,
     noise: Perturbation | None = None,
-    limit: int | None = None,
     device: str = "auto",
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32",
-    batch_size: int | None = None,
-    gains: Any = None,
-    weights: Weights = "auto",
-    cache: str | Path | None = None,
-    command: str | None = None,
+    **options: Any,
 ) -> dict[str, float]:
     """Perplexity of a run on the text at `data`; written to the run's results as "language".
 
@@ -56,74 +156,34 @@ def evaluate_language(
     - "documents": each document on its own, strided inside, its first token not scored.
 
     `noise` disturbs the context and leaves the targets, `window` beyond the training length tries
-    longer contexts, `limit` takes the first so many tokens.
+    longer contexts. `options` are those of `LanguageSetup`: `split`, `limit`, `precision`, `gains`,
+    `weights`, ... What the run's results have is not measured again.
     """
-    if protocol not in get_args(Protocol):
-        raise unknown("protocol", protocol, get_args(Protocol))
-    loaded = load_language(run, gains=gains, weights=weights)
-    corpus = open_corpus(data, split, loaded.tokenizer, cache=cache)
-    place = as_device(device)
-    loaded.model.to(place)
-    window = loaded.length if window is None else window
-    step = _stride(protocol, window, stride)
-    begun = time.perf_counter()
-    check_tokens(limit)
-    tokens = corpus.tokens[:limit]
-    if len(tokens) < 2:
-        raise InputError(f"the {split} text at {data} has {len(tokens)} token(s); 2 are needed")
-    inner = _precision(precision, place)
-    with torch.inference_mode(), inner:
-        score = _scorer(loaded.model, window, step, batch_size or _windows(window, step, place))
-        if protocol == "documents":
-            parts = [(d, *perturb(d, noise, loaded.tokenizer)) for d in _documents(corpus, tokens)]
-        else:
-            parts = [(tokens, *perturb(tokens, noise, loaded.tokenizer))]
-        found = [score(inputs, targets, place) for _, inputs, targets in parts]
-    targets = np.concatenate([targets for _, _, targets in parts])
-    nll = np.concatenate(found)
-    is_scored = ~np.isnan(nll)
-    nll, targets = nll[is_scored], targets[is_scored]
-    metrics = perplexities(nll, targets, loaded.tokenizer.unknown_id, corpus)
-    metrics["seconds"] = time.perf_counter() - begun
-    details: dict[str, Any] = {"block": _block(len(nll)), "block_nll": _blocks(nll).tolist()}
-    if protocol == "documents":
-        details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
-    shape = {"window": window, "stride": step, "noise": repr(noise), "limit": limit}
-    shape |= {"precision": precision, "row": _row(protocol, split, window, loaded.length, noise)}
-    settings = _facts(Path(run), loaded, data, corpus, command) | {
-        "protocol": protocol,
-        "split": split,
-        **shape,
-    }
-    results.append(
-        run, results.Record(kind="language", metrics=metrics, settings=settings, details=details)
-    )
-    return metrics
+    setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
+    return dict(setup.measure(protocol, window=window, stride=stride, noise=noise).metrics)
 
 
 def evaluate_language_robustness(
     run: str | Path,
     *,
     data: str | Path,
-    split: str = "valid",
     kinds: Sequence[str] = tuple(PERTURBATIONS),
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
     windows: Sequence[int] = (512, 1024),
     seed: int = 0,
-    on_row: Callable[[str, dict[str, float]], None] = lambda row, metrics: None,
+    protocol: Protocol = "strided",
+    stride: int | None = None,
+    device: str = "auto",
     **options: Any,
 ) -> dict[str, dict[str, float]]:
     """Perplexity under noise in the context at each strength, and at longer windows.
 
     Strided by half a window; row "clean" is what the others compare with. `options` are those of
-    `evaluate_language`.
+    `LanguageSetup`.
     """
-    found: dict[str, dict[str, float]] = {}
-    for row, changes in _rows(kinds, strengths, windows, seed):
-        settings = {"protocol": "strided", **options, **changes}
-        found[row] = evaluate_language(run, data=data, split=split, **settings)
-        on_row(row, found[row])
-    return found
+    setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
+    rows = robustness_rows(kinds, strengths, windows, seed)
+    return {row: dict(setup.measure(protocol, stride=stride, **more).metrics) for row, more in rows}
 
 
 def check_tokens(limit: int | None) -> None:
@@ -159,9 +219,13 @@ def perplexities(
     }
 
 
-def _rows(
-    kinds: Sequence[str], strengths: Sequence[int], windows: Sequence[int], seed: int
+def robustness_rows(
+    kinds: Sequence[str] = tuple(PERTURBATIONS),
+    strengths: Sequence[int] = (1, 2, 3, 4, 5),
+    windows: Sequence[int] = (512, 1024),
+    seed: int = 0,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Names of the rows, and what each changes."""
     yield "clean", {}
     for kind in kinds:
         for strength in strengths:
@@ -176,23 +240,6 @@ def _row(protocol: str, split: str, window: int, length: int, noise: Perturbatio
     if noise is not None:
         row += f"/{noise.kind}/{noise.strength}"
     return row if window == length else f"{row}/window/{window}"
-
-
-def _scorer(
-    model: nn.Module, window: int, stride: int, batch_size: int
-) -> Callable[[np.ndarray, np.ndarray, torch.device], np.ndarray]:
-    def score(inputs: np.ndarray, targets: np.ndarray, device: torch.device) -> np.ndarray:
-        nll: Tensor = window_nll(
-            model,
-            torch.from_numpy(inputs).to(device),
-            torch.from_numpy(targets).to(device),
-            window=window,
-            stride=stride,
-            batch_size=batch_size,
-        )
-        return nll.cpu().numpy()
-
-    return score
 
 
 def _documents(corpus: Corpus, tokens: np.ndarray) -> list[np.ndarray]:
@@ -245,24 +292,3 @@ def _precision(name: str, device: torch.device) -> AbstractContextManager[Any]:
     if name == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
     raise InputError(f"precision must be fp32, tf32 or bf16, got {name!r}")
-
-
-def _facts(
-    run: Path, loaded: LanguageModel, data: str | Path, corpus: Corpus, command: str | None
-) -> dict[str, Any]:
-    facts: dict[str, Any] = {
-        "model": str(run),
-        "label": run.resolve().name,
-        "weights": fingerprint(loaded.model),
-        "gains": None if loaded.model.gains is None else str(loaded.model.gains),
-        "train_seed": None,
-        "recipe": None,
-        "data": str(data),
-        "data_hash": corpus.fingerprint[:16],
-        "machine": results.machine(),
-        "command": command,
-    }
-    if (run / "recipe.yaml").exists():
-        recipe = read_recipe(run)
-        facts |= {"train_seed": recipe["seed"], "recipe": recipe_hash(recipe)}
-    return facts
