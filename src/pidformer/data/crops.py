@@ -1,8 +1,8 @@
 """Augmentation of a whole batch at once, on the device that holds it.
 
-Images are uint8 until they are erased or mixed, as PIL's are: both ways of loading then give the
-same values. Random numbers come in as small arrays drawn on the host (`boxes` and friends), so no
-step waits for the device.
+Images are uint8 until they are erased or mixed, as PIL's are, so that images kept on the device
+and streamed ones have the same levels. Random numbers come in as small arrays drawn on the host
+(`boxes` and friends), so no step waits for the device.
 """
 
 # B batch, C channels, H x W stored size, S image size

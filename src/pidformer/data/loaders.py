@@ -1,7 +1,7 @@
 """What all loaders share: members kept on the device or streamed from workers, epochs, resuming.
 
-A subclass says how a member becomes tensors, how kept tensors are augmented in batches, and how
-either way's tensors become a batch.
+A subclass says how a worker turns a member into tensors, how kept tensors are augmented in
+batches, and how the tensors of either way become a batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
     device: str | torch.device
     """Where batches are made; the CPU by default."""
     num_workers: int
-    """Processes that decode what is streamed; by default none but this one."""
+    """Processes that decode what is streamed; 0, the default, decodes in this one."""
     corrupt_limit: float
     """Share of the set that may be unreadable, 0.001 by default."""
 

@@ -51,13 +51,13 @@ class Format:
     holds: str
     """What the folder must hold, for messages."""
     splits: Callable[[Path], Sequence[str]]
-    """The splits in a folder; none if the folder has another format."""
+    """The splits in a folder; empty if the folder has another format."""
     open: Callable[[Path, str], Any]
     """A split: an `ImageSource` (tasks images and benchmark), a `SegmentSource`, or text files."""
     title: Callable[[Path], str | None] = lambda folder: None
     """What the set in a folder is called, where that is not the format's name."""
     notes: Callable[[Path], tuple[str, ...]] = lambda folder: ()
-    """What someone who looks at a folder should know."""
+    """What is missing, for those who check a folder."""
 
     def title_of(self, folder: Path) -> str:
         return self.title(folder) or self.name
