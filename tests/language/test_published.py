@@ -7,7 +7,7 @@ import pytest
 
 from pidformer import results
 from pidformer.report.published import publish, read_studies
-from pidformer.report.published.page import results_page
+from pidformer.report.published.page import results_pages
 from pidformer.statistics import crossed_items
 from pidformer.training.evaluate_language import evaluate_language, evaluate_language_robustness
 from tests.language.tiny import tiny_language
@@ -36,7 +36,8 @@ def made(texts, tmp_path_factory):
             )
             runs.append(run)
     publish(runs, root / "results" / "novels")
-    return runs, results_page(read_studies([root / "results"]))
+    made = results_pages(read_studies([root / "results"]))
+    return runs, (made.texts["results/novels.md"], made.pictures)
 
 
 def of(run, row, data="novels"):
