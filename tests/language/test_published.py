@@ -60,7 +60,7 @@ def test_language_is_reported_by_protocol_noise_window_and_text(made):
     whole = text.partition("All tokens, the unknown ones among them")[2]
     mean = np.mean([r.metrics["ppl"] for r in known])
     assert cells(whole, "wikitext, test, sliding")[1].startswith(f"{mean:.2f} [")
-    assert "- All tokens: **pid** minus softmax (2 seeds)." in whole
+    assert "- All tokens: **pid** minus softmax (2 seeds)." in text
     assert (
         "pidformer evaluate RUN --data DATA --split valid --protocol sliding` (DATA: novels)"
         in text

@@ -51,7 +51,9 @@ def test_the_pages_of_the_repository_are_made_of_its_records(repository):
 
 def test_the_readme_has_the_short_table(repository):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert BEGIN in readme and filled(readme, relinked(repository.short, "docs/")) == readme, COMMAND
+    assert BEGIN in readme and filled(readme, relinked(repository.short, "docs/")) == readme, (
+        COMMAND
+    )
 
 
 def test_every_picture_is_linked_from_the_page_of_its_study_and_no_other_is_there(repository):
@@ -117,7 +119,11 @@ def test_differences_are_paired_by_seed_and_image(images, text):
 
 
 def test_the_page_says_what_was_done_and_by_which_command(text):
-    assert text.startswith("# Digits\n\n") and "Does it help?" in text and "6 runs, seeds 0, 1, 2" in text
+    assert (
+        text.startswith("# Digits\n\n")
+        and "Does it help?" in text
+        and "6 runs, seeds 0, 1, 2" in text
+    )
     assert "`FGSM(eps=0.05)`" in text and "40 images" in text
     for name in GAINS:
         assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 3
