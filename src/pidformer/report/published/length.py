@@ -15,7 +15,6 @@ from pidformer.report.published.numbers import NONE, Compared, Metric, compare_a
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import Study, Variant, training_length
 from pidformer.report.published.tables import bold, table
-from pidformer.training.recipe import difference
 
 _METRICS = ("Clean", "PGD")
 _WORDS = (
@@ -77,7 +76,7 @@ def length_figure(studies: Sequence[Study]) -> tuple[list[Panel], str]:
     if not controlled:
         return [], ""
     panels = [_differences(controlled, title, _gains)[0] for title in _METRICS]
-    return panels, " ".join([_CAPTION, *_other_changes(controlled[0])])
+    return panels, _CAPTION
 
 
 def _gains(own: Sequence[_Row]) -> str:
@@ -90,22 +89,6 @@ def _gains(own: Sequence[_Row]) -> str:
         return "the paper's PID"
     acting = ", ".join(f"{value:g}" for value in (gains.p, gains.i, gains.d) if value)
     return f"{gains.kind} {acting}" + ("" if gains.beta == 1 else f", beta {gains.beta:g}")
-
-
-def _other_changes(own: Sequence[_Row]) -> list[str]:
-    """What differs between the lengths beside the length, in words."""
-    first = own[0].variant.runs[0].recipe
-    changed: dict[str, list[str]] = {}
-    for row in own[1:]:
-        for line in difference(first, row.variant.runs[0].recipe):
-            if not line.startswith(("seed:", "schedule.", "train.")):
-                changed.setdefault(line, []).append(str(row.epochs))
-    found = []
-    for line, epochs in changed.items():
-        name, _, values = line.partition(": ")
-        old, _, new = values.partition(" -> ")
-        found.append(f"`{name}` is {new} with {' and '.join(epochs)} epochs, else {old}.")
-    return found
 
 
 def _asked(study: Study) -> list[Metric]:
