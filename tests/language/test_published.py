@@ -8,7 +8,7 @@ import pytest
 from pidformer import results
 from pidformer.evaluation.language import evaluate_language, evaluate_language_robustness
 from pidformer.report.published import publish, read_studies
-from pidformer.report.published.page import results_page
+from pidformer.report.published.page import results_pages
 from pidformer.statistics import crossed_items
 from tests.language.tiny import tiny_language
 from tests.report.published.fresh import GAINS, fresh_run
@@ -36,7 +36,8 @@ def made(texts, tmp_path_factory):
             )
             runs.append(run)
     publish(runs, root / "results" / "novels")
-    return runs, results_page(read_studies([root / "results"]))
+    made = results_pages(read_studies([root / "results"]))
+    return runs, (made.texts["results/novels.md"], made.pictures)
 
 
 def of(run, row, data="novels"):
@@ -59,7 +60,7 @@ def test_language_is_reported_by_protocol_noise_window_and_text(made):
     whole = text.partition("All tokens, the unknown ones among them")[2]
     mean = np.mean([r.metrics["ppl"] for r in known])
     assert cells(whole, "wikitext, test, sliding")[1].startswith(f"{mean:.2f} [")
-    assert "- All tokens: **pid** minus softmax (2 seeds)." in whole
+    assert "- All tokens: **pid** minus softmax (2 seeds)." in text
     assert (
         "pidformer evaluate RUN --data DATA --split valid --protocol sliding` (DATA: novels)"
         in text

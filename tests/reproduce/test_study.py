@@ -140,7 +140,7 @@ def test_a_hypothesis_that_makes_no_sense_gets_one_clear_line(tmp_path, given, s
 
 
 def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
-    from pidformer.report.published.classification import CONFIRMING
+    from pidformer.report.published.studies import CONFIRMING
 
     seeds = {group: set() for group in shipped.groups}
     for row in shipped.rows:
@@ -410,7 +410,7 @@ def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny
     assert before == {r.name: len(results.read(r)) for r in (tmp_path / "out" / "runs").iterdir()}
     (made,) = read_studies([tmp_path / "out" / "results"])
     assert [v.name for v in made.variants] == ["softmax", "leaky"]
-    page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").page.read_text()
+    page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").others[0].read_text()
     measured = {(r.settings["row"], r.settings["domain"]) for r in made.runs[0].all("robustness")}
     assert {("fgsm@2/255", "pixel"), ("pgd@1/255", "pixel"), ("fgsm", "normalized")} <= measured
     assert "FGSM, normalized, 16 images" in page

@@ -45,7 +45,7 @@ def report(
 
     Example: pidformer report runs/softmax-seed0 runs/pid-seed0 --out my-report --json
 
-    Of published records it writes results.md and images/results/*.png instead:
+    Of published records it writes results.md, a page per study in results/, and their pictures:
 
     Example: pidformer report runs --publish results/camvid
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from pidformer import results
 from pidformer.report.published.numbers import Metric
+from pidformer.report.published.page import results_pages
 from pidformer.report.published.studies import PublishedRun, Study
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
@@ -14,6 +15,11 @@ from pidformer.robustness.compare import hits
 def cells(text, start):
     line = next(line for line in text.splitlines() if line.startswith(f"| {start} |"))
     return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def page_of(study):
+    """The text of its own page."""
+    return results_pages([study]).texts[f"results/{study.name}.md"]
 
 
 def outcomes(runs, name, row):

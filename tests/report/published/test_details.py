@@ -15,13 +15,12 @@ from pidformer.evaluation.suite import curve_suite, load_suite
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.details import curves_section, similarity_section
-from pidformer.report.published.page import results_page
 from pidformer.report.published.shrink import shrink
 from pidformer.report.tables import minus
 from pidformer.results import Record
 from pidformer.runs.open import open_subject
 from tests.report.published.fresh import classifiers
-from tests.report.published.made import cells, study_of
+from tests.report.published.made import cells, page_of, study_of
 
 SEEDS = (0, 1, 2)
 
@@ -126,7 +125,7 @@ def test_a_curve_has_a_table_a_panel_and_commands_that_make_it_again(measured):
     wanted = [numbers(runs, "pid", "top1", **settings).mean() for settings in rows]
     assert np.allclose(line.get_xdata(), [0, 8, 24]) and np.allclose(line.get_ydata(), wanted)
     assert words == "Accuracy by budget under FGSM"
-    text = results_page([study])[0]
+    text = page_of(study)
     assert "`pidformer evaluate RUN --data DATA --curve fgsm --eps 24 --limit 40`" in text
     assert "--suite curve" not in text
     flat = [

@@ -12,38 +12,67 @@ from scipy import stats
 
 from pidformer.report.panels import save_panels
 from pidformer.report.published import (
-    is_published,
-    page,
     publish,
     read_studies,
+    study_page,
     write_results,
 )
+from pidformer.report.published.claims import read_claims
 from pidformer.report.published.course import control_curve, control_section
 from pidformer.report.published.numbers import compare_all
-from pidformer.report.published.page import PAGE, results_page
+from pidformer.report.published.page import BEGIN, PAGE, filled, relinked, results_pages
 from pidformer.report.published.section import Section
 from pidformer.report.rerun import train_command
 from pidformer.report.tables import minus
 from pidformer.report.views import machine_text
 from pidformer.results import Record
 from tests.report.published.fresh import GAINS, classifiers
-from tests.report.published.made import cells, metric, outcomes, study_of, with_curves
+from tests.report.published.made import cells, metric, outcomes, page_of, study_of, with_curves
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_page_of_the_repository_is_made_of_its_records():
-    folder, made = ROOT / "results", ROOT / "docs" / PAGE
-    if not is_published([folder]):
-        assert not made.exists()
-        pytest.skip("no records are published yet")
-    text, pictures = results_page(read_studies([folder]))
-    assert made.read_text(encoding="utf-8") == text, "run: pidformer report results --out docs"
-    linked = set(re.findall(r"\]\(images/results/(.+?)\.png\)", text))
-    assert linked == set(pictures)
-    for name in linked:
-        path = ROOT / "docs" / "images" / "results" / f"{name}.png"
-        assert 0 < path.stat().st_size < 400_000
+COMMAND = "run: pidformer report results --out docs"
+
+
+@pytest.fixture(scope="module")
+def repository():
+    """The repository's pages, made anew."""
+    folders = [ROOT / "results"]
+    return results_pages(read_studies(folders), read_claims(folders))
+
+
+def test_the_pages_of_the_repository_are_made_of_its_records(repository):
+    for name, text in repository.texts.items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == text, COMMAND
+    there = {path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/results/*")}
+    assert there == {*repository.texts} - {PAGE}, f"old pages; {COMMAND}"
+
+
+def test_the_readme_has_the_short_table(repository):
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert BEGIN in readme and filled(readme, relinked(repository.short, "docs/")) == readme, (
+        COMMAND
+    )
+
+
+def test_every_picture_is_linked_from_the_page_of_its_study_and_no_other_is_there(repository):
+    linked = set()
+    for name, text in repository.texts.items():
+        found = re.findall(r"\]\((.*?images/results/.+?\.png)\)", text)
+        linked |= {(ROOT / "docs" / name).parent.joinpath(link).resolve() for link in found}
+    folder = ROOT / "docs" / "images" / "results"
+    assert linked == {folder / f"{name}.png" for name in repository.pictures}
+    assert linked == {*folder.iterdir()}, f"pictures that nothing links; {COMMAND}"
+    assert all(0 < path.stat().st_size < 400_000 for path in linked)
+
+
+def test_the_first_page_is_short_and_answers_first(repository):
+    text = repository.texts[PAGE]
+    assert len(text.splitlines()) <= 250
+    assert text.index("| the paper's claim |") < 3000 and text.index("length.png") < 12_000
+    for name in repository.texts:
+        assert name == PAGE or f"]({name})" in text
 
 
 def test_the_repository_holds_no_large_record():
@@ -66,7 +95,9 @@ def text(images):
     made = write_results([root / "results"], root / "docs")
     assert made.runs == 6 and made.studies == 1
     assert all(path.stat().st_size < 200_000 for path in made.figures)
-    return made.page.read_text(encoding="utf-8")
+    assert made.page.name == PAGE
+    (page,) = made.others
+    return page.read_text(encoding="utf-8")
 
 
 def test_cells_are_means_over_seeds_with_student_intervals(images, text):
@@ -88,7 +119,11 @@ def test_differences_are_paired_by_seed_and_image(images, text):
 
 
 def test_the_page_says_what_was_done_and_by_which_command(text):
-    assert "## Digits\n\nDoes it help?" in text and "6 runs, seeds 0, 1, 2" in text
+    assert (
+        text.startswith("# Digits\n\n")
+        and "Does it help?" in text
+        and "6 runs, seeds 0, 1, 2" in text
+    )
     assert "`FGSM(eps=0.05)`" in text and "40 images" in text
     for name in GAINS:
         assert sum(line.startswith(f"| {name}-seed") for line in text.splitlines()) == 3
@@ -110,19 +145,22 @@ def test_every_run_is_listed_with_its_seed_seconds_weights_and_machine(images, t
             assert trained == f"{run.header.metrics['train_seconds']:.0f}" and int(measured) >= 0
             wanted = f"`{train_command(run.recipe)}`"
             assert command.replace("seed=SEED", f"seed={seed}") == wanted
-    other = replace(study.runs[0].header, settings=study.runs[0].header.settings | {"machine": {}})
-    moved = study.only([replace(study.runs[0], header=other), *study.runs[1:]])
-    listed = results_page([moved])[0].partition("### Runs")[2]
+    elsewhere = [replace(r, settings=r.settings | {"machine": {}}) for r in study.runs[0].records]
+    late = (*study.runs[0].records[:-1], elsewhere[-1])
+    for records, is_one in ((elsewhere, False), (late, True)):
+        moved = study.only([replace(study.runs[0], records=tuple(records)), *study.runs[1:]])
+        listed = page_of(moved).partition("### Runs")[2]
+        assert (f"All on {machine}." in listed) == is_one
+    moved = study.only([replace(study.runs[0], records=tuple(elsewhere)), *study.runs[1:]])
+    listed = page_of(moved).partition("### Runs")[2]
     assert cells(listed, "pid")[-1].split("<br>")[1:] == [machine] * 2 and "All on" not in listed
-    single = results_page([study.only(study.runs[:1])])[0].partition("### Runs")[2]
+    single = page_of(study.only(study.runs[:1])).partition("### Runs")[2]
     assert f"`{study.runs[0].header.settings['command']}`" in single
 
 
 def test_the_same_records_make_the_same_text(images, text):
-    assert (
-        results_page(read_studies([images[0] / "results"]))[0].splitlines()[6:]
-        == (text.splitlines()[6:])
-    )
+    (study,) = read_studies([images[0] / "results"])
+    assert page_of(study).splitlines()[4:] == text.splitlines()[4:]
 
 
 def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
@@ -172,9 +210,34 @@ def test_a_page_with_curves_has_one_more_picture(images, tmp_path):
     path.write_text("\n".join([replace(header, details=curves).to_json(), *rest]) + "\n")
     made = write_results([tmp_path / "results"], tmp_path / "docs")
     assert [f.name for f in made.figures] == ["digits-1.png", "digits-2.png"]
-    text = made.page.read_text(encoding="utf-8")
+    text = made.others[0].read_text(encoding="utf-8")
     assert "### Control during training" in text
-    assert "by epoch: pid](images/results/digits-2.png)" in text
+    assert "by epoch: pid](../images/results/digits-2.png)" in text
+
+
+def test_pages_and_pictures_of_an_earlier_report_are_removed_and_nothing_else(images, tmp_path):
+    root, docs = images[0], tmp_path / "docs"
+    shutil.copytree(root / "results" / "digits", tmp_path / "results" / "old")
+    shutil.copytree(root / "results" / "digits", tmp_path / "results" / "kept")
+    write_results([tmp_path / "results"], docs)
+    (docs / "results" / "notes.md").write_text("mine")
+    (docs / "images" / "results" / "kept-7.png").write_bytes(b"more than now")
+    shutil.rmtree(tmp_path / "results" / "old")
+    write_results([tmp_path / "results"], docs)
+    assert {path.name for path in (docs / "results").iterdir()} == {"kept.md", "notes.md"}
+    assert not (docs / "images" / "results" / "kept-7.png").exists()
+
+
+def test_what_about_says_above_the_line_stands_on_both_pages(images, tmp_path):
+    shutil.copytree(images[0] / "results" / "digits", tmp_path / "results" / "digits")
+    about = "# Digits\n\nShort, see [study](study.md).\n\n<!-- more -->\n\nLong.\n"
+    (tmp_path / "results" / "digits" / "about.md").write_text(about)
+    made = write_results([tmp_path / "results"], tmp_path / "docs")
+    first, own = made.page.read_text(), made.others[0].read_text()
+    assert "see [study](study.md)." in first and "Long." not in first
+    assert "see [study](../study.md).\n\nLong." in own and "<!--" not in own
+    assert "[How to read it](../results.md#how-to-read-it)" in own
+    assert "(results/digits.md)" in first and "### Runs" not in first
 
 
 def test_all_metrics_of_a_single_variant_are_drawn():
@@ -184,13 +247,13 @@ def test_all_metrics_of_a_single_variant_are_drawn():
     both = compare_all(study, many)
     single = [one for one in both if one.variant == "a"]
     for compared, drawn in ((single, 8), (single[:6], 1), (both, 2)):
-        panels, words = page._pictures(Section(title="", body=[], compared=compared))
+        panels, words = study_page._pictures(Section(title="", body=[], compared=compared))
         figure = Figure()
         panels[0].draw(figure)
         (axes,) = figure.axes
         assert len(axes.get_yticks()) == drawn and len(panels) == (1 if drawn == 8 else 6)
         assert ("m7" in words) == (drawn == 8)
-    panels, _ = page._pictures(Section(title="", body=[], compared=single))
+    panels, _ = study_page._pictures(Section(title="", body=[], compared=single))
     figure = Figure()
     panels[0].draw(figure)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]

@@ -56,7 +56,7 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     unregistered, study = read_studies([tmp_path / "results"])
     titles = [section.title for section in classification_sections(unregistered)]
     assert titles == ["", "Top-5", "Corruptions by type"]
-    first, whole, asked, confirmed, *_, searched = classification_sections(study)
+    first, whole, asked, _, confirmed, *_, searched = classification_sections(study)
     titles = [section.title for section in (first, whole, asked, searched)]
     assert titles == ["Reported", "All images (post hoc)", "Hypotheses", "Searched"]
     assert searched.body[0].startswith(
@@ -74,7 +74,7 @@ def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     plan = load_study("tiny-imagenet-100")
     other = replace(plan, halves=plan.halves | {"main": 0})
     monkeypatch.setattr(classification, "load_study", lambda _: other)
-    even = classification_sections(study)[3]
+    even = classification_sections(study)[4]
     assert even.body[0] == "Every second image (0, 2, 4, ...) of the validation set."
     half = outcomes([r for r in runs if r.name.endswith("seed10")], "softmax", "clean")[0, 0::2]
     assert cells(even.body[1], "softmax")[3] == f"{100 * half.mean():.2f}"
@@ -92,7 +92,7 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     values |= {"pid": (5.1, 5.8, 7.3, 5.9, 5.2), "pid_learned": (6.1, 7.0, 8.1, 7, 5.9)}
     values |= {"pi": (4, 6, 8, 6, 5), "pi_leaky": (5, 7.1, 8.9, 7, 6), "mine": (1, 2, 3, 4, 5)}
     study = replace(study_of(values, seeds=range(10, 15)), name="tiny-imagenet-100")
-    first, whole, asked, main, gains, integral, mine = classification_sections(study)
+    first, whole, asked, _, main, gains, integral, mine = classification_sections(study)
     assert [s.title.split(":")[0] for s in (main, gains, integral)] == [
         "`main`",
         "`gains`",
@@ -234,7 +234,7 @@ LONG = {
 def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to_come(clean):
     study = replace(study_of(LONG, seeds=(30, 31, 32)), name="tiny-imagenet-100-long")
     assert plan_metrics() == {"Clean", "FGSM", "PGD"}
-    first, asked, group = classification_sections(study)
+    first, asked, _, group = classification_sections(study)
     assert (first.title, asked.title) == ("Primary comparisons", "Hypotheses")
     assert first.body[0].startswith("Seeds from 10 on and all images of the validation set")
     text = "\n".join([*first.body, *asked.body, *group.body])
@@ -253,7 +253,7 @@ def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to
     assert labels == ["pid_paper", "pid"]
     whole = {row: (*own, *(own[0] + k for k in (0.1, 0.2))) for row, own in LONG.items()}
     study = replace(study_of(whole, seeds=range(30, 35)), name="tiny-imagenet-100-long")
-    first, _, group = classification_sections(study)
+    first, _, _, group = classification_sections(study)
     assert (
         first.findings[0].startswith("Of 2 candidates, by the rule") and "of 5" not in group.title
     )

@@ -14,7 +14,7 @@ from pidformer.report.published import (
     publish,
     read_studies,
 )
-from pidformer.report.published.page import results_page
+from pidformer.report.published.page import results_pages
 from pidformer.report.published.segments import compare_miou, leave_one_out
 from pidformer.report.tables import minus
 from pidformer.results import Record
@@ -34,7 +34,8 @@ def segments(tmp_path_factory):
 
 def test_segmentation_is_reported_by_scale_and_threat(segments):
     root, runs = segments
-    text, pictures = results_page(read_studies([root / "results"]))
+    made = results_pages(read_studies([root / "results"]))
+    text, pictures = made.texts["results/camvid.md"], made.pictures
     own = [
         r.metrics["miou"]
         for run in sorted(runs)

@@ -29,7 +29,7 @@ from pidformer.report.published.numbers import (
 )
 from pidformer.report.published.predict import prediction_section
 from pidformer.report.published.section import Section
-from pidformer.report.published.studies import PublishedRun, Study
+from pidformer.report.published.studies import CONFIRMING, PublishedRun, Study
 from pidformer.report.published.tables import (
     accuracy_tables,
     by_seed,
@@ -38,10 +38,8 @@ from pidformer.report.published.tables import (
     judged_table,
 )
 from pidformer.report.table1 import TITLES
-from pidformer.studies import StudyPlan, load_study, shipped_studies
+from pidformer.studies import StudyPlan, load_study
 
-CONFIRMING = 10
-"""Seeds from here on were not used to find anything."""
 _HALVES: dict[int | None, str] = {1: "odd", 0: "even", None: "all"}
 _PARTS = {
     1: "Every second image (1, 3, 5, ...) of the validation set.",
@@ -77,13 +75,12 @@ _COLUMNS = (
 
 def classification_sections(study: Study) -> list[Section]:
     """One table, or of a registered study a table for each group, and what explains them."""
-    kept = [run for run in study.runs if run.seed >= CONFIRMING]
-    if not kept or study.name not in shipped_studies():
+    if not study.is_registered:
         more = [*top5_section(study), *corruptions_section(study), *curves_section(study)]
         return [_section(study, "", None), *more, *control_section(study)]
     looked = [run for run in study.runs if run.seed < CONFIRMING]
     plan = load_study(study.name)
-    found = _confirmed(study.only(kept), plan)
+    found = _confirmed(study.reported, plan)
     if looked:
         found.append(_section(study.only(looked), "Searched", _searched_part(looked[0], plan)))
     return found + control_section(study, _by_group(study, plan))
@@ -101,13 +98,15 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     metrics = classification_metrics(study.runs, part)
     compared = compare_all(study, metrics)
     about = f"{_SEARCHED} {_PARTS[part]}" if name else _PARTS[part]
-    body = [f"{about} {_COLUMNS}", *accuracy_tables(study, metrics, compared)]
-    body += ["By seed:", by_seed(study, metrics)] if not name else []
+    body = [about, *accuracy_tables(study, metrics, compared)]
+    shown = 0 if name else len(body)
+    body += ["By seed:", by_seed(study, metrics), _COLUMNS] if not name else []
     return Section(
         title=name,
         body=body + _threats(study.runs),
         findings=findings(compared),
         compared=compared,
+        front=shown,
     )
 
 
@@ -121,15 +120,16 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     judged = judge(first) if len(first) > 1 else []
     images = {row.name: _HALVES[plan.halves.get(row.group, 1)] for row in plan.rows}
     is_all = {images.get(name, "odd") for names in named.values() for name in names} == {"all"}
-    body = [f"{_REPORTED_ALL if is_all else _REPORTED} {_COLUMNS}", *_threats(study.runs)]
+    body = [_REPORTED_ALL if is_all else _REPORTED]
     if judged:
         body += [f"Holm's p is over these {len(judged)}:", judged_table(judged, images)]
     title = "Primary comparisons" if judged else "Reported"
     says = [wins_text(judged)] if judged else []
     panels = _primary_panels(judged, {} if is_all else images)
-    found = [Section(title=title, body=body, findings=says, panels=panels)]
+    found = [Section(title=title, body=body, findings=says, panels=panels, front=len(body))]
     found += [] if is_all else _post_hoc(study, plan, first)
     found += hypotheses_section(study, plan, compared, judged)
+    found.append(Section(title="What the columns mean", body=[_COLUMNS, *_threats(study.runs)]))
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     claims = _claims(study, plan, named)
     looked = {row for one in plan.hypotheses if "similarity" in one.expects for row, _ in one.pairs}
@@ -183,7 +183,7 @@ def _post_hoc(study: Study, plan: StudyPlan, first: Sequence[Compared]) -> list[
         panel = differences_panel(own, f"{title} minus softmax", names)
         begin = "" if panels else "All images, post hoc, with 95 % intervals, not corrected: "
         panels.append((panel, begin + title))
-    return [Section(title="All images (post hoc)", body=body, panels=panels)]
+    return [Section(title="All images (post hoc)", body=body, panels=panels, front=len(body))]
 
 
 def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list[tuple[Panel, str]]:

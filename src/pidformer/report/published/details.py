@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 from pidformer.report.panels import Panel
 from pidformer.report.published.draw import lines_panel
-from pidformer.report.published.images import corruption_metrics, top5_metrics
+from pidformer.report.published.images import (
+    classification_metrics,
+    corruption_metrics,
+    top5_metrics,
+)
 from pidformer.report.published.numbers import Metric, compare_all, findings
 from pidformer.report.published.section import Section
 from pidformer.report.published.studies import PublishedRun, Study, Variant
@@ -35,6 +39,14 @@ _LAYERS = (
     "Mean cosine between the tokens of an image after each layer (the paper's Figure 2; 1: all "
     "alike), and where records have it their effective rank; means over seeds and images."
 )
+
+
+def image_metrics(study: Study) -> dict[str, Metric]:
+    """All that is measured of a classifier, on all images, by title."""
+    top1 = classification_metrics(study.runs, None)
+    others = [*corruption_metrics(study.runs), *curve_metrics(study)]
+    top5 = {f"Top-5, {metric.title}": metric for metric in top5_metrics(study.runs)}
+    return {metric.title: metric for metric in (*top1, *others)} | top5
 
 
 def top5_section(study: Study) -> list[Section]:
@@ -74,16 +86,10 @@ class _At(NamedTuple):
 
 def curves_section(study: Study) -> list[Section]:
     """A table and a panel for each attack that was measured at several budgets, if any was."""
-    points = sorted(
-        {_at(r) for run in study.runs for r in run.all("robustness") if "@" in r.settings["row"]},
-        key=lambda at: (str(at.domain), at.limit or 0, at.attack, as_budget(at.budget)),
-    )
+    points = _points(study)
     if not points:
         return []
-    metrics = [
-        Metric(title=at.title, find=partial(_find, at=at), read=lambda r: r.metrics["top1"])
-        for at in points
-    ]
+    metrics = curve_metrics(study)
     compared = compare_all(study, metrics)
     body = [_CURVES, by_metric(study, metrics, compared)]
     kinds = dict.fromkeys((at.attack, at.limit, at.domain) for at in points)
@@ -96,7 +102,22 @@ def curves_section(study: Study) -> list[Section]:
         panel = lines_panel(lines, title, "budget, of 255", "top-1, per cent", plain)
         panels.append((panel, f"Accuracy by budget under {title}"))
     said = findings(compared)
-    return [Section(title="Over the budget", body=body, findings=said, panels=panels)]
+    return [Section(title="Over the budget", body=body, findings=said, panels=panels, front=1)]
+
+
+def _points(study: Study) -> list[_At]:
+    return sorted(
+        {_at(r) for run in study.runs for r in run.all("robustness") if "@" in r.settings["row"]},
+        key=lambda at: (str(at.domain), at.limit or 0, at.attack, as_budget(at.budget)),
+    )
+
+
+def curve_metrics(study: Study) -> list[Metric]:
+    """Accuracy at each budget: over seeds alone."""
+    return [
+        Metric(title=at.title, find=partial(_find, at=at), read=lambda r: r.metrics["top1"])
+        for at in _points(study)
+    ]
 
 
 def _at(record: Record) -> _At:
@@ -137,7 +158,8 @@ def similarity_section(study: Study, groups: Mapping[str | None, Sequence[str]])
                 panels.append((panel, f"{begin}{name} ({', '.join(known)})"))
     if not panels:
         return []
-    return [Section(title="Tokens by layer", body=[_LAYERS], panels=panels)]
+    shown = 1 if len(groups) == 1 else 0
+    return [Section(title="Tokens by layer", body=[_LAYERS], panels=panels, front=shown)]
 
 
 def _by_layer(variant: Variant, what: str) -> list[tuple[float, float]]:

@@ -63,6 +63,8 @@ class Point(NamedTuple):
     y: float
     low: float = math.nan
     high: float = math.nan
+    is_hollow: bool = False
+    """Of one seed."""
 
 
 def points_panel(
@@ -74,7 +76,8 @@ def points_panel(
     is_plain: Sequence[bool],
     is_line: bool = False,
 ) -> Panel:
-    """Points with intervals; `is_line`: joined, over a logarithmic axis of lengths."""
+    """Points with intervals, hollow where they are of one seed; `is_line`: joined, over a
+    logarithmic axis of lengths."""
     draw = partial(
         _draw_points, series=series, title=title, x=x, y=y, is_plain=is_plain, is_line=is_line
     )
@@ -109,8 +112,12 @@ def _draw_points(
             markersize=5,
             linewidth=1.8 if is_line else 0,
         )
+        for point in (point for point in points if point.is_hollow):
+            axes.plot(aside * point.x, point.y, "o", color=color, markerfacecolor="white")
     if has_intervals:
         axes.axhline(0, color=INK, linewidth=0.9)
+    if any(point.is_hollow for points in series.values() for point in points):
+        axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
     if is_line:
         places = sorted({point.x for points in series.values() for point in points})
         axes.set_xscale("log")

@@ -1,11 +1,11 @@
-"""docs/results.md: every number and figure of the published records, and nothing else."""
+"""docs/results.md, the answers, and docs/results/STUDY.md, all that is behind them."""
 
 from __future__ import annotations
 
 import glob
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,27 +13,18 @@ from typing import Any
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.panels import Panel, save_panels
-from pidformer.report.published.classification import classification_sections
-from pidformer.report.published.draw import differences_panel
-from pidformer.report.published.numbers import NONE
-from pidformer.report.published.section import Section
-from pidformer.report.published.segments import segmentation_sections
-from pidformer.report.published.studies import PublishedRun, Study, find_studies, read_studies
-from pidformer.report.published.tables import table
-from pidformer.report.published.texts import language_sections
-from pidformer.report.rerun import train_command
-from pidformer.report.views import machine_text
+from pidformer.report.published.claims import Claims, read_claims
+from pidformer.report.published.length import length_figure
+from pidformer.report.published.studies import Study, find_studies, read_studies
+from pidformer.report.published.study_page import IMAGES, front, image, shown, study_page
+from pidformer.report.published.verdicts import Answers, claims_table, told
 
 PAGE = "results.md"
-IMAGES = Path("images") / "results"
-SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
-    "classification": classification_sections,
-    "segmentation": segmentation_sections,
-    "language": language_sections,
-}
-_SEED = "SEED"
-_PICTURED = 6
-"""Metrics in one picture, at most; of one variant all, in one panel."""
+LENGTH = "length"
+"""The picture on top of the page."""
+BEGIN, END = "<!-- results: made by pidformer report -->", "<!-- end of results -->"
+"""In README.md: what is between them is made again."""
+_MADE = "Made from `results/"
 _WIDE = 9.4
 """A picture, in inches: two panels beside each other, or three narrow ones."""
 _OPENING = """\
@@ -41,12 +32,8 @@ Every number and figure here is made from the records in `results/` by
 
     {command}
 
-and a test makes the text again and compares. All published runs of a study are listed with the \
-command that trains them, however they came out.
-
-How to read it:
-
-"""
+and a test makes the text again and compares. Each study has a page with all its tables, runs and \
+commands, however they came out: {links}."""
 _READING = (
     "A cell is the mean over training seeds with its 95 % interval (Student's t over seeds). With "
     "few seeds that interval is wide.",
@@ -76,6 +63,8 @@ class Written:
     """What was written."""
 
     page: Path
+    others: tuple[Path, ...]
+    """The pages of the studies, and README.md where it has a place for the claims."""
     figures: tuple[Path, ...]
     studies: int
     runs: int
@@ -83,10 +72,21 @@ class Written:
     def to_dict(self) -> dict[str, Any]:
         return {
             "page": str(self.page),
+            "others": [str(path) for path in self.others],
             "figures": [str(path) for path in self.figures],
             "studies": self.studies,
             "runs": self.runs,
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The texts by their place in the folder, and the panels of each picture they link, by name."""
+
+    texts: Mapping[str, str]
+    pictures: Mapping[str, Sequence[Panel]]
+    short: str = ""
+    """The short table and the advice, for README.md; links as on results.md."""
 
 
 def is_published(folders: Sequence[str | Path]) -> bool:
@@ -95,215 +95,95 @@ def is_published(folders: Sequence[str | Path]) -> bool:
 
 
 def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Written:
-    """Write results.md and images/results/*.png into `out` from published records."""
+    """Write results.md, results/*.md and images/results/*.png into `out` from published records.
+
+    README.md beside `out` gets the short table where it has a place for it.
+    """
     studies, out = read_studies(folders), Path(out)
+    command = shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
+    made = results_pages(studies, read_claims(folders), command)
     try:
-        (out / IMAGES).mkdir(parents=True, exist_ok=True)
+        for folder in (IMAGES, Path(PAGE).stem):
+            (out / folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"cannot write to {out} ({error.strerror}); choose another --out"
         ) from None
-    command = shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
-    text, pictures = results_page(studies, command)
+    _remove_old(out, studies, made)
     figures = []
-    for study in studies:  # pictures of an earlier page, which may have had more
-        for path in (out / IMAGES).glob(f"{glob.escape(study.name)}-[0-9]*.png"):
-            if path.stem not in pictures:
-                path.unlink()
-    for name, panels in pictures.items():
+    for name, panels in made.pictures.items():
         path = out / IMAGES / f"{name}.png"
         save_panels(panels, path, columns=int(_WIDE // panels[0].width))
         figures.append(path)
-    with atomic_path(out / PAGE) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    texts = {out / name: text for name, text in made.texts.items()}
+    readme = out.parent / "README.md"
+    if made.short and readme.is_file() and BEGIN in (text := readme.read_text(encoding="utf-8")):
+        texts[readme] = filled(text, relinked(made.short, f"{out.name}/"))
+    for path, text in texts.items():
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    page, *others = texts
     runs = sum(len(study.runs) for study in studies)
-    return Written(page=out / PAGE, figures=tuple(figures), studies=len(studies), runs=runs)
+    return Written(
+        page=page, others=(*others,), figures=(*figures,), studies=len(studies), runs=runs
+    )
 
 
-def results_page(
-    studies: Sequence[Study], command: str = "pidformer report results --out docs"
-) -> tuple[str, dict[str, list[Panel]]]:
-    """The text, and the panels of each picture it links, by name."""
-    parts = ["# Results", _opening(command)]
-    if len(studies) > 1:
-        links = "\n".join(f"- [{s.title}](#{_anchor(s.title)})" for s in studies)
-        parts += ["Studies:", links]
-    pictures: dict[str, list[Panel]] = {}
+def _remove_old(out: Path, studies: Sequence[Study], made: Made) -> None:
+    """Pictures of an earlier page, which may have had more, and pages of studies that are gone."""
     for study in studies:
-        parts += _study(study, pictures)
-    return "\n\n".join(parts) + "\n", pictures
+        for path in (out / IMAGES).glob(f"{glob.escape(study.name)}-[0-9]*.png"):
+            if path.stem not in made.pictures:
+                path.unlink()
+    for path in (out / Path(PAGE).stem).glob("*.md"):
+        is_ours = _MADE in path.read_text(encoding="utf-8", errors="replace")
+        if is_ours and path.relative_to(out).as_posix() not in made.texts:
+            path.unlink()
 
 
-def _opening(command: str) -> str:
-    return _OPENING.format(command=command) + "\n".join(f"- {line}" for line in _READING)
+def results_pages(
+    studies: Sequence[Study],
+    claims: Claims | None = None,
+    command: str = "pidformer report results --out docs",
+) -> Made:
+    """The answers first: claims, advice, the length of training; then study by study."""
+    answers = Answers(studies)
+    named = {study.name: study for study in studies}
+    order = [named[name] for name in answers.ordered(claims.order if claims else ())]
+    panels, caption = length_figure(studies)
+    links = ", ".join(f"[{s.title}](results/{s.name}.md)" for s in order)
+    parts, short = ["# Results"], ""
+    if claims:
+        advice = told(claims.advice, answers)
+        parts += [advice, claims_table(claims, answers), told(claims.words, answers)]
+        short = "\n\n".join([claims_table(claims, answers, is_short=True), advice])
+    pictures: dict[str, Sequence[Panel]] = {}
+    if panels:
+        pictures[LENGTH] = panels
+        words = "Differences to softmax over the length of training, clean and under PGD"
+        parts += ["## Length of training", image(words, LENGTH), caption]
+        parts += [told(claims.length, answers)] if claims else []
+    texts: dict[str, str] = {PAGE: ""}
+    for study in order:
+        sections = shown(study)
+        pictures |= {one.picture: one.panels for one in sections if one.picture}
+        parts += front(study, sections)
+        texts[f"results/{study.name}.md"] = relinked(study_page(study, sections, command), "../")
+    reading = "\n".join(f"- {line}" for line in _READING)
+    parts += ["## How to read it", _OPENING.format(command=command, links=links), reading]
+    texts[PAGE] = "\n\n".join(parts) + "\n"
+    return Made(texts=texts, pictures=pictures, short=short)
 
 
-def _study(study: Study, pictures: dict[str, list[Panel]]) -> list[str]:
-    parts = [f"## {study.title}"]
-    parts += [study.about] if study.about else []
-    parts.append(_what_was_trained(study))
-    drawn = 0
-    for section in SECTIONS[study.task](study):
-        parts += [f"### {section.title}"] if section.title else []
-        parts += section.body
-        if section.findings:
-            parts.append("\n".join(f"- {line}" for line in section.findings))
-        panels, words = _pictures(section)
-        if panels:
-            drawn += 1
-            name = f"{study.name}-{drawn}"
-            pictures[name] = panels
-            parts.append(f"![{words}]({IMAGES.as_posix()}/{name}.png)")
-    parts += _notes(study)
-    parts += ["### Runs", *_runs(study), _commands(study)]
-    return parts
+def relinked(text: str, begin: str) -> str:
+    """The same text for a page in another folder: links to files begin with `begin`."""
+    return re.sub(r"\]\((?!#|\w+:)", f"]({begin}", text)
 
 
-def _pictures(section: Section) -> tuple[list[Panel], str]:
-    panels = [panel for panel, _ in section.panels]
-    words = [text for _, text in section.panels]
-    if not panels:
-        judged = [one for one in section.compared if one.metric.better]
-        what = "Differences to the softmax twin with 95 % intervals: "
-        titles = list(dict.fromkeys(one.metric.title for one in judged))
-        if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
-            title = f"{judged[0].variant} minus {judged[0].twin}"
-            return [differences_panel(judged, title, titles)], what + ", ".join(titles)
-        for title in titles[:_PICTURED]:
-            own = [one for one in judged if one.metric.title == title]
-            panels.append(differences_panel(own, title, [one.variant for one in own]))
-            words.append(title)
-    else:
-        what = ""
-    return panels, what + ", ".join(words)
-
-
-def _what_was_trained(study: Study) -> str:
-    """From the recipes: what all runs share, and how long one takes."""
-    first = study.runs[0]
-    recipe = first.recipe
-    model, data = recipe["model"], recipe["data"]
-    options = ", ".join(f"{key} {value}" for key, value in model.get("options", {}).items())
-    sizes = [run.header.metrics.get("parameters") for run in study.runs]
-    known = [size for size in sizes if size]
-    count = f", {min(known) / 1e6:.2f} million parameters" if known else ""
-    lengths = sorted({_length(run) for run in study.runs})
-    length = " or ".join(f"{number} {unit}" for number, unit in lengths)
-    batch = f"batches of {data['batch_size']}"
-    if recipe.get("text"):
-        batch += f" x {recipe['text']['length']} tokens"
-    else:
-        batch += f" images of {data['image_size']} pixels"
-    seeds = sorted({run.seed for run in study.runs})
-    init = " from the weights of earlier runs" if model.get("init") else " from scratch"
-    return (
-        f"Trained: `{model['name']}` ({options or 'as it is'}){count},{init}, on {data['name']}, "
-        f"{length}, {batch}, {recipe['optim']['name']} at {recipe['optim']['lr']:g}, "
-        f"{recipe['train']['precision']}; {len(study.variants)} variants, {len(study.runs)} runs, "
-        f"seeds {', '.join(map(str, seeds))}. {_time(study)}"
-    )
-
-
-def _length(run: PublishedRun) -> tuple[int, str]:
-    """Of its training, in steps or epochs."""
-    schedule = run.recipe["schedule"]
-    steps = schedule.get("steps")
-    return (steps, "steps") if steps else (schedule["epochs"], "epochs")
-
-
-def _time(study: Study) -> str:
-    """What a training took, by its length."""
-    machines = dict.fromkeys(_machine(run) for run in study.runs)
-    where = "; ".join(machines)
-    seconds: dict[tuple[int, str], list[float]] = {}
-    for run in study.runs:
-        if spent := run.header.metrics.get("train_seconds"):
-            seconds.setdefault(_length(run), []).append(spent)
-    if not seconds:
-        return f"Machine: {where}."
-    spreads: list[str] = []
-    for (number, unit), took in sorted(seconds.items()):
-        low, high = f"{min(took):.0f}", f"{max(took):.0f}"
-        of = f" ({number} {unit})" if len(seconds) > 1 else ""
-        spreads.append((low if low == high else f"{low} to {high}") + f" s{of}")
-    return (
-        f"Expect {', '.join(spreads)} of training per run on {where} (as logged here, evaluation "
-        "aside; runs that share a GPU take longer)."
-    )
-
-
-def _machine(run: PublishedRun) -> str:
-    return machine_text(run.header)
-
-
-def _notes(study: Study) -> list[str]:
-    """Runs whose recipes differ in more than the controller."""
-    found = []
-    for variant in study.variants:
-        twin, lines = study.twin(variant)
-        if twin is not None and lines:
-            found.append(
-                f"- {variant.name} is compared with {twin.name}, whose recipe differs in more than "
-                f"control: {'; '.join(lines)}."
-            )
-        if twin is None and not variant.is_plain:
-            found.append(f"- {variant.name} has no softmax twin among the published runs.")
-    return ["\n".join(found)] if found else []
-
-
-def _runs(study: Study) -> list[str]:
-    """Every run, those of one command in one line."""
-    machines = dict.fromkeys(_machine(run) for run in study.runs)
-    by_command: dict[tuple[str, str], list[PublishedRun]] = {}
-    for run in study.runs:
-        command = train_command({**run.recipe, "seed": _SEED})
-        by_command.setdefault((run.variant, command), []).append(run)
-    rows = []
-    for (variant, command), own in by_command.items():
-        runs = sorted(own, key=lambda run: run.seed)
-        if len(runs) == 1:
-            command = train_command(runs[0].recipe)
-        about = [[str(run.seed), _trained(run), _measured(run), _weights(run)] for run in runs]
-        if len(machines) > 1:
-            about = [[*cells, _machine(run)] for cells, run in zip(about, runs, strict=True)]
-        cells = ["<br>".join(column) for column in zip(*about, strict=True)]
-        rows.append([variant, f"`{command}`", *cells])
-    heads = ["", "trained by", "seed", "training, s", "measuring, s", "weights"]
-    heads += ["machine"] if len(machines) > 1 else []
-    where = "" if len(machines) > 1 else f" All on {next(iter(machines))}."
-    words = f"Every run. {_SEED} in a command stands for one of the seeds beside it.{where}"
-    return [words, table(heads, rows, left=2)]
-
-
-def _trained(run: PublishedRun) -> str:
-    """Seconds of training."""
-    spent = run.header.metrics.get("train_seconds")
-    return NONE if spent is None else f"{spent:.0f}"
-
-
-def _measured(run: PublishedRun) -> str:
-    """Seconds of what was measured of a run."""
-    return f"{sum(record.metrics.get('seconds', 0.0) for record in run.records):.0f}"
-
-
-def _weights(run: PublishedRun) -> str:
-    return f"`{run.header.settings['weights']}`"
-
-
-def _commands(study: Study) -> str:
-    """What measured them, once each."""
-    found: dict[str, set[str]] = {}
-    for run in study.runs:
-        for record in run.records:
-            command = str(record.settings["command"])
-            found.setdefault(command, set()).add(str(record.settings["data"]))
-    lines = [
-        f"- `{command}` (DATA: {', '.join(sorted(names))})"
-        for command, names in sorted(found.items())
-    ]
-    return "Measured by:\n\n" + "\n".join(lines)
-
-
-def _anchor(title: str) -> str:
-    """As GitHub makes it of a heading."""
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+def filled(text: str, short: str) -> str:
+    """README.md with `short` between its marks."""
+    before, found, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise InputError(f"README.md has {BEGIN} without {END}; put it where the table ends")
+    return f"{before}{found}\n\n{short}\n\n{end}{after}"

@@ -17,3 +17,5 @@ class Section:
     compared: list[Compared] = field(default_factory=list)
     panels: list[tuple[Panel, str]] = field(default_factory=list)
     """Further pictures, with their words."""
+    front: int = 0
+    """How many parts of the body stand on results.md too; 0: the section does not."""

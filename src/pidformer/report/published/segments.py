@@ -21,43 +21,58 @@ _TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
 
 def segmentation_sections(study: Study) -> list[Section]:
     """The clean set at both scales; then what threats make of it."""
-    clean = [
-        _metric(_TITLES[views], "clean", views)
-        for views in _TITLES
-        if any(run.one("segmentation", row="clean", views=views) for run in study.runs)
-    ]
-    threats = dict.fromkeys(
-        str(r.settings["row"])
-        for run in study.runs
-        for r in run.all("segmentation", views="single")
-        if r.settings.get("row") not in (None, "clean")
-    )
+    clean, under_threat = _clean(study), _threats(study)
     compared = compare_all(study, clean)
     images = next(r.metrics["images"] for run in study.runs for r in run.all("segmentation"))
     words = f"mIoU in per cent over the {images:.0f} images of the validation set."
     body = [words, by_metric(study, clean, compared), "By seed:"]
     body.append(by_seed(study, [*clean, *_accuracies(study)]))
-    sections = [Section(title="", body=body, findings=findings(compared), compared=compared)]
-    if threats:
-        metrics = [_metric(_row_title(row), row, "single") for row in threats]
+    said = findings(compared)
+    sections = [Section(title="", body=body, findings=said, compared=compared, front=2)]
+    if under_threat:
+        metrics = [*under_threat.values()]
         under = compare_all(study, metrics)
         reprs = {
             _row_title(str(r.settings["row"])): str(r.settings["threat"])
             for run in study.runs
             for r in run.all("segmentation", views="single")
-            if r.settings.get("row") in threats and "corruption/" not in str(r.settings["row"])
+            if r.settings.get("row") in under_threat and "corruption/" not in str(r.settings["row"])
         }
-        said = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
+        attacks = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
         sections.append(
             Section(
                 title="Under threats",
                 body=["mIoU, single scale.", by_metric(study, metrics, under)]
-                + ([said] if reprs else []),
+                + ([attacks] if reprs else []),
                 findings=findings(under),
                 compared=under,
+                front=1,
             )
         )
     return sections
+
+
+def segmentation_metrics(study: Study) -> dict[str, Metric]:
+    """mIoU, clean at both scales and under threats, by title."""
+    return {metric.title: metric for metric in (*_clean(study), *_threats(study).values())}
+
+
+def _clean(study: Study) -> list[Metric]:
+    return [
+        _metric(_TITLES[views], "clean", views)
+        for views in _TITLES
+        if any(run.one("segmentation", row="clean", views=views) for run in study.runs)
+    ]
+
+
+def _threats(study: Study) -> dict[str, Metric]:
+    """By row."""
+    return {
+        row: _metric(_row_title(row), row, "single")
+        for run in study.runs
+        for r in run.all("segmentation", views="single")
+        if (row := str(r.settings.get("row"))) not in ("None", "clean")
+    }
 
 
 def _metric(title: str, row: str, views: str) -> Metric:

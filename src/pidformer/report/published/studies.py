@@ -13,8 +13,11 @@ from pidformer.files import check_links
 from pidformer.models.options import check_model
 from pidformer.report.published.publishing import SHARED
 from pidformer.results import FILE_NAME, Record
+from pidformer.studies import shipped_studies
 from pidformer.training.recipe import difference
 
+CONFIRMING = 10
+"""Seeds of registered studies from here on were not used to find anything."""
 ABOUT = "about.md"
 """Beside the records: `# Title`, and what was asked, in words."""
 
@@ -61,6 +64,13 @@ class PublishedRun:
         for r in self.records:
             if r.kind == kind and all(r.settings.get(k) == v for k, v in settings.items()):
                 yield r
+
+
+def training_length(run: PublishedRun) -> tuple[int, str]:
+    """In steps or epochs."""
+    schedule = run.recipe.get("schedule", {})
+    steps = schedule.get("steps")
+    return (steps, "steps") if steps else (int(schedule.get("epochs") or 0), "epochs")
 
 
 @dataclass(frozen=True)
@@ -128,6 +138,19 @@ class Study:
 
     def only(self, runs: Sequence[PublishedRun]) -> Study:
         return replace(self, runs=tuple(runs))
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether its rows were fixed before any was run, and some of them are made."""
+        made = any(run.seed >= CONFIRMING for run in self.runs)
+        return made and self.name in shipped_studies()
+
+    @property
+    def reported(self) -> Study:
+        """Of a registered study the runs that report; of any other all."""
+        if not self.is_registered:
+            return self
+        return self.only([run for run in self.runs if run.seed >= CONFIRMING])
 
 
 _ACTS = (

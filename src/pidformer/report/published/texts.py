@@ -46,7 +46,7 @@ class Key(NamedTuple):
 def language_sections(study: Study) -> list[Section]:
     """Plain perplexity; noise; longer windows; other text."""
     own = str(study.runs[0].header.settings["data"])
-    keys = list(dict.fromkeys(_key(r) for run in study.runs for r in run.all("language")))
+    keys = _keys(study)
     home = [key for key in keys if key.data == own]
     plain = [key for key in home if len(key.row.split("/")) == 2]
     noisy = [key for key in home if key not in plain and "/window/" not in key.row]
@@ -56,7 +56,7 @@ def language_sections(study: Study) -> list[Section]:
     words = "Perplexity; differences of the loss in nats per token, lower is better. " + "; ".join(
         f"{name}: {_PROTOCOLS.get(name, name)}" for name in used
     )
-    sections = [_section(study, "", f"{words}.", plain, with_seeds=True)] if plain else []
+    sections = [_section(study, "", f"{words}.", plain, is_first=True)] if plain else []
     if noisy:
         text = (
             "Noise in the context at five strengths (characters, swapped or dropped words); the "
@@ -66,20 +66,22 @@ def language_sections(study: Study) -> list[Section]:
         sections.append(replace(found, panels=_noise_panels(study, noisy)))
     if longer:
         text = "Windows longer than those of training, strided by half a window."
-        sections.append(_section(study, "Longer windows", text, longer))
+        sections.append(replace(_section(study, "Longer windows", text, longer), front=1))
     if away:
         sections.append(_other_text(study, away))
     return sections
 
 
 def _section(
-    study: Study, title: str, words: str, keys: Sequence[Key], with_seeds: bool = False
+    study: Study, title: str, words: str, keys: Sequence[Key], is_first: bool = False
 ) -> Section:
     metrics = [_metric(key) for key in keys]
     compared = compare_all(study, metrics)
     body = [words, by_metric(study, metrics, compared)]
-    body += ["By seed:", by_seed(study, metrics)] if with_seeds else []
-    return Section(title=title, body=body, findings=findings(compared), compared=compared)
+    body += ["By seed:", by_seed(study, metrics)] if is_first else []
+    said = findings(compared)
+    shown = 2 if is_first else 0
+    return Section(title=title, body=body, findings=said, compared=compared, front=shown)
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
@@ -139,6 +141,15 @@ def _metric(key: Key) -> Metric:
         better=-1,
         difference_digits=4,
     )
+
+
+def language_metrics(study: Study) -> dict[str, Metric]:
+    """Perplexity over all tokens, by title."""
+    return {key.title: _metric(key) for key in _keys(study)}
+
+
+def _keys(study: Study) -> list[Key]:
+    return list(dict.fromkeys(_key(r) for run in study.runs for r in run.all("language")))
 
 
 def _key(record: Record) -> Key:
