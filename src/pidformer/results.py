@@ -29,11 +29,11 @@ class Measurement:
     kind: str
     row: str | None = None
     what: str | None = None
-    """Of an analysis: its part."""
+    """Which part of an analysis."""
     metric: str | None = None
-    """Of a search for gains: what it seeks."""
+    """What a search for gains looks for."""
     threat: str | None = None
-    """Its `repr`; None for the undisturbed data."""
+    """Its `repr`; None for undisturbed data."""
     domain: str = "pixel"
     data_hash: str | None = None
     limit: int | None = None

@@ -266,3 +266,20 @@ def test_the_size_of_images_is_that_of_the_first_that_can_be_read(tmp_path):
 def test_a_missing_folder_is_told_before_a_model_is_opened(tmp_path):
     with pytest.raises(InputError, match=r"no image set at .*none"):
         evaluate_models(["timm:not_opened"], load_suite("clean"), data=tmp_path / "none")
+
+
+def test_a_row_is_asked_once_what_it_is_about(tmp_path):
+    """It may walk over folders to say so."""
+    asked = []
+
+    class Counted(UnderThreat):
+        def about(self, setup):
+            asked.append(self.name)
+            return super().about(setup)
+
+    write_tree(tmp_path / "val", imagenet_classes()[:4])
+    rows = Counted("clean", None), Counted("fgsm", FGSM(eps=0.1))
+    for _ in range(2):
+        measured(setup(tmp_path), *rows, folder=tmp_path / "run")
+        assert asked == ["clean", "fgsm"]
+        asked.clear()

@@ -1,6 +1,8 @@
 """mIoU under threats: what is recorded, and that attacks climb what they should."""
 
 import json
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from pidformer.data.segmentation import open_segmentation, segmentation_scores
 from pidformer.data.segmentation.confusion import unpack_areas
 from pidformer.errors import InputError
 from pidformer.evaluation import evaluate_segmentation
+from pidformer.evaluation.segmentation import SegmentationSetup
 from pidformer.models.sliding import Sliding
 from pidformer.robustness import APGD, FGSM, PGD, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
@@ -164,3 +167,16 @@ def test_other_data_and_other_runs_are_refused(run, data, tmp_path):
         evaluate(run, other)
     with pytest.raises(InputError, match="not a run folder"):
         evaluate(tmp_path, data)
+
+
+@pytest.mark.slow
+def test_the_hash_of_real_data_is_that_of_the_published_records():
+    data = Path(os.environ.get("PIDFORMER_DATA", "absent")) / "camvid"
+    if not data.exists():
+        pytest.skip("set PIDFORMER_DATA to the folder that holds camvid")
+    file = next((Path(__file__).parents[2] / "results" / "camvid").glob("*.jsonl"))
+    records = map(results.Record.from_json, file.read_text().splitlines())
+    published = {r.measurement.data_hash for r in records if r.kind == "segmentation"}
+    setup = SegmentationSetup(run=Path("none"), data=data, device=torch.device("cpu"))
+    vars(setup)["info"] = {"classes": list(open_segmentation(data, "val").classes)}
+    assert published == {setup.data_hash}

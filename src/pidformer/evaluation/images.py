@@ -32,17 +32,14 @@ class Evaluated(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         rows = {
-            row: dict(r.metrics) | {"threat": r.settings["threat"]}
+            row: dict(r.metrics) | {"threat": r.measurement.threat}
             for row, r in self.records.items()
         }
         return {"rows": rows, "missing": dict(self.missing)}
 
     def missing_lines(self) -> list[str]:
         """What is missing, a line for each set rather than for each of its corruptions."""
-        sets: dict[tuple[str, str], int] = {}
-        for row, reason in self.missing.items():
-            key = (row.split("/")[0], reason)
-            sets[key] = sets.get(key, 0) + 1
+        sets = dict.fromkeys((row.split("/")[0], why) for row, why in self.missing.items())
         return [f"{row} ({reason})" for row, reason in sets]
 
 

@@ -35,14 +35,14 @@ class Setup:
     location: str | Path
     device: torch.device
     split: str = "val"
-    """Of the set: the clean images."""
+    """Which part of the set holds the clean images."""
     domain: Domain = "pixel"
     seed: int = 0
     limit: int | None = None
     batch_size: int | None = None
     """Images at a time; None for what the device takes (`at_once`)."""
     most: int = 1024
-    """Images at a time where `batch_size` is None, at most."""
+    """The most images at a time where `batch_size` is None."""
     workers: int = 0
     allow_missing: bool = False
 
