@@ -50,8 +50,11 @@ class Checkpoint(NamedTuple):
 
 
 def save_weights(path: Path, tensors: Tensors) -> None:
-    """Write tensors to a safetensors file, whole or not at all."""
-    whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    """Write tensors to a safetensors file, whole or not at all; one with two names (tied) once."""
+    first: dict[Any, str] = {}
+    for name, t in tensors.items():
+        first.setdefault((t.data_ptr() or name, t.shape, t.stride(), t.dtype), name)
+    whole = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
     try:
         with atomic_path(path) as temporary:
             save_file(whole, temporary)
@@ -74,6 +77,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
 
 def put_weights(model: Any, weights: Tensors, run: Path) -> None:
     """Give a model the weights of its run; refuse those of another model in one line."""
+    weights = getattr(model, "up_to_date", dict)(weights)
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in (*own, *given):
@@ -83,7 +87,7 @@ def put_weights(model: Any, weights: Tensors, run: Path) -> None:
                 f"{given.get(name, 'missing')} instead of {own.get(name, 'missing')}); they do not "
                 "belong together"
             )
-    model.load_state_dict(dict(weights), strict=True)
+    model.load_state_dict(weights, strict=True)
 
 
 def save_checkpoint(

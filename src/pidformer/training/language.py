@@ -58,7 +58,7 @@ class Language:
         model = build_language_model(self.recipe.to_dict()["model"], **self.model_info()["build"])
         init = self.recipe.model.init
         if init is not None:
-            start_from(model, initial_weights(init), init)
+            start_from(model, model.up_to_date(initial_weights(init)), init)
         return model
 
     def model_info(self) -> dict[str, Any]:
