@@ -192,6 +192,21 @@ def test_weights_with_the_old_names_of_the_head_load(model, tmp_path):
     assert torch.equal(fresh(**tokens).logits, model(**tokens).logits)
 
 
+def test_peft_adapts_the_layers_and_trains_the_head():
+    peft = pytest.importorskip("peft")
+    model, tokens = BUILDS["untied"](), some_tokens()
+    expected = model(tokens).logits
+    config = peft.LoraConfig(
+        target_modules="all-linear", modules_to_save=["lm_head"], task_type="CAUSAL_LM"
+    )
+    adapted = peft.get_peft_model(model, config)
+    same(adapted(input_ids=tokens).logits, expected)
+    trained = {name for name, parameter in adapted.named_parameters() if parameter.requires_grad}
+    assert any("lm_head.modules_to_save" in name for name in trained)
+    assert not any("lora" in name for name in trained if "lm_head" in name)
+    adapted(input_ids=tokens, labels=tokens).loss.backward()
+
+
 # Keywords
 
 
@@ -313,6 +328,16 @@ def test_packed_documents_are_not_put_into_a_cache(either):
     if either.config.position_order == "ascending":
         with pytest.raises(InputError, match="use_cache=False"):
             either(**batch, use_cache=True)
+
+
+def test_a_compiled_model_keeps_packed_documents_apart(either):
+    torch.compiler.reset()
+    _, batch = packed()
+    batch = {"input_ids": batch["input_ids"], "position_ids": batch["position_ids"]}
+    batch["use_cache"] = False
+    compiled = torch.compile(either, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        same(compiled(**batch).logits, either(**batch).logits)
 
 
 # The configuration and what is given back

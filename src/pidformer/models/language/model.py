@@ -159,11 +159,11 @@ class PIDformerModel(PIDformerPreTrainedModel):
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         tokens = x[..., 0]  # (B, N), for shape and device
         is_told = attention_mask is not None or position_ids is not None or last is not None
-        self._check_rows(tokens, is_told)
         documents = None
         if position_ids is not None and attention_mask is None and tokens.shape[1] > 1:
             documents = self._documents(position_ids, past_key_values)
         use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
+        self._check_rows(tokens, is_told)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         past = cached_tokens(past_key_values)
@@ -249,12 +249,11 @@ class PIDformerModel(PIDformerPreTrainedModel):
         """Refuse a batch of which it is not said where its rows end, if positions hang on that."""
         if is_told or self.config.position_order == "ascending":
             return
-        # An exported program takes no mask, and whole rows.
-        if tokens.shape[0] > 1 and not torch.compiler.is_exporting():
+        if tokens.shape[0] > 1:
             raise InputError(
-                f"{tokens.shape[0]} rows without attention_mask: positions count down to the last token of a "
-                "row (position_order='descending'), and padding on the right would move them; "
-                "give attention_mask, ones where nothing is padded, or one row at a time"
+                f"{tokens.shape[0]} rows without attention_mask: positions count down to the last "
+                "token of a row (position_order='descending'), and padding on the right would move "
+                "them; give attention_mask, ones where nothing is padded, or one row at a time"
             )
 
     def _check_length(self, position_ids: Tensor) -> None:
