@@ -40,6 +40,12 @@ def language(**options):
     return exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, **options)
 
 
+def paper_language():
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = pf.PIDformerConfig.paper(50, **sizes, intermediate_size=32, cutoffs=[20], gains=GAINS)
+    return exporting.language_model(pf.PIDformerForCausalLM(config).eval(), 50, 64)
+
+
 def llama(**options):
     from tests.convert.hugging_face import build
 
@@ -58,6 +64,7 @@ SUBJECTS = {
     "converted eva02": lambda: of_images(converted("eva02")),
     "segmenter": lambda: of_images(segmenter()),
     "language": language,
+    "the paper's language": paper_language,
     "converted llama": llama,
 }
 

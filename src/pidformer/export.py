@@ -83,14 +83,17 @@ class Exportable:
 
 
 class Logits(nn.Module):
-    """A language model as tokens (B, N) to logits (B, N, V), without a cache."""
+    """A language model as tokens (B, N) to logits (B, N, V), without a cache; nothing is padded."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        return self.model(input_ids, use_cache=False).logits
+        options: dict[str, Any] = {"use_cache": False}
+        if getattr(self.model.config, "position_order", None) == "descending":
+            options["attention_mask"] = torch.ones_like(input_ids)  # says where its rows end
+        return self.model(input_ids, **options).logits
 
 
 class Step(nn.Module):

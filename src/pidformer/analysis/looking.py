@@ -45,6 +45,8 @@ def call(model: Model, inputs: Tensor, **options: Any) -> Any:
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, PixelModel):
         return call(model.model, model.normalise(inputs), **options)
+    if getattr(getattr(model, "config", None), "position_order", None) == "descending":
+        options.setdefault("attention_mask", torch.ones_like(inputs))  # rows are whole: none padded
     try:
         return model(inputs, **options)
     except AssertionError as error:  # how timm and others refuse a size

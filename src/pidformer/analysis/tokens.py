@@ -80,7 +80,7 @@ def visit_tokens(
         _visit_values(model, images, show)
     elif of == "norm":
         _visit_outputs(model, images, _norms(model), None, show)
-    elif is_hugging_face(model):
+    elif is_hugging_face(model) and not hasattr(inner_model(model), "blocks"):
         _visit_hidden_states(model, images, show)
     else:
         blocks = _blocks(model)

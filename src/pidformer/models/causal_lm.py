@@ -6,8 +6,9 @@ AutoModelForCausalLM.from_pretrained(folder)
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from pidformer.models.language.causal import PIDformerForCausalLM
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.model import PIDformerForCausalLM, PIDformerModel
+from pidformer.models.language.model import PIDformerModel
 
 AutoConfig.register(PIDformerConfig.model_type, PIDformerConfig, exist_ok=True)
 AutoModel.register(PIDformerConfig, PIDformerModel, exist_ok=True)

@@ -49,8 +49,11 @@ class Checkpoint(NamedTuple):
 
 
 def save_weights(path: Path, tensors: Tensors) -> None:
-    """Write tensors to a safetensors file, whole or not at all."""
-    whole = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    """Write tensors to a safetensors file, whole or not at all; one with two names (tied) once."""
+    first: dict[Any, str] = {}
+    for name, t in tensors.items():
+        first.setdefault((t.data_ptr() or name, t.shape, t.stride(), t.dtype), name)
+    whole = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
     try:
         with atomic_path(path) as temporary:
             save_file(whole, temporary)

@@ -103,9 +103,10 @@ def outline(run: str | Path) -> Subject:
 
 
 def run_fingerprint(run: Path) -> str:
-    """`fingerprint(load(run))` of a run of any task, from its file alone."""
-    prefix = "" if task_of(run) == "language" else "model."  # which a PixelModel adds
-    return fingerprint({prefix + name: tensor for name, tensor in run_weights(run).items()})
+    """`fingerprint(load(run))` of a run of any task; of images, from the file alone."""
+    if task_of(run) == "language":  # a file may have older names, and a tied table once
+        return fingerprint(load(run))
+    return fingerprint({f"model.{name}": tensor for name, tensor in run_weights(run).items()})
 
 
 def _run(run: Path, gains: Any, ema: bool) -> Subject:

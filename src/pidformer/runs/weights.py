@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -58,7 +58,7 @@ def start_from(model: nn.Module, where: str) -> None:
     """
     check_initial(where)
     path = Path(where)
-    weights = load_weights(path) if path.is_file() else run_weights(path)
+    weights = _up_to_date(model, load_weights(path) if path.is_file() else run_weights(path))
     own = model.state_dict()
     given = {key: value for key, value in weights.items() if key in own or not is_gain(key)}
     other = [k for k in given if k in own and given[k].shape != own[k].shape]
@@ -85,6 +85,7 @@ def start_from(model: nn.Module, where: str) -> None:
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -> None:
     """Give a model weights that must fit it to the name; others are refused in one line."""
+    weights = _up_to_date(model, weights)
     own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in (*own, *given):
@@ -94,6 +95,13 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -
                 f"{own.get(name, 'missing')}); they do not belong together"
             )
     model.load_state_dict(dict(weights), strict=True)
+
+
+def _up_to_date(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By the names of today, for a model whose names have changed."""
+    update: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+    update = getattr(model, "up_to_date", dict)
+    return update(weights)
 
 
 def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:

@@ -127,6 +127,8 @@ class Engine:
         weights: Any
         state: Any
         weights, state = get_state_dict(model, _plain(optimizer), options=_ON_MAIN)
+        for name in _second_names(self._accelerator.unwrap_model(model)):
+            weights.pop(name, None)
         flat = {
             f"{parameter}/{name}": value
             for parameter, entry in state.get("state", {}).items()
@@ -142,6 +144,8 @@ class Engine:
         self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Put back what `capture` gave."""
+        update = getattr(self._accelerator.unwrap_model(model), "up_to_date", dict)
+        tensors = {group: update(held) for group, held in tensors.items()}
         if not tensors["optimizer"]:  # SGD without momentum keeps nothing
             set_model_state_dict(model, dict(tensors["model"]), options=_EVERYWHERE)
             return
@@ -201,6 +205,12 @@ def is_main_process() -> bool:
 def _plain(optimizer: Any) -> Optimizer:
     """The optimiser inside accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
+
+
+def _second_names(model: nn.Module) -> set[str]:
+    """Further names of parameters that have several (tied weights): each is kept once."""
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    return every - {name for name, _ in model.named_parameters()}
 
 
 def _shard(model: nn.Module, optimizer: Optimizer, blocks: list[str]) -> None:

@@ -4,14 +4,22 @@ import pytest
 import torch
 
 from pidformer import analysis
-from tests.models.language.conftest import some_tokens, tiny_model
+from tests.models.language.conftest import paper_like, some_tokens, tiny_model
 
 
+@pytest.mark.parametrize("build", [tiny_model, paper_like])
 @pytest.mark.parametrize("options", [{}, {"num_key_value_heads": 2}])
-def test_token_similarity_reads_the_residual_stream(gains, options):
-    model, tokens = tiny_model(gains, **options), some_tokens(3, 7)
+def test_token_similarity_reads_the_residual_stream(build, gains, options):
+    """Every layer's output, the last one's too, which Hugging Face shows normalised."""
+    model, tokens, states = build(gains, **options), some_tokens(3, 7), []
+    hooks = [
+        layer.register_forward_hook(lambda _, __, out: states.append(out[0]))
+        for layer in model.model.layers
+    ]
     with torch.no_grad():
-        states = model(tokens, output_hidden_states=True).hidden_states[1:]
+        model(tokens, attention_mask=torch.ones_like(tokens))
+    for hook in hooks:
+        hook.remove()
     found = analysis.token_similarity(model, tokens)
     for layer, x in zip(found, states, strict=True):
         unit = torch.nn.functional.normalize(x, dim=-1)

@@ -4,19 +4,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pidformer.control.gains import PIDGains
-from pidformer.control.pid import PIDState
+from pidformer.control.gains import Gains, PIDGains
+from pidformer.control.pid import PIDState, pid_step
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
+from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import pid_attention
+from pidformer.ops.attention import add_control, pid_attention
 from pidformer.ops.token import TokenControl, plain_weight
 
 State = PIDState | TokenControl | None
@@ -87,22 +90,35 @@ class CausalAttention(nn.Module):
         v = value
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
+        gains, dropout = acting_gains(self), self.dropout if self.training else 0.0
         if kernels is not None:
-            kernels.append(_kernel(q, k, mask))
-        gains = acting_gains(self)
-        out, state = pid_attention(
-            q,
-            k,
-            v,
-            state,
-            gains,
-            attn_mask=mask.attn_mask,
-            is_causal=mask.is_causal,
-            dropout_p=self.dropout if self.training else 0.0,
-            first_layer=self.first_layer,  # type: ignore[arg-type]
-            value=value if last is None else value[..., -last:, :],
-        )
+            kernels.append(F.dropout(_kernel(q, k, mask), dropout))
+            out, state = self._mixed(kernels[-1], v, value, state, gains)
+        else:
+            out, state = pid_attention(
+                q,
+                k,
+                v,
+                state,
+                gains,
+                attn_mask=mask.attn_mask,
+                is_causal=mask.is_causal,
+                dropout_p=dropout,
+                first_layer=self.first_layer,  # type: ignore[arg-type]
+                value=value if last is None else value[..., -last:, :],
+            )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
+
+    def _mixed(
+        self, kernel: Tensor, v: Tensor, value: Tensor, state: PIDState | None, gains: Gains | None
+    ) -> tuple[Tensor, PIDState | None]:
+        """`pid_attention` through a matrix (B, H, N, M) that is looked at: gradients reach it."""
+        out = kernel.to(v.dtype) @ v.repeat_interleave(kernel.shape[1] // v.shape[1], dim=1)
+        if gains is None:
+            return out, state
+        is_free = state is None and self.first_layer == "free"
+        control, state = pid_step(value, state, gains, self.first_layer)  # type: ignore[arg-type]
+        return (out if is_free else add_control(out, control)), state
 
     def _is_decoding(self, x: Tensor, state: State) -> bool:
         """One token, nothing to differentiate, fixed gains; a compiler fuses by itself."""
@@ -179,12 +195,15 @@ class FeedForward(nn.Module):
         return None if bias is None else (weight, bias)
 
 
-class PIDDecoderBlock(nn.Module):
+class PIDDecoderBlock(GradientCheckpointingLayer):
     """Post-norm x = LN(x + attention(x)); x = LN(x + mlp(x)), or pre-norm x = x + f(LN(x)).
 
     Called as `x, state = block(x, state, ...)`. `attention_residual=False` leaves out the residual
     around attention, as in the vision block. `last` gives the last tokens alone: all that the last
     layer is asked for when only they are scored.
+
+    Hugging Face switches checkpointing per layer (`gradient_checkpointing`). It is never
+    reentrant, whatever is asked for: a reentrant one loses the gradients of the state.
     """
 
     def __init__(
@@ -198,6 +217,12 @@ class PIDDecoderBlock(nn.Module):
         self.attention_norm = build_norm(config)
         self.mlp_norm = build_norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def __call__(self, x: Tensor, state: State = None, **options: Any) -> tuple[Tensor, State]:
+        run: Any = partial(nn.Module.__call__, self)
+        if self.gradient_checkpointing and self.training:
+            return scan_blocks([run], x, state, checkpointing=True, **options)  # type: ignore[arg-type]
+        return run(x, state, **options)
 
     def forward(
         self,

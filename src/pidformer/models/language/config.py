@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -17,6 +18,11 @@ from pidformer.models.options import CHOICES
 
 PAPER_CUTOFFS = (20000, 40000, 200000)
 Gains = GainsLike | Sequence[GainsLike] | None
+HUGGING_FACE_OPTIONS = frozenset(PretrainedConfig().to_dict()) | {
+    *("model_type", "dtype", "torch_dtype", "attn_implementation", "quantization_config"),
+    *("auto_map", "name_or_path", "tokenizer_class", "task_specific_params", "torchscript"),
+}
+"""What transformers keeps in a configuration by itself, whichever model it is."""
 
 
 class PIDformerConfig(PretrainedConfig):
@@ -66,8 +72,14 @@ class PIDformerConfig(PretrainedConfig):
         norm_initializer_range: float = 0.0,
         use_cache: bool | None = None,
         tie_word_embeddings: bool = True,
+        bos_token_id: int | None = None,
+        eos_token_id: int | list[int] | None = None,
+        pad_token_id: int | None = None,
         **options: Any,
     ) -> None:
+        for name in options:
+            if name not in HUGGING_FACE_OPTIONS and not name.startswith("_"):
+                raise unknown("option", name, option_names())
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
         self.num_hidden_layers = num_hidden_layers
@@ -98,7 +110,9 @@ class PIDformerConfig(PretrainedConfig):
         self._check()
         # Positions that count down move with every new token: nothing of the past can be kept.
         self.use_cache = position_order == "ascending" if use_cache is None else use_cache
-        super().__init__(tie_word_embeddings=tie_word_embeddings, **options)
+        tokens = {"bos_token_id": bos_token_id, "eos_token_id": eos_token_id}
+        tokens["pad_token_id"] = pad_token_id
+        super().__init__(tie_word_embeddings=tie_word_embeddings, **tokens, **options)
 
     @classmethod
     def paper(cls, vocab_size: int = 267735, **options: Any) -> PIDformerConfig:
@@ -154,7 +168,16 @@ class PIDformerConfig(PretrainedConfig):
                     f"the model was trained with gains {trained}, loaded with {options['gains']}",
                     stacklevel=2,
                 )
-        return super().from_dict(dict(config_dict), **options)
+        # A file may hold what other versions and other tools have put there: kept, not refused.
+        known = HUGGING_FACE_OPTIONS | set(option_names())
+        extra = {k: v for k, v in config_dict.items() if k not in known and k[0] != "_"}
+        fields = {name: value for name, value in config_dict.items() if name not in extra}
+        found = super().from_dict(fields, **options)
+        config = found[0] if isinstance(found, tuple) else found
+        for name, value in extra.items():
+            if not isinstance(getattr(type(config), name, None), property):
+                setattr(config, name, value)
+        return found
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
@@ -189,6 +212,12 @@ class PIDformerConfig(PretrainedConfig):
             raise InputError(
                 f"cutoffs must rise and stay below vocab_size {self.vocab_size}, got {self.cutoffs}"
             )
+
+
+def option_names() -> list[str]:
+    """The keywords of `PIDformerConfig`."""
+    kinds = inspect.signature(PIDformerConfig.__init__).parameters
+    return [name for name in kinds if name not in ("self", "options")]
 
 
 def plain_gains(given: Gains, depth: int) -> Any:

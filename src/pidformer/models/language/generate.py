@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pidformer.data.text import Tokenizer
 from pidformer.errors import InputError
-from pidformer.models.language.model import PIDformerForCausalLM
+from pidformer.models.language.causal import PIDformerForCausalLM
 
 
 def generate_text(

@@ -23,12 +23,19 @@ class Mask(NamedTuple):
         return Mask(None, self.is_causal and count > 1)
 
 
-def choose_mask(attention_mask: Tensor | None, cache: Any, like: Tensor) -> Mask:
+def choose_mask(
+    attention_mask: Tensor | None, cache: Any, like: Tensor, documents: Tensor | None = None
+) -> Mask:
     """The mask for tokens `like` (B, N) behind what `cache` holds.
 
     `attention_mask` is 2-D (0 at padding) or made already, 4-D. SDPA's causal mask is used where
-    nothing is padded and nothing cached, since that is what its fast kernels take.
+    nothing is padded and nothing cached, since that is what its fast kernels take. A token sees
+    only those of its own of the `documents` (B or 1, N); there is no cache then.
     """
+    if documents is not None:
+        count = like.shape[1]
+        is_same = documents[:, None, :, None] == documents[:, None, None, :]
+        return Mask(is_same & causal_mask(None, 0, count, count, like.device), False)
     if attention_mask is not None and attention_mask.ndim == 4:
         return Mask(attention_mask, False)
     queries = like.shape[1]

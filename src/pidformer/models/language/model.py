@@ -1,5 +1,5 @@
-"""The causal language model as Hugging Face knows models: loads, saves, trains, generates."""
-# B batch, N tokens, C width, V vocabulary
+"""Tokens to hidden states, as Hugging Face knows models."""
+# B batch, N tokens, C width
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, GenerationMixin, PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers import DynamicCache, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
 from pidformer.errors import InputError
 from pidformer.models.gains import ModelGains
 from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.masks import cached_tokens, causal_mask, choose_mask, fixed_size
+from pidformer.models.language.keywords import check_keywords
+from pidformer.models.language.masks import cached_tokens, choose_mask
 from pidformer.models.language.positions import (
     Rotation,
     counted_down,
+    packed_documents,
     rotation,
     sinusoids,
     token_positions,
 )
-from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax
+from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
 from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains
@@ -51,7 +53,10 @@ class PIDformerPreTrainedModel(PreTrainedModel):
             module.reset_parameters()
             return
         is_norm = isinstance(module, nn.LayerNorm | nn.RMSNorm)
+        is_head = isinstance(module, FullSoftmax | AdaptiveSoftmax)
         for name, parameter in module.named_parameters(recurse=False):
+            if is_head and name == "weight" and self.config.tie_word_embeddings:
+                continue  # drawn as the embedding's
             if "bias" in name:
                 nn.init.zeros_(parameter)
             else:
@@ -62,6 +67,32 @@ class PIDformerPreTrainedModel(PreTrainedModel):
         for module in self.modules():
             if hasattr(module, "gradient_checkpointing"):
                 module.gradient_checkpointing = enable
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """Another number of words; refused where they stand in clusters by frequency."""
+        size = self.config.vocab_size
+        if self.config.cutoffs is None:
+            return super().resize_token_embeddings(new_num_tokens, *args, **options)
+        if new_num_tokens in (None, size) and not args and not options.get("pad_to_multiple_of"):
+            return self.get_input_embeddings()
+        raise InputError(
+            f"the {size} words of an adaptive softmax stand in clusters (cutoffs "
+            f"{self.config.cutoffs}) and cannot become {new_num_tokens}; train a model with the "
+            "other vocabulary, or with cutoffs=None"
+        )
+
+    def _given_back(self, found: ModelOutput, return_dict: bool | None) -> Any:
+        """An output by name, or as a tuple where the caller or the configuration wants one."""
+        if return_dict is None:
+            return_dict = getattr(self.config, "return_dict", True)
+        return found if return_dict else found.to_tuple()
+
+    @property
+    def blocks(self) -> nn.ModuleList:
+        """The layers, by timm's name: their outputs are the residual stream that analysis reads."""
+        return self.base_model.layers
 
     @property
     def gains(self) -> ModelGains:
@@ -111,26 +142,34 @@ class PIDformerModel(PIDformerPreTrainedModel):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         last: int | None = None,
-        **_: Any,
-    ) -> BaseModelOutputWithPast:
+        return_dict: bool | None = None,
+        **options: Any,
+    ) -> BaseModelOutputWithPast | tuple[Any, ...]:
         """Hidden states (B, N, C) of tokens (B, N); positions are counted from 0 upwards.
 
         `last` asks for those of the last tokens alone, which spares the last layer the others.
 
         With a cache, tokens stand behind what it holds. Without `position_ids`, positions are
-        counted from the first token that `attention_mask` does not hide.
+        counted from the first token that `attention_mask` does not hide. Where `position_ids`
+        restart, and no mask is given, another document begins, which sees nothing of those before.
         """
+        check_keywords(type(self).forward, options, has_positions=position_ids is not None)
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("give input_ids or inputs_embeds, one of them")
-        use_cache = self._checked_cache(past_key_values, use_cache)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         tokens = x[..., 0]  # (B, N), for shape and device
+        is_told = attention_mask is not None or position_ids is not None or last is not None
+        documents = None
+        if position_ids is not None and attention_mask is None and tokens.shape[1] > 1:
+            documents = self._documents(position_ids, past_key_values)
+        use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
+        self._check_rows(tokens, is_told)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache()
         past = cached_tokens(past_key_values)
         if position_ids is None:
             position_ids = token_positions(attention_mask, past, tokens)
-        x, turned = self._placed(x, position_ids)
+        x, turned = self._placed(x, position_ids, documents)
 
         keep_states = _asked(output_hidden_states, self.config, "output_hidden_states")
         states: list[Tensor] = [x] if keep_states else []
@@ -139,10 +178,9 @@ class PIDformerModel(PIDformerPreTrainedModel):
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
-        options: dict[str, Any] = {
-            "checkpointing": self.gradient_checkpointing and self.training,
+        options = {
             "observe": (lambda depth, x, state: states.append(x)) if keep_states else None,
-            "mask": choose_mask(attention_mask, past_key_values, tokens),
+            "mask": choose_mask(attention_mask, past_key_values, tokens, documents),
             "rotation": turned,
             "cache": past_key_values,
             "places": places,
@@ -155,14 +193,18 @@ class PIDformerModel(PIDformerPreTrainedModel):
             blocks = list(self.layers)
             x, state = scan_blocks(blocks[:-1], x, **options)
             x, _state = scan_blocks(blocks[-1:], x, state, last=last, **options)
-        return BaseModelOutputWithPast(
-            last_hidden_state=dropped(self.dropout, self.norm(x)),
+        x = dropped(self.dropout, self.norm(x))
+        found = BaseModelOutputWithPast(
+            last_hidden_state=x,
             past_key_values=past_key_values,
-            hidden_states=tuple(states) or None,
+            hidden_states=(*states[:-1], x) if states else None,
             attentions=tuple(kernels) if kernels else None,
         )
+        return self._given_back(found, return_dict)
 
-    def _placed(self, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Rotation | None]:
+    def _placed(
+        self, x: Tensor, position_ids: Tensor, documents: Tensor | None
+    ) -> tuple[Tensor, Rotation | None]:
         """Embeddings with their positions in them, and the rotation where positions turn."""
         config, turned = self.config, None
         if config.scale_embedding:
@@ -171,25 +213,48 @@ class PIDformerModel(PIDformerPreTrainedModel):
             turned = rotation(position_ids, config.head_dim, config.rope_theta)
         elif config.position_type == "sinusoidal":
             if config.position_order == "descending":
-                position_ids = counted_down(position_ids)
+                position_ids = counted_down(position_ids, documents)
             x = x + sinusoids(position_ids, config.hidden_size).to(x.dtype)
         elif self.embed_positions is not None:
             self._check_length(position_ids)
             x = x + self.embed_positions(position_ids)
         return dropped(self.dropout, x), turned
 
-    def _checked_cache(self, cache: Any, use_cache: bool | None) -> bool:
+    def _documents(self, position_ids: Tensor, cache: Any) -> Tensor | None:
+        """The document of each token where `position_ids` restart; not looked for in compiled
+        steps with a cache, which go on with one text."""
+        if cache is not None and torch.compiler.is_compiling():
+            return None
+        return packed_documents(position_ids)
+
+    def _checked_cache(self, cache: Any, use_cache: bool | None, is_packed: bool) -> bool:
         """Whether to keep keys and values; refused where they would not stay true."""
-        if self.config.position_order == "ascending":
-            if use_cache is None:
-                return self.config.use_cache and not self.training
-            return use_cache and not (self.gradient_checkpointing and self.training)
-        if cache is not None:
+        if self.config.position_order == "descending":
+            if cache is not None:
+                raise InputError(
+                    "a model with position_order='descending' cannot use a key/value cache: each "
+                    "new token moves the positions of all before it; generate with use_cache=False"
+                )
+            return False
+        if is_packed and (cache is not None or use_cache):
             raise InputError(
-                "a model with position_order='descending' cannot use a key/value cache: each new "
-                "token moves the positions of all before it; generate with use_cache=False"
+                "packed documents (position_ids that restart) cannot go on from a cache, which "
+                "does not tell one from another; call with use_cache=False"
             )
-        return False
+        if use_cache is None:
+            return self.config.use_cache and not self.training and not is_packed
+        return use_cache and not (self.gradient_checkpointing and self.training)
+
+    def _check_rows(self, tokens: Tensor, is_told: bool) -> None:
+        """Refuse a batch of which it is not said where its rows end, if positions hang on that."""
+        if is_told or self.config.position_order == "ascending":
+            return
+        if tokens.shape[0] > 1:
+            raise InputError(
+                f"{tokens.shape[0]} rows without attention_mask: positions count down to the last "
+                "token of a row (position_order='descending'), and padding on the right would move "
+                "them; give attention_mask, ones where nothing is padded, or one row at a time"
+            )
 
     def _check_length(self, position_ids: Tensor) -> None:
         most = self.config.max_position_embeddings
@@ -198,130 +263,6 @@ class PIDformerModel(PIDformerPreTrainedModel):
                 f"{int(position_ids.max()) + 1} tokens are more than the {most} positions that the "
                 "model has learned; shorten the prompt, or generate fewer tokens"
             )
-
-
-class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
-    """A language model: tokens to logits of the next token, and their loss."""
-
-    def __init__(self, config: PIDformerConfig) -> None:
-        super().__init__(config)
-        self.model = PIDformerModel(config)
-        is_tied = config.tie_word_embeddings
-        size, width = config.vocab_size, config.hidden_size
-        self.head: FullSoftmax | AdaptiveSoftmax = (
-            AdaptiveSoftmax(size, width, config.cutoffs, is_tied=is_tied)
-            if config.cutoffs
-            else FullSoftmax(size, width, bias=config.output_bias, is_tied=is_tied)
-        )
-        self.post_init()
-        if self.generation_config is not None:
-            self.generation_config.use_cache = config.use_cache
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        targets: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
-        output_attentions: bool | None = None,
-        return_dict: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        num_items_in_batch: int | Tensor | None = None,
-        reduction: str = "mean",
-        **options: Any,
-    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """Logits (B, N, V), or the loss alone.
-
-        `labels` are Hugging Face's: the tokens themselves, moved by one inside. `targets` (B, K)
-        are the tokens to predict at the last K places, and only those are projected. -100 counts
-        nowhere in either. With `targets`, and with `labels` while training an adaptive softmax, no
-        logits are made; `reduction="none"` gives the loss of each target.
-        """
-        if targets is not None and past_key_values is None:
-            use_cache = False
-        out = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache,
-            output_hidden_states,
-            output_attentions,
-            last=None if targets is None else targets.shape[1],
-            **options,
-        )
-        hidden = out.last_hidden_state
-        if labels is not None and targets is None:
-            targets = torch.full_like(labels, IGNORED)
-            targets[:, :-1] = labels[:, 1:]
-            is_loss_all = self.training and isinstance(self.head, AdaptiveSoftmax)
-        else:
-            is_loss_all = targets is not None
-        loss = None
-        if targets is not None:
-            loss = self.nll(hidden[:, -targets.shape[1] :], targets)
-            if reduction == "mean":
-                counted = (targets != IGNORED).sum()
-                loss = loss.sum() / (counted if num_items_in_batch is None else num_items_in_batch)
-        logits = None
-        if not is_loss_all:
-            kept = (
-                slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            )
-            logits = self.head(hidden[:, kept], self.model.embed_tokens.weight)
-        found = CausalLMOutputWithPast(
-            loss=loss,
-            logits=logits,
-            past_key_values=out.past_key_values,
-            hidden_states=out.hidden_states,
-            attentions=out.attentions,
-        )
-        wants_dict = (
-            getattr(self.config, "return_dict", True) if return_dict is None else return_dict
-        )
-        return found if wants_dict else found.to_tuple()
-
-    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """-log p(target) for hidden states (..., C) and targets (...), in float32."""
-        flat = self.head.nll(
-            hidden.flatten(0, -2), targets.flatten().long(), self.model.embed_tokens.weight
-        )
-        return flat.view(targets.shape)
-
-    def get_output_embeddings(self) -> None:
-        """None: the output reads the embedding table, or holds its own inside `head`."""
-        return None
-
-    def resize_token_embeddings(self, new_num_tokens: int | None = None, *_: Any, **__: Any) -> Any:
-        """Refused: words stand in the table by frequency, and clusters and biases with them."""
-        if new_num_tokens in (None, self.config.vocab_size):
-            return self.get_input_embeddings()
-        raise InputError(
-            f"the vocabulary of {self.config.vocab_size} words is part of the model and cannot "
-            f"become {new_num_tokens}; train a model with the other vocabulary"
-        )
-
-    @staticmethod
-    def create_masks_for_generate(
-        attention_mask: Tensor | None = None, past_key_values: Any = None, **given: Any
-    ) -> Tensor | None:
-        """The mask of a step with a cache of fixed size: always one shape, so it compiles once."""
-        size = fixed_size(past_key_values)
-        embeds = given.get("inputs_embeds", given.get("input_embeds"))
-        if (
-            size is None
-            or embeds is None
-            or (attention_mask is not None and attention_mask.ndim > 2)
-        ):
-            return attention_mask
-        past, queries = cached_tokens(past_key_values), embeds.shape[1]
-        return causal_mask(attention_mask, past, queries, size, embeds.device)
 
 
 def _asked(given: bool | None, config: Any, name: str) -> bool:

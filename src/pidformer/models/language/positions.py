@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Rotation = tuple[Tensor, Tensor]
@@ -23,9 +24,27 @@ def token_positions(attention_mask: Tensor | None, past: int | Tensor, like: Ten
     return positions.clamp(min=0)[:, -count:]
 
 
-def counted_down(positions: Tensor) -> Tensor:
-    """The same positions counted from the last token: T-1, ..., 1, 0 for 0, 1, ..., T-1."""
-    return positions.amax(-1, keepdim=True) - positions
+def packed_documents(positions: Tensor) -> Tensor | None:
+    """The number of each token's document (B or 1, N): a new one where positions do not rise.
+
+    None where every row is one document. Positions that skip tokens stay in their document. A
+    compiler cannot ask, and gets the numbers always.
+    """
+    restarts = positions.diff(dim=-1) <= 0
+    if not torch.compiler.is_compiling() and not bool(restarts.any()):
+        return None
+    return F.pad(restarts.long().cumsum(-1), (1, 0))
+
+
+def counted_down(positions: Tensor, documents: Tensor | None = None) -> Tensor:
+    """The same positions counted from the last token: T-1, ..., 1, 0 for 0, 1, ..., T-1.
+
+    Of packed documents, each from its own last token.
+    """
+    if documents is None:
+        return positions.amax(-1, keepdim=True) - positions
+    last = torch.zeros_like(positions).scatter_reduce(-1, documents, positions, "amax")
+    return last.gather(-1, documents) - positions
 
 
 def sinusoids(positions: Tensor, width: int, base: float = 10000.0) -> Tensor:

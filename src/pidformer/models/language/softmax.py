@@ -13,22 +13,14 @@ from torch import Tensor, nn
 IGNORED = -100
 
 
-class FullSoftmax(nn.Module):
-    """p(w | h) = softmax(E h + b), E the embedding table unless it has a table of its own."""
+class FullSoftmax(nn.Linear):
+    """Logits W h + b of p(w | h) = softmax(W h + b); W may be the embedding table."""
 
-    def __init__(self, vocab_size: int, width: int, *, bias: bool, is_tied: bool) -> None:
-        super().__init__()
-        self.weight = None if is_tied else nn.Parameter(torch.empty(vocab_size, width))
-        self.bias = nn.Parameter(torch.empty(vocab_size)) if bias else None
+    def __init__(self, vocab_size: int, width: int, *, bias: bool) -> None:
+        super().__init__(width, vocab_size, bias=bias)
 
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """Logits (..., V)."""
-        return F.linear(hidden, table if self.weight is None else self.weight, self.bias)
-
-    def nll(self, hidden: Tensor, targets: Tensor, table: Tensor) -> Tensor:
-        """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
-        logits = _wide(self(hidden, table))
-        return F.cross_entropy(logits, targets, reduction="none", ignore_index=IGNORED)
+    def reset_parameters(self) -> None:
+        """Nothing: the model draws its weights, and a table that is tied is drawn once."""
 
 
 class AdaptiveSoftmax(nn.Module):
@@ -37,37 +29,38 @@ class AdaptiveSoftmax(nn.Module):
         p(w | h) = softmax over [first words, one entry a cluster]                for frequent w
         p(w | h) = p(cluster of w | h) * softmax over the words of that cluster   for the others
 
-    An exact distribution over all words, and its exact NLL. All words share one table (tied to
-    the embedding) and one bias; each cluster has a row and a bias of its own in the head.
+    An exact distribution over all words, and its exact NLL. All words share one table, which may
+    be the embedding's, and one bias; each cluster has a row and a bias of its own in the head.
     """
 
-    def __init__(
-        self, vocab_size: int, width: int, cutoffs: Sequence[int], *, is_tied: bool
-    ) -> None:
+    def __init__(self, vocab_size: int, width: int, cutoffs: Sequence[int]) -> None:
         super().__init__()
         self.edges = [*cutoffs, vocab_size]
-        self.weight = None if is_tied else nn.Parameter(torch.empty(vocab_size, width))
+        self.weight = nn.Parameter(torch.empty(vocab_size, width))
         self.bias = nn.Parameter(torch.empty(vocab_size))
         self.cluster_weight = nn.Parameter(torch.empty(len(cutoffs), width))
         self.cluster_bias = nn.Parameter(torch.empty(len(cutoffs)))
 
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """Log-probabilities (..., V): logits whose softmax is the distribution itself."""
-        table = table if self.weight is None else self.weight
+    def forward(self, hidden: Tensor, targets: Tensor | None = None) -> Tensor:
+        """Log-probabilities (..., V): logits whose softmax is the distribution itself.
+
+        With `targets` (N,) for hidden states (N, C), -log p(target | h) of each; 0 where the target
+        is -100. It is a call too, so that hooks that bring the weights see it.
+        """
+        if targets is not None:
+            return self._nll(hidden, targets)
         first = self.edges[0]
-        head = self._head(hidden, table)
+        head = self._head(hidden)
         parts = [head[..., :first]]
         for cluster, (low, high) in enumerate(self._tails()):
-            parts.append(self._tail(hidden, table, low, high) + head[..., first + cluster, None])
+            parts.append(self._tail(hidden, low, high) + head[..., first + cluster, None])
         return torch.cat(parts, dim=-1)
 
     # The rows of a cluster are found by value: no graph of fixed shapes holds that.
     @torch.compiler.disable
-    def nll(self, hidden: Tensor, targets: Tensor, table: Tensor) -> Tensor:
-        """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
-        table = table if self.weight is None else self.weight
+    def _nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
         first = self.edges[0]
-        head = self._head(hidden, table)
+        head = self._head(hidden)
         column = targets.clamp(min=0)
         for cluster, (low, high) in enumerate(self._tails()):
             column = torch.where((targets >= low) & (targets < high), first + cluster, column)
@@ -76,22 +69,29 @@ class AdaptiveSoftmax(nn.Module):
         for low, high in self._tails():
             rows = ((targets >= low) & (targets < high)).nonzero()[:, 0]
             words = (targets[rows] - low)[:, None]
-            tail = self._tail(hidden[rows], table, low, high)
+            tail = self._tail(hidden[rows], low, high)
             nll = nll.index_add(0, rows, -tail.gather(1, words)[:, 0])
         return nll
 
     def _tails(self) -> list[tuple[int, int]]:
         return list(pairwise(self.edges))
 
-    def _head(self, hidden: Tensor, table: Tensor) -> Tensor:
+    def _head(self, hidden: Tensor) -> Tensor:
         first = self.edges[0]
-        weight = torch.cat([table[:first], self.cluster_weight])
+        weight = torch.cat([self.weight[:first], self.cluster_weight])
         bias = torch.cat([self.bias[:first], self.cluster_bias])
         return _wide(F.linear(hidden, weight, bias)).log_softmax(-1)
 
-    def _tail(self, hidden: Tensor, table: Tensor, low: int, high: int) -> Tensor:
-        logits = F.linear(hidden, table[low:high], self.bias[low:high])
+    def _tail(self, hidden: Tensor, low: int, high: int) -> Tensor:
+        logits = F.linear(hidden, self.weight[low:high], self.bias[low:high])
         return _wide(logits).log_softmax(-1)
+
+
+def nll(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
+    """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
+    if isinstance(head, AdaptiveSoftmax):
+        return head(hidden, targets)
+    return F.cross_entropy(_wide(head(hidden)), targets, reduction="none", ignore_index=IGNORED)
 
 
 def _wide(logits: Tensor) -> Tensor:
