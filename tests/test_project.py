@@ -61,8 +61,8 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
     data = (
         "py.typed",
         "data/imagenet_classes.json",
-        "demo/report.html.j2",
         "report/page.css",
+        "report/demo/page.html.j2",
         "report/page.html.j2",
         "robustness/corruptions/severities.json",
         "robustness/suites/digits.yaml",

@@ -5,10 +5,13 @@ import pytest
 
 import pidformer as pf
 from pidformer import results
-from pidformer.demo import demo
-from pidformer.demo.measure import BUDGETS, Job
-from pidformer.demo.run import _jobs
-from pidformer.demo.summary import MODELS, summarise
+from pidformer.report.demo.models import ATTACKED, MODELS
+from pidformer.report.write import write_report
+from pidformer.reproduce import demo
+from pidformer.reproduce.demo_plan import demo_plan
+from pidformer.robustness.compare import hits
+from pidformer.robustness.suite import load_suite
+from pidformer.statistics import paired_difference
 
 TINY = (
     "model.options={patch_size: 4, embed_dim: 16, depth: 3, num_heads: 2, mlp_ratio: 2}",
@@ -21,8 +24,11 @@ TINY = (
 def made(tmp_path_factory):
     out = tmp_path_factory.mktemp("demo")
     (out / "mine.txt").write_text("keep me")
-    results.append(out, results.Record(kind="other", metrics={"a": 1.0}))
-    return demo(out, seeds=1, workers=1, overrides=TINY, is_shown=False)
+    return demo(out, seeds=1, jobs=1, overrides=TINY, is_shown=False)
+
+
+def run_folders(made):
+    return [made.out / "runs" / "digits" / f"{model}-seed0" for model in MODELS]
 
 
 class Page(HTMLParser):
@@ -47,8 +53,9 @@ class Page(HTMLParser):
 
 def test_the_folder_holds_everything(made):
     names = {path.name for path in made.out.iterdir()}
-    assert names == {"mine.txt", "results.jsonl", "report.html", "figures", "runs"}
-    assert {p.name for p in (made.out / "runs").iterdir()} == {f"{m}-seed0" for m in MODELS}
+    ours = {"report.html", "report.json", "figures", "runs", "jobs", "claims"}
+    assert names == {"mine.txt"} | ours
+    assert set((made.out / "runs" / "digits").iterdir()) == set(run_folders(made))
     figures = sorted((made.out / "figures").iterdir())
     assert [p.name for p in figures] == ["attacks.png", "similarity.png", "tokens.png"]
     assert all(p.read_bytes().startswith(b"\x89PNG") for p in figures)
@@ -70,57 +77,85 @@ def test_the_page_stands_alone(made):
 
 
 def test_records_are_enough_to_measure_again(made):
-    records = results.read(made.out)
-    assert records[0].kind == "other"  # not ours, kept
-    ours = records[1:]
-    assert len(ours) == len(MODELS) * (3 + 2 * len(BUDGETS))
-    assert summarise(ours) == made.models
-    for record in ours:
-        assert {"recipe", "overrides", "seed", "run", "data", "machine"} <= set(record.settings)
-    attack = next(r for r in ours if r.settings.get("attack") == "PGD")
-    from pidformer.demo.measure import validation_images
+    from pidformer.data import open_images, sample_images
 
-    images, labels = validation_images()
-    every = attack.settings["every_image"]
+    rows = len(load_suite("demo").rows)
+    for run in run_folders(made):
+        records = [r for r in results.read(run) if r.kind == "robustness"]
+        assert len(records) == rows + 1
+        for record in records:
+            assert {"recipe", "train_seed", "model", "data", "machine"} <= set(record.settings)
+    attack = next(r for r in records if r.settings["row"] == "pgd@0.05")
+    assert attack.settings["command"].endswith(f"--suite demo --limit {ATTACKED}")
+    batch = sample_images(open_images("digits", "val"), ATTACKED, image_size=8)
     threat = eval(attack.settings["threat"], vars(pf.robustness))
     again = pf.robustness.accuracy_under(
-        pf.load(attack.settings["run"]),
-        [(images[::every], labels[::every])],
-        threat,
-        seed=attack.settings["seed"],
+        pf.load(attack.settings["model"]), [batch], threat, seed=attack.settings["seed"]
     )
-    assert again == (attack.metrics["correct"], attack.metrics["images"])
+    assert again == (hits(attack).sum(), attack.metrics["images"])
+
+
+def test_the_report_reads_the_same_runs_and_gives_the_same_interval(made, tmp_path):
+    twins = [run for run in run_folders(made) if "no_residual" not in run.name]
+    report = write_report(twins, tmp_path)
+    (found,) = [t["lines"] for t in report.tables if t["lines"]]
+    line = next(line for line in found if line["row"] == "Clean")
+    (told,) = line["differences"].values()
+    rows = [{r.settings.get("row"): r for r in results.read(run)} for run in twins]
+    expected = paired_difference(*(hits(row["clean"]) for row in rows))
+    assert (told["points"], told["low"], told["high"]) == expected[:3]
+    interval = f"{expected.points:+.1f} points [{expected.low:+.1f}, {expected.high:+.1f}]"
+    said = made.found["verdicts"]["residual"]["headline"]
+    assert interval.replace("-", "\u2212") in said
+    assert {path.stem for path in report.figures} >= {"similarity", "attacks", "training"}
+
+
+def test_evaluate_finds_what_the_demo_measured(made, run):
+    before = [len(results.read(folder)) for folder in run_folders(made)]
+    options = ("--suite", "demo", "--limit", ATTACKED, "--device", "cpu", "--json")
+    code, out, _ = run("evaluate", *run_folders(made), *options)
+    assert code == 0 and "pgd@0.05" in out
+    assert [len(results.read(folder)) for folder in run_folders(made)] == before
 
 
 def test_a_second_run_goes_on_and_adds_nothing(made):
-    before = results.read(made.out)
-    again = demo(made.out, seeds=1, workers=1, overrides=TINY, is_shown=False)
-    assert again.models == made.models
-    assert len(results.read(made.out)) == len(before)
-    assert (made.out / "mine.txt").read_text() == "keep me"
+    before = {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()}
+    again = demo(made.out, seeds=1, jobs=1, overrides=TINY, is_shown=False)
+    assert again.found == made.found
+    assert {path: path.read_bytes() for path in made.out.rglob("*") if path.is_file()} == before
+
+
+def test_a_demo_that_lost_records_makes_these_alone(made):
+    run = run_folders(made)[1]
+    kept = results.read(run)
+    results.rewrite(run, [r for r in kept if r.settings.get("row") != "pgd@0.05"])
+    trained = (run / "model.safetensors").stat().st_mtime_ns
+    again = demo(made.out, seeds=1, jobs=1, overrides=TINY, is_shown=False)
+    assert again.found == made.found and len(results.read(run)) == len(kept)
+    assert (run / "model.safetensors").stat().st_mtime_ns == trained
 
 
 @pytest.mark.slow
 def test_processes_find_the_same(made, tmp_path):
-    found = demo(tmp_path, seeds=1, workers=2, overrides=TINY, is_shown=False)
-    assert found.models == made.models
+    found = demo(tmp_path, seeds=1, jobs=2, overrides=TINY, is_shown=False)
+    assert found.found == made.found and list((tmp_path / "claims").iterdir()) == []
 
 
 def test_another_recipe_in_the_folder_is_refused(made):
     with pytest.raises(pf.InputError, match="another recipe"):
-        demo(made.out, seeds=1, workers=1, is_shown=False)
+        demo(made.out, seeds=1, jobs=1, is_shown=False)
 
 
 def test_each_run_has_its_own_folder(tmp_path):
-    jobs = _jobs(tmp_path, 3, "cpu", ())
-    assert len({job.run for job in jobs}) == 12 and isinstance(jobs[0], Job)
+    plan = demo_plan(tmp_path, seeds=3)
+    assert len({job.arguments["run"] for job in plan.jobs if job.kind == "train"}) == 12
 
 
 @pytest.fixture
 def at_hand(made, monkeypatch):
     """The command, without the training."""
     opened = []
-    monkeypatch.setattr("pidformer.demo.demo", lambda *_, **__: made)
+    monkeypatch.setattr("pidformer.reproduce.demo", lambda *_, **__: made)
     monkeypatch.setattr("webbrowser.open", opened.append)
     return opened
 
@@ -149,6 +184,7 @@ def test_the_report_opens_when_asked(run, made, at_hand):
     ("arguments", "words"),
     [
         (["--seeds", "0"], "seeds"),
+        (["--jobs", "0"], "jobs must be at least 1"),
         (["--device", "tpu"], "device"),
         (["--out", "pyproject.toml"], "is a file"),
         (["--out", "/proc/nowhere"], "choose another --out"),
