@@ -1,11 +1,13 @@
 import json
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 import pidformer as pf
 from pidformer import results
-from pidformer.report.demo.models import ATTACKED, MODELS
+from pidformer.report.collect import collect
+from pidformer.report.demo.models import ATTACKED, MODELS, read_models
 from pidformer.report.write import write_report
 from pidformer.reproduce import demo
 from pidformer.reproduce.demo_plan import demo_plan
@@ -116,6 +118,18 @@ def test_evaluate_finds_what_the_demo_measured(made, run):
     code, out, _ = run("evaluate", *run_folders(made), *options)
     assert code == 0 and "pgd@0.05" in out
     assert [len(results.read(folder)) for folder in run_folders(made)] == before
+
+
+def test_what_is_measured_later_does_not_change_the_page(made):
+    folder = run_folders(made)[1]
+    kept = results.read(folder)
+    clean = next(r for r in kept if r.settings.get("row") == "clean")
+    settings = {**clean.settings, "gains": "PIDGains(p=0.1, i=0.0, d=0.0, beta=1.0)"}
+    other = replace(clean, metrics={**clean.metrics, "top1": 1.0}, settings=settings)
+    results.append(folder, other)
+    models = read_models(collect(run_folders(made)))
+    results.rewrite(folder, kept)
+    assert models["pid"].percent("clean").mean == clean.metrics["top1"] != 1.0
 
 
 def test_a_second_run_goes_on_and_adds_nothing(made):
