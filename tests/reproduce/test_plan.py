@@ -1,11 +1,14 @@
 import json
+from dataclasses import replace
 
 import pytest
 
 import pidformer as pf
 from pidformer.evaluation.suite import load_suite
 from pidformer.reproduce import make_plan, reproduce
+from pidformer.reproduce.display import plan_table
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
+from pidformer.reproduce.run import look
 from pidformer.reproduce.times import Spent, estimates
 from pidformer.reproduce.work import Setting, do, is_done
 from pidformer.results import Record, append
@@ -96,6 +99,17 @@ def test_the_table_shows_folders_as_they_are_called(tmp_path, run):
         assert code == 0 and name.split("/")[0] in text
 
 
+def test_a_long_plan_shows_what_is_not_done_yet_on_a_low_screen(tmp_path):
+    lines = look(make_plan(tmp_path, seeds=4)).lines
+    assert len(lines) == 33
+    lines = [replace(line, state="done") for line in lines[:10]] + list(lines[10:])
+    plan = make_plan(tmp_path, seeds=4)
+    assert plan_table(plan, lines).row_count == 33 + len(plan.blocked)
+    low = plan_table(plan, lines, 20)
+    assert low.row_count == 20 - 6 and next(low.columns[0].cells) == lines[10].job.title
+    assert "10 of 33 jobs done" in low.caption
+
+
 def test_estimates_learn_from_what_was_done(tmp_path):
     plan = make_plan(tmp_path, seeds=2)
     trains = [job for job in plan.jobs if job.kind == "train"]
@@ -123,6 +137,7 @@ def test_a_dry_run_writes_nothing(run, tmp_path):
         ({"seeds": 10**9, "dry_run": True}, "seeds must be at least 1, and at most 1000"),
         ({"only": ["table9"]}, "did you mean"),
         ({"device": "tpu"}, "device"),
+        ({"jobs": 0}, "jobs must be at least 1, got 0"),
         ({"scale": "small"}, "--data"),
     ],
 )

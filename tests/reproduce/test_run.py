@@ -3,14 +3,17 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
 from pidformer import results
+from pidformer.errors import InputError
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce import run_plan, work
 from pidformer.reproduce import times as times_module
@@ -201,6 +204,30 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     assert story.startswith("Traceback") and str(error) in story
 
 
+@pytest.mark.slow
+def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
+    (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
+    found = run_plan(plan, CPU, jobs=2, is_shown=False, beat=0.2, poll=0.1)
+    states = {line.job.id: line.state for line in found.lines}
+    assert states["train.pid"] == states["evaluate.pid"] == "failed"
+    assert states["evaluate.softmax"] == states["report"] == "done"
+    assert "optim.lr" in found.failed["train.pid"]
+    rows = [r for r in records_of(whole.plan.out)["softmax-seed0"] if r["kind"] != "analysis"]
+    expected = without_inputs({"softmax-seed0": rows})
+    assert without_inputs(records_of(tmp_path / "out")) == expected
+
+
+def test_processes_are_as_many_as_there_are_cores_and_runs(tmp_path, monkeypatch):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    monkeypatch.setattr(run_module, "usable_cores", lambda: 64)
+    assert run_module.check_jobs(None, plan, "cpu") == run_module.check_jobs(7, plan, "cpu") == 2
+    monkeypatch.setattr(run_module, "usable_cores", lambda: 1)
+    assert run_module.check_jobs(None, plan, "cpu") == 1
+    with pytest.raises(InputError, match="jobs must be at least 1, got 0"):
+        run_module.check_jobs(0, plan, "cpu")
+
+
 SCRIPT = """
 import sys, torch
 from pathlib import Path
@@ -209,7 +236,8 @@ from pidformer.reproduce import run_plan
 from pidformer.reproduce.work import Setting
 from tests.reproduce.tiny import tiny_plan
 plan = tiny_plan(Path(sys.argv[1]), Path(sys.argv[2]))
-found = run_plan(plan, Setting(device="cpu"), is_shown=False, beat=0.2, poll=0.1)
+jobs = int(sys.argv[3]) if len(sys.argv) > 3 else 1
+found = run_plan(plan, Setting(device="cpu"), jobs=jobs, is_shown=False, beat=0.2, poll=0.1)
 sys.exit(1 if found.failed else 0)
 """
 
@@ -223,6 +251,30 @@ def test_two_processes_share_the_jobs(whole, tmp_path):
     assert set(starts(tmp_path / "out").values()) == {1}  # each job ran once
     found, expected = records_of(tmp_path / "out"), records_of(whole.plan.out)
     assert without_inputs(found) == without_inputs(expected)
+
+
+@pytest.mark.slow
+def test_a_killed_call_takes_its_processes_along_and_goes_on_later(whole, tmp_path):
+    plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out"), "2"]
+    parent = subprocess.Popen(command)
+    claims = tmp_path / "out" / "claims"
+    assert waited(lambda: claims.is_dir() and list(claims.glob("*.json")))
+    workers = psutil.Process(parent.pid).children(recursive=True)
+    parent.kill()
+    parent.wait()
+    assert not psutil.wait_procs(workers, timeout=60)[1]
+    found = run_plan(plan, CPU, is_shown=False)
+    assert not found.failed and list(claims.iterdir()) == []
+    expected = without_inputs(records_of(whole.plan.out))
+    assert without_inputs(records_of(tmp_path / "out")) == expected
+
+
+def waited(condition, seconds=120):
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 def without_inputs(records):

@@ -10,13 +10,14 @@ from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Jobs, Json
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for runs, results and report.")] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("demo"),
     seeds: Annotated[int, typer.Option(help="Train with seeds 0 to N - 1.", metavar="N")] = 2,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    jobs: Jobs = None,
     open_report: Annotated[
         bool | None,
         typer.Option("--open/--no-open", help="Open the report; by default on a desktop."),
@@ -32,11 +33,11 @@ def demo(
 
     Example: pidformer demo --out my-demo --seeds 4 --json
     """
-    from pidformer.demo import demo as run_demo
+    from pidformer.reproduce import demo as run_demo
     from pidformer.training.loop import Interrupted
 
     try:
-        found = run_demo(out, seeds=seeds, device=device)
+        found = run_demo(out, seeds=seeds, device=device, jobs=jobs)
     except (Interrupted, KeyboardInterrupt):
         typer.echo(f"saved in {out}; run the same command to go on", err=True)
         raise typer.Exit(130) from None
@@ -62,7 +63,7 @@ def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pidformer.demo.summary import MODELS
+    from pidformer.report.demo.models import MODELS
 
     console = Console()
     seeds = len(found["seeds"])

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 
 Data = Annotated[Path | None, typer.Option(help="Folder of the data set; digits need none.")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(help="Processes to start; by default one per core, on a GPU one.", metavar="N"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Device, Json, tables
+from pidformer.cli.options import Device, Jobs, Json, tables
 from pidformer.errors import InputError
 
 
@@ -52,13 +52,14 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
     ] = False,
+    jobs: Jobs = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Train, evaluate, analyse and report the twins behind the paper's tables and figures.
 
-    A killed run goes on where it stopped. Start it in several places with the same --out (on one
-    machine, or on several that share a disk) and they share the jobs.
+    A killed run goes on where it stopped. On one machine, --jobs processes share the work. Started
+    in several places with the same --out (machines that share a disk), they share it too.
 
     Example: pidformer reproduce --scale demo --seeds 2
 
@@ -79,6 +80,7 @@ def reproduce(
             only=parts,
             study=study,
             minutes=minutes,
+            jobs=jobs,
             device=device,
             dry_run=dry_run,
             is_shown=not as_json,

@@ -16,7 +16,7 @@ from pidformer.control import PIDGains, is_stable, spectral_radius
 from pidformer.report.curve import curve_points
 from pidformer.report.looks import HEADLINES, Curves
 from pidformer.report.panels import Panel
-from pidformer.report.style import BAD, GOOD, LEAST_I, run_colors
+from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
 from pidformer.report.table1 import TITLES
 from pidformer.report.tables import is_controlled, short_gains
 from pidformer.robustness.compare import Group
@@ -25,32 +25,31 @@ Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
 
 
-def similarity_panel(curves: Sequence[Curves]) -> Drawn:
+def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
     ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in curves)
     draw = partial(
-        _draw_curves,
+        draw_curves,
         curves=curves,
-        title="token similarity (1: all alike)",
+        title=title or "token similarity (1: all alike)",
         x="layer",
-        y="mean cosine",
+        y="token similarity" if title else "mean cosine",
         top=1.05,
         bottom=0.0,
     )
-    return Panel(draw), f"Token similarity by layer. In the last layer: {ends}."
+    where = f", {title}" if title else ""
+    return Panel(draw), f"Token similarity by layer{where}. In the last layer: {ends}."
 
 
 def training_panels(
     losses: Sequence[Curves], scores: Sequence[Curves], headline: str | None
 ) -> list[Drawn]:
     last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in losses)
-    draw = partial(
-        _draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True
-    )
+    draw = partial(draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True)
     found = [(Panel(draw), f"Training loss by epoch, at the end: {last}.")]
     if scores and headline:
         last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.2f}" for c in scores)
         name = HEADLINES[headline]
-        draw = partial(_draw_curves, curves=scores, title="validation", x="epoch", y=name)
+        draw = partial(draw_curves, curves=scores, title="validation", x="epoch", y=name)
         found.append((Panel(draw), f"Validation {name} by epoch, at the end: {last}."))
     return found
 
@@ -72,7 +71,7 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
         ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.1f} %" for c in curves)
         largest = max(c.runs[0][0][-1] for c in curves)
         draw = partial(
-            _draw_curves,
+            draw_curves,
             curves=curves,
             title=TITLES.get(attack, attack),
             x="budget, of 255",
@@ -186,7 +185,7 @@ def _mean(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(xs), tuple(sum(table[x] for table in tables) / len(tables) for x in xs)
 
 
-def _draw_curves(
+def draw_curves(
     figure: Figure | SubFigure,
     curves: Sequence[Curves],
     title: str,
@@ -196,17 +195,29 @@ def _draw_curves(
     top: float | None = None,
     bottom: float | None = None,
     log: bool = False,
+    level: tuple[float, str] | None = None,
 ) -> None:
-    """A thick line a model, the mean; thin lines its runs."""
+    """For each model a thick line, the mean, and thin lines, its runs; `level` is marked."""
     axes: Axes = figure.subplots()
     colors = run_colors([one.is_controlled for one in curves])
+    if any(one.is_dashed for one in curves):  # dashes tell the models of one colour apart
+        colors = [PID if one.is_controlled else SOFTMAX for one in curves]
     for one, color in zip(curves, colors, strict=True):
+        line: dict[str, Any] = {
+            "color": color,
+            "linestyle": (0, (3, 1.6)) if one.is_dashed else "-",
+        }
         if len(one.runs) > 1:
             for xs, ys in one.runs:
-                axes.plot(xs, ys, color=color, linewidth=0.9, alpha=0.55)
-        look: dict[str, Any] = {"color": color, "linewidth": 2.4, "label": one.label}
+                axes.plot(xs, ys, **line, linewidth=0.9, alpha=0.55)
+        look = line | {"linewidth": 2.4, "label": one.label}
         xs, ys = _mean(one)
         axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
+    if level is not None:
+        place, name = level
+        axes.axhline(place, color=INK, linewidth=0.8, linestyle=":")
+        left = axes.get_yaxis_transform()
+        axes.text(0.01, place - 1.5, name, transform=left, fontsize=9.5, va="top")
     axes.set(title=title, xlabel=x, ylabel=y)
     if x == "layer":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -220,4 +231,5 @@ def _draw_curves(
         axes.set_ylim(top=max(top, axes.dataLim.ymax))
     if bottom is not None:
         axes.set_ylim(bottom=min(bottom, axes.dataLim.ymin))
-    axes.legend(fontsize=10, loc="best")
+    wide = {"handlelength": 3.2} if any(one.is_dashed for one in curves) else {}
+    axes.legend(fontsize=10, loc="best", **wide)

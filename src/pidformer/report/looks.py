@@ -25,6 +25,7 @@ class Curves(NamedTuple):
     label: str
     is_controlled: bool
     runs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
+    is_dashed: bool = False
 
 
 def analysed(runs: Sequence[Run]) -> list[Group]:

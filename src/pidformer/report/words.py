@@ -35,32 +35,38 @@ def _alone(lines: Sequence[Line], name: str) -> list[str]:
 
 
 def _against(lines: Sequence[Line], names: Sequence[str], place: int) -> list[str]:
-    said = []
-    compared = [line for line in lines if line.differences[place] is not None]
-    for line in compared:
-        found, own, other = line.differences[place], line.cells[place], line.cells[0]
-        if line.title != "Clean" or found is None or own is None or other is None:
-            continue
-        ending = "" if is_clear(found) else ", not a clear one"
-        said.append(
-            f"Clean accuracy: {names[place]} {own.value:.1f} %, {names[0]} {other.value:.1f} %, a "
-            + minus(
-                f"difference of {found.points:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]"
-            )
-            + f"{ending}."
-        )
-    threats = [line for line in compared if line.title != "Clean"]
-    if threats:
-        ahead = behind = 0
-        for line in threats:
-            found = line.differences[place]
-            if found is not None and is_clear(found):
-                is_better = (found.points < 0) == line.lower_is_better
-                ahead, behind = ahead + is_better, behind + (not is_better)
-        level = len(threats) - ahead - behind
-        said.append(
-            f"Under {len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is "
-            f"ahead of {names[0]} in {ahead}, behind in {behind}, and level in {level} (by 95 % "
-            "intervals of the difference)."
-        )
-    return said
+    clean = [line for line in lines if line.title == "Clean" and line.differences[place]]
+    said = [f"Clean accuracy: {twin_sentence(line, names, place)}" for line in clean]
+    threats = threats_sentence(lines, names, place)
+    return [*said, f"Under {threats}"] if threats else said
+
+
+def twin_sentence(line: Line, names: Sequence[str], place: int) -> str:
+    """A line's two numbers and their difference, with its interval."""
+    found, own, other = line.differences[place], line.cells[place], line.cells[0]
+    assert found is not None and own is not None and other is not None
+    ending = "" if is_clear(found) else ", not a clear one"
+    return (
+        f"{names[place]} {own.value:.1f} %, {names[0]} {other.value:.1f} %, a "
+        + minus(f"difference of {found.points:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]")
+        + f"{ending}."
+    )
+
+
+def threats_sentence(lines: Sequence[Line], names: Sequence[str], place: int) -> str:
+    """Where a model is ahead of the first and where behind; nothing without threats."""
+    threats = [line for line in lines if line.title != "Clean" and line.differences[place]]
+    if not threats:
+        return ""
+    ahead = behind = 0
+    for line in threats:
+        found = line.differences[place]
+        if found is not None and is_clear(found):
+            is_better = (found.points < 0) == line.lower_is_better
+            ahead, behind = ahead + is_better, behind + (not is_better)
+    level = len(threats) - ahead - behind
+    return (
+        f"{len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is ahead of "
+        f"{names[0]} in {ahead}, behind in {behind}, and level in {level} (by 95 % intervals of "
+        "the difference)."
+    )

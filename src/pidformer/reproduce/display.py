@@ -54,7 +54,7 @@ class Display:
         self._count = sum(line.state == "done" for line in lines)
         self._lines = lines
         if self._live is not None:
-            self._live.update(plan_table(self._plan, lines))
+            self._live.update(plan_table(self._plan, lines, self._console.height))
 
     def begin(self, job: Job) -> None:
         if self._live is not None:
@@ -64,17 +64,21 @@ class Display:
                 replace(line, state="running (here)") if line.job.id == job.id else line
                 for line in self._lines
             ]
-            self._live.update(plan_table(self._plan, lines))
+            self._live.update(plan_table(self._plan, lines, self._console.height))
 
     def end(self, job: Job, seconds: float, failure: str | None) -> None:
+        self._count += 1
         if self._live is None:
-            place = f"[{self._count + 1}/{len(self._plan.jobs)}]"
+            place = f"[{self._count}/{len(self._plan.jobs)}]"
             how = f"failed: {failure}" if failure else duration(seconds)
             self._console.print(f"{place} {job.title}: {how}", highlight=False, markup=False)
 
 
-def plan_table(plan: Plan, lines: Sequence[Line]) -> Table:
-    """Jobs with their state, time so far and estimate."""
+def plan_table(plan: Plan, lines: Sequence[Line], height: int | None = None) -> Table:
+    """Jobs with their state, time so far and estimate.
+
+    Where `height` lines are too few for all, those that are done are left out, then the last.
+    """
     left = sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
     done = sum(line.state == "done" for line in lines)
     caption = f"{done} of {len(lines)} jobs done"
@@ -85,6 +89,9 @@ def plan_table(plan: Plan, lines: Sequence[Line]) -> Table:
     table.add_column("state")
     table.add_column("time", justify="right")
     table.add_column("estimate", justify="right")
+    room = len(lines) if height is None else max(1, height - 6 - len(plan.blocked))
+    if len(lines) > room:
+        lines = [line for line in lines if line.state != "done"][:room]
     for line in lines:
         style = _STYLES.get(line.state.split(" ")[0])
         spent = duration(line.spent) if line.spent else ""

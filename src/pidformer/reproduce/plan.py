@@ -20,13 +20,14 @@ PARTS = ("table1", "table2", "table3", "figures")
 
 
 class Evaluation(NamedTuple):
-    """A suite, or a curve over budgets, and its expected seconds a run."""
+    """A suite, or a curve over budgets, and its expected seconds per run."""
 
     suite: str
     seconds: float
     curve: str | None = None
     eps: str | None = None
     domain: str = "pixel"
+    limit: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,8 @@ class Part:
     analyze_limit: int | None = None
     """Images to look into; None for no analysis."""
     analyze_seconds: float = 0.0
+    draw: bool = True
+    """Whether the analysis draws its figures."""
     backbones: Mapping[str, str] = field(default_factory=dict)
     """Recipes of Table 1 whose runs the recipes start from."""
 
@@ -161,8 +164,7 @@ def make_plan(
     if scale not in SCALES:
         raise unknown("scale", scale, (*SCALES, STUDY))
     seeds = 2 if seeds is None else seeds
-    if not 1 <= seeds <= MOST_SEEDS:
-        raise InputError(f"seeds must be at least 1, and at most {MOST_SEEDS}, got {seeds}")
+    check_seeds(seeds)
     for name in only:
         if name not in PARTS:
             raise unknown("part", name, PARTS)
@@ -182,10 +184,15 @@ def make_plan(
                 bare = replace(first, evaluations=(), recipes=tuple(part.backbones.values()))
                 chosen.append((bare, find_data(first, data)))
             chosen.append((part, find_data(part, data)))
-    jobs = _jobs(out, chosen, seeds)
+    jobs = plan_jobs(out, chosen, seeds)
     if jobs:
         jobs.append(_report_job(out, jobs))
     return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=TIMED_ON[scale])
+
+
+def check_seeds(seeds: int) -> None:
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise InputError(f"seeds must be at least 1, and at most {MOST_SEEDS}, got {seeds}")
 
 
 def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) -> Blocked | None:
@@ -206,7 +213,7 @@ def find_data(part: Part, data: str | Path | None) -> Path | None:
     return find_folder(part.data, data) if part.data else None
 
 
-def _jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) -> list[Job]:
+def plan_jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) -> list[Job]:
     """By run: train, then what is measured, one after the other: a run folder has one writer."""
     jobs: list[Job] = []
     recipes = dict.fromkeys(recipe for part, _ in parts for recipe in part.recipes)
@@ -264,6 +271,7 @@ def _run_jobs(
     limits = [part for part, _ in parts if part.analyze_limit is not None]
     if limits:
         arguments = {"limit": limits[0].analyze_limit, "out": out / "analysis" / name}
+        arguments["draw"] = limits[0].draw
         add(f"analyze.{slug}", "analyze", "tokens", arguments, limits[0].analyze_seconds)
     return jobs
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError
+from pidformer.files import out_folder
 from pidformer.reproduce.claims import BEAT, STALE, Claims
 from pidformer.reproduce.display import Display
 from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.plan import make_plan
 from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.work import Setting, do, is_done
+from pidformer.reproduce.workers import in_processes, usable_cores
 from pidformer.training.loop import Interrupted
 
 POLL = 1.0
@@ -79,6 +82,7 @@ def reproduce(
     only: Sequence[str] = (),
     study: str | Path | None = None,
     minutes: float | None = None,
+    jobs: int | None = 1,
     device: str = "auto",
     dry_run: bool = False,
     is_shown: bool = True,
@@ -86,8 +90,10 @@ def reproduce(
     """Train, evaluate, analyse and report what the paper's tables and figures need.
 
     Run again, also after a kill, it goes on where it stopped; several processes, on one machine or
-    on several that share a disk, may work on the same `out`. `dry_run` only shows the plan. With
-    `minutes`, no run is begun that would not end in time by its estimate; what was begun is ended.
+    on several that share a disk, may work on the same `out`. `jobs` starts that many here (None:
+    see `check_jobs`); they are started afresh, so a script that asks for several needs the usual
+    `if __name__ == "__main__":`. `dry_run` only shows the plan. With `minutes`, no run is begun
+    that would not end in time by its estimate; what was begun is ended.
     """
     plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only, study=study)
     as_device(device)
@@ -95,18 +101,34 @@ def reproduce(
         raise InputError(f"{out} is a file; --out names a folder")
     if minutes is not None and not minutes > 0:  # NaN too
         raise InputError(f"minutes must be positive, got {minutes}")
+    jobs = check_jobs(jobs, plan, device)
     if dry_run or not (plan.jobs or plan.blocked):  # the latter: all was made elsewhere
         return look(plan)
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
-    return run_plan(plan, Setting(device=device), is_shown=is_shown, minutes=minutes)
+    setting = Setting(device=device)
+    return run_plan(plan, setting, jobs=jobs, is_shown=is_shown, minutes=minutes)
+
+
+def check_jobs(jobs: int | None, plan: Plan, device: str) -> int:
+    """How many processes to start: as many as asked for, but no more than the plan has runs.
+
+    By default one for each core; on a GPU, whose memory they would share, one.
+    """
+    if jobs is not None and jobs < 1:
+        raise InputError(f"jobs must be at least 1, got {jobs}")
+    if jobs is None:
+        jobs = usable_cores() if as_device(device).type == "cpu" else 1
+    runs = {str(job.arguments["run"]) for job in plan.jobs if "run" in job.arguments}
+    return min(jobs, max(1, len(runs)))
 
 
 def run_plan(
     plan: Plan,
     setting: Setting | None = None,
     *,
+    jobs: int = 1,
     is_shown: bool = True,
     beat: float = BEAT,
     stale: float = STALE,
@@ -115,10 +137,15 @@ def run_plan(
 ) -> Outcome:
     """Work on the plan until every job is done, here or elsewhere, or cannot be (in time).
 
-    A job that fails takes those that need it along, and no others.
+    A job that fails takes those that need it along, and no others. With `jobs` above 1, that many
+    processes are started to work on it, and this one looks on.
     """
     begun = time.monotonic()
     setting = setting or Setting()
+    if jobs > 1:
+        pace = {"beat": beat, "stale": stale, "poll": poll, "minutes": minutes}
+        work = partial(run_plan, plan, setting, jobs=1, is_shown=False, **pace)  # type: ignore[arg-type]
+        return _watch(plan, work, jobs, is_shown=is_shown)
     try:
         claims = Claims(plan.out / "claims", beat=beat, stale=stale)
         times = Times(plan.out / "jobs")
@@ -150,6 +177,35 @@ def run_plan(
         lines = _lines(plan, done, failed, claims, times)
         display.show(lines)
     return Outcome(plan=plan, lines=lines, failed=failed)
+
+
+def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool) -> Outcome:
+    """Show the plan while `jobs` processes work on it."""
+    out_folder(plan.out)
+    done = _done(look(plan))
+    broken: dict[str, str] = {}
+    answered = 0
+    with Display(plan, is_shown=is_shown) as display:
+        for ended in in_processes(work, jobs):
+            if ended is not None:
+                answered += 1
+                broken |= ended.failed
+            found = look(plan, done, broken)
+            for line in found.lines:
+                if line.job.id in _done(found) - done:
+                    display.end(line.job, line.spent, None)
+            done = _done(found)
+            display.show(found.lines)
+    found = look(plan, done, broken)
+    if not answered and len(_done(found)) < len(found.lines):
+        raise InputError(
+            "all processes ended early (out of memory?); run the same command to go on"
+        )
+    return found
+
+
+def _done(found: Outcome) -> set[str]:
+    return {line.job.id for line in found.lines if line.state == "done"}
 
 
 def _see(plan: Plan, done: set[str], broken: dict[str, str]) -> None:
@@ -251,12 +307,16 @@ def _told(plan: Plan, job: Job, error: Exception) -> str:
     return f"{line} ({path})"
 
 
-def look(plan: Plan) -> Outcome:
-    """The plan as it stands, without working on it or writing anything."""
-    done: set[str] = set()
-    broken: dict[str, str] = {}
+def look(
+    plan: Plan, done: set[str] | None = None, broken: Mapping[str, str] | None = None
+) -> Outcome:
+    """The plan as it stands, without working on it or writing anything.
+
+    `done` and `broken`: what is known already.
+    """
+    done, broken = set(done or ()), dict(broken or {})
     _see(plan, done, broken)
-    failed = _failed(plan, done, broken)
+    failed = _failed(plan, done, {k: v for k, v in broken.items() if k not in done})
     places = {name: plan.out / name for name in ("claims", "jobs")}
     claims = Claims(places["claims"]) if places["claims"].is_dir() else None
     times = Times(places["jobs"]) if places["jobs"].is_dir() else None

@@ -40,8 +40,11 @@ class Times:
         folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, job: Job) -> Spent:
+        return self.of(job.id)
+
+    def of(self, job_id: str) -> Spent:
         try:
-            path = self._folder / f"{job.id}.json"
+            path = self._folder / f"{job_id}.json"
             held = json.loads(path.read_text())
             return Spent(float(held["seconds"]), int(held["starts"]), path.stat().st_mtime)
         except (OSError, ValueError, TypeError, KeyError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from pidformer.files import out_folder
 from pidformer.report.analysis import analysis_figures
 from pidformer.report.published import publish
 from pidformer.report.write import is_current, write_report
+from pidformer.reproduce.demo_page import write_demo_page
 from pidformer.reproduce.jobs import Job
 from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
@@ -41,7 +43,10 @@ class Setting:
 
 def do(job: Job, setting: Setting) -> None:
     """Work on a job until it is done; going on where an earlier try stopped."""
-    _DO[job.kind](job, setting)
+    with warnings.catch_warnings():
+        # advice for models that others built; a run carries its own normalisation
+        warnings.filterwarnings("ignore", "clean accuracy .* is that of chance")
+        _DO[job.kind](job, setting)
 
 
 def is_done(job: Job) -> bool:
@@ -222,7 +227,10 @@ def _is_published(job: Job) -> bool:
 
 def _report(job: Job, setting: Setting) -> None:
     about = job.arguments
-    write_report(_folders(job), about["out"], mixed=about["mixed"])
+    if about.get("page") == "demo":
+        write_demo_page(job)
+    else:
+        write_report(_folders(job), about["out"], mixed=about["mixed"])
 
 
 def _is_reported(job: Job) -> bool:

@@ -44,7 +44,7 @@ def train(
     task = build_task(recipe, data)
     engine = Engine(recipe.train, device)
     if engine.is_main:  # the others would see a folder that is just being made
-        _check_folder(out, recipe)
+        check_folder(out, recipe)
         _check_data(out, task)
     trainer = Trainer(recipe, task, engine, out)
     try:
@@ -57,7 +57,8 @@ def train(
         engine.close()
 
 
-def _check_folder(out: Path, recipe: Recipe) -> None:
+def check_folder(out: Path, recipe: Recipe) -> None:
+    """Refuse a folder that holds something else than a run of this recipe."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
     is_run = (out / "recipe.yaml").exists()

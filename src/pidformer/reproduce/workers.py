@@ -1,0 +1,95 @@
+"""The same work in several processes of this machine, as if each had been started by hand."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from pidformer.errors import InputError
+from pidformer.training.loop import Interrupted
+
+TICK = 1.0
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def in_processes(work: Callable[[], Any], count: int) -> Iterator[Any]:
+    """Call `work` in `count` fresh processes: each answer as it comes, None now and then between.
+
+    A process that dies gives no answer. Leaving the loop early ends the processes, which save the
+    runs they are at.
+    """
+    context = multiprocessing.get_context("spawn")
+    threads = max(1, usable_cores() // count)
+    started: dict[Connection, Any] = {}
+    try:
+        with _without_interrupts():
+            for _ in range(count):
+                ours, theirs = context.Pipe(duplex=False)
+                started[ours] = context.Process(target=_serve, args=(work, threads, theirs))
+                started[ours].start()
+                theirs.close()
+        waiting = list(started)
+        while waiting:
+            yield None
+            for end in wait(waiting, TICK):
+                assert isinstance(end, Connection)
+                waiting.remove(end)
+                try:
+                    answer = end.recv()
+                except EOFError:
+                    continue
+                if isinstance(answer, InputError):
+                    raise answer
+                yield answer
+    finally:
+        for process in started.values():
+            if process.pid is not None:
+                process.terminate()
+                process.join()
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Processes started here ignore Ctrl-C while they import: no traceback from each of them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _serve(work: Callable[[], Any], threads: int, answers: Connection) -> None:
+    """One process: from now on a signal ends it, or the end of the process that started it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(threads)
+    try:
+        answers.send(work())
+    except (Interrupted, KeyboardInterrupt):
+        return
+    except InputError as error:
+        answers.send(error)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)
