@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
-from pidformer.robustness.bench import Bench
-from pidformer.robustness.run import run_suite
-from pidformer.robustness.suite import curve_suite, load_suite
 from scipy import stats
 
 from pidformer import results
+from pidformer.evaluation.images import run_suite
+from pidformer.evaluation.setup import Setup
+from pidformer.evaluation.suite import curve_suite, load_suite
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.classification import classification_sections
 from pidformer.report.published.details import curves_section, similarity_section
@@ -33,9 +33,9 @@ def measured(tmp_path_factory):
     runs = classifiers(root / "runs", seeds=SEEDS)
     for run in runs:
         settings = {"location": "digits", "device": torch.device("cpu"), "limit": 40}
-        bench = Bench(subject=open_subject(run), **settings)
-        run_suite(bench, curve_suite(["fgsm"], [8 / 255, 24 / 255]), is_shown=False)
-        other = replace(bench, domain="normalized")
+        setup = Setup(subject=open_subject(run), **settings)
+        run_suite(setup, curve_suite(["fgsm"], [8 / 255, 24 / 255]), is_shown=False)
+        other = replace(setup, domain="normalized")
         run_suite(other, load_suite(root / "runs" / "tiny.yaml"), is_shown=False)
     publish(runs, root / "results" / "digits")
     (study,) = read_studies([root / "results"])
