@@ -338,6 +338,8 @@ def test_a_compiled_model_keeps_packed_documents_apart(either):
     compiled = torch.compile(either, backend="eager", fullgraph=True)
     with torch.no_grad():
         same(compiled(**batch).logits, either(**batch).logits)
+        batch |= {"position_ids": torch.arange(17)[None], "use_cache": True}  # one document
+        same(compiled(**batch).logits, either(**batch).logits)
 
 
 # The configuration and what is given back

@@ -161,7 +161,10 @@ class PIDformerModel(PIDformerPreTrainedModel):
         is_told = attention_mask is not None or position_ids is not None or last is not None
         documents = None
         if position_ids is not None and attention_mask is None and tokens.shape[1] > 1:
-            documents = self._documents(position_ids, past_key_values)
+            # A compiler cannot see whether positions restart; with a cache, one text goes on.
+            is_cached = past_key_values is not None or bool(use_cache)
+            if not (is_cached and torch.compiler.is_compiling()):
+                documents = packed_documents(position_ids)
         use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
         self._check_rows(tokens, is_told)
         if use_cache and past_key_values is None:
@@ -219,13 +222,6 @@ class PIDformerModel(PIDformerPreTrainedModel):
             self._check_length(position_ids)
             x = x + self.embed_positions(position_ids)
         return dropped(self.dropout, x), turned
-
-    def _documents(self, position_ids: Tensor, cache: Any) -> Tensor | None:
-        """The document of each token where `position_ids` restart; not looked for in compiled
-        steps with a cache, which go on with one text."""
-        if cache is not None and torch.compiler.is_compiling():
-            return None
-        return packed_documents(position_ids)
 
     def _checked_cache(self, cache: Any, use_cache: bool | None, is_packed: bool) -> bool:
         """Whether to keep keys and values; refused where they would not stay true."""
