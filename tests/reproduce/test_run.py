@@ -265,7 +265,8 @@ def test_a_killed_call_takes_its_processes_along_and_goes_on_later(whole, tmp_pa
     parent.wait()
     assert not psutil.wait_procs(workers, timeout=60)[1]
     found = run_plan(plan, CPU, is_shown=False)
-    assert not found.failed and list(claims.iterdir()) == []
+    # not the temporary names, at one of which the end may have fallen
+    assert not found.failed and list(claims.glob("[!.]*")) == []
     expected = without_inputs(records_of(whole.plan.out))
     assert without_inputs(records_of(tmp_path / "out")) == expected
 
