@@ -62,7 +62,8 @@ def test_options_of_timm_models_are_keywords_of_theirs():
 def test_every_keyword_of_the_language_model_is_listed_or_said_elsewhere():
     config = pytest.importorskip("pidformer.models.causal_lm").PIDformerConfig
     keywords = set(signature(config.__init__).parameters) - {"self", "options"}
-    assert keywords - SECTION - {"vocab_size"} == set(LANGUAGE)
+    of_the_tokenizer = {"vocab_size", "bos_token_id", "eos_token_id", "pad_token_id"}
+    assert keywords - SECTION - of_the_tokenizer == set(LANGUAGE)
 
 
 @pytest.mark.parametrize("task", ["classification", "language"])

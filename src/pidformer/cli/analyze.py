@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from pidformer.cli.options import Data, Device, Json, Seed, print_facts
-from pidformer.files import out_folder
 
 if TYPE_CHECKING:
     from pidformer.analysis.summary import Analysis
@@ -48,7 +47,6 @@ def analyze(
     from pidformer.evaluation.analysis import analyze as measure
     from pidformer.report.analysis import analysis_figures
 
-    out_folder(out)
     found = measure(
         models,
         data=data,

@@ -61,7 +61,8 @@ def analyze(
 
     The images are drawn with `seed`, the same for every model. Adds "analysis" records to each run
     folder (those of other models go to a folder in `out`); what is there is not measured again.
-    Figures need the eigenvalues, which no record holds: `for_figures` computes them in any case.
+    Figures, which go to `out`, need the eigenvalues, which no record holds: `for_figures` computes
+    them in any case.
     """
     if not runs:
         raise InputError("give at least one model")
@@ -70,6 +71,8 @@ def analyze(
             raise InputError(f"{name} must be at least 1 image, got {count}")
     place = as_device(device)
     models = _labelled([open_inputs(run, data, limit, seed) for run in runs])
+    if for_figures:
+        out_folder(out)  # before the long work, and after a model that is refused
     found = []
     for label, inputs in models.items():
         subject = inputs.subject

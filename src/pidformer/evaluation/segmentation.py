@@ -197,17 +197,24 @@ def label_photographs(
     max_windows: int = 32,
     device: str = "auto",
 ) -> Iterator[tuple[Path, Image.Image, np.ndarray]]:
-    """Photographs of any size with the label (H, W) that a run gives each pixel."""
+    """Photographs of any size with the label (H, W) that a run gives each pixel.
+
+    The run is opened at once, so that one that is refused leaves nothing behind; photographs are
+    labelled as they are asked for.
+    """
     sliding = Sliding.of(segmentation_info(run)["inference"], views, max_windows)
     place = as_device(device)
     model = load(run).to(place)
-    for file in files:
+
+    def labelled(file: Path) -> tuple[Path, Image.Image, np.ndarray]:
         try:
             image = read_picture(file)
         except UnreadableImage as error:
             raise InputError(f"cannot read {file} as an image ({error})") from None
         batch = torch.from_numpy(pixels(image))[None].to(place).float() / 255
-        yield file, image, sliding.labels(model, batch)[0].cpu().numpy()
+        return file, image, sliding.labels(model, batch)[0].cpu().numpy()
+
+    return map(labelled, files)
 
 
 def segmentation_info(run: Path) -> dict[str, Any]:
