@@ -14,7 +14,9 @@ from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 @pytest.mark.parametrize("name", shipped_suites())
 def test_every_shipped_suite_loads(name):
     suite = load_suite(name)
-    assert suite.name == name and suite.description and suite.rows[0].name == "clean"
+    assert suite.name == name and suite.description
+    first = suite.rows[0]  # undisturbed images, which the others are seen beside
+    assert first.name == "clean" or first.threat.eps == 0
 
 
 @pytest.mark.parametrize("name", shipped_suites())

@@ -27,8 +27,8 @@ def evaluate(
     suite: Annotated[
         str,
         typer.Option(
-            help="clean, quick, paper, corruptions, ood, autoattack, digits, study, study-spsa, "
-            "study-paper, study-paper-spsa, or a YAML file of your own."
+            help="clean, quick, paper, corruptions, ood, autoattack, digits, demo, study, "
+            "study-spsa, study-paper, study-paper-spsa, or a YAML file of your own."
         ),
     ] = "clean",
     data: Data = None,

@@ -41,7 +41,7 @@ def segment(
     from pidformer.report.segments import picture_names, save_segments
 
     files = _files(images)
-    names, info = picture_names(files), segmentation_info(run)
+    names = picture_names(files)
     labelled = label_photographs(run, files, views=views, max_windows=max_windows, device=device)
     shown = track(
         labelled,
@@ -51,7 +51,7 @@ def segment(
         transient=True,
         disable=as_json or len(files) == 1,
     )
-    found = save_segments(shown, names, info, out, opacity=opacity)
+    found = save_segments(shown, names, segmentation_info(run), out, opacity=opacity)
     if as_json:
         typer.echo(json.dumps(found))
         return

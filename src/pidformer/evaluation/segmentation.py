@@ -202,8 +202,8 @@ def label_photographs(
     The run is opened at once, so that one that is refused leaves nothing behind; photographs are
     labelled as they are asked for.
     """
-    sliding = Sliding.of(segmentation_info(run)["inference"], views, max_windows)
     place = as_device(device)
+    sliding = Sliding.of(segmentation_info(run)["inference"], views, max_windows)
     model = load(run).to(place)
 
     def labelled(file: Path) -> tuple[Path, Image.Image, np.ndarray]:
