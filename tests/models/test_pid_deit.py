@@ -123,3 +123,16 @@ def test_drop_path_grows_linearly():
     model = timm.create_model(TINY, depth=3, drop_path_rate=0.1)
     rates = [getattr(block.drop_path2, "drop_prob", 0.0) for block in model.blocks]
     assert rates == pytest.approx([0, 0.05, 0.1])
+
+
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+@pytest.mark.parametrize("gains", [None, "0.4,0.1,0.05"])
+def test_a_traced_network_equals_itself_on_batches_of_another_size(gains):
+    torch.manual_seed(0)
+    options = {"img_size": 32, "patch_size": 8, "depth": 3, "num_classes": 5}
+    model = timm.create_model("pid_deit_tiny_patch16_224", gains=gains, **options).eval()
+    traced = torch.jit.trace(model, torch.randn(2, 3, 32, 32))
+    images = torch.randn(4, 3, 32, 32)
+    torch.testing.assert_close(traced(images), model(images), rtol=0, atol=1e-6)

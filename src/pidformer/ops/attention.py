@@ -76,7 +76,7 @@ def pid_attention(
             dropout_p=dropout_p,
             is_causal=is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None,
             scale=scale,
-            enable_gqa=q.shape[-3] != k.shape[-3],
+            enable_gqa=bool(q.shape[-3] != k.shape[-3]),  # jit.trace gives a tensor
         )
     if gains is None:
         return out, state
