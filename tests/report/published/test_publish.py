@@ -1,6 +1,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,18 @@ def test_what_was_measured_can_be_read_back(runs, published):
         assert found.seed == measured["clean"].settings["train_seed"]
         assert found.header.metrics["train_seconds"] == pytest.approx(10 * 128 / 100)
         assert found.header.details["loss"] == [[5, 2.0], [10, 2.0]]
+
+
+def test_the_machine_of_a_run_is_the_one_that_made_most_of_its_measurements(runs, tmp_path):
+    run = tmp_path / "pid-seed0"
+    shutil.copytree(next(run for run in runs if run.name.endswith("pid-seed0")), run)
+    last = [r for r in results.read(run) if r.kind == "robustness"][-1]
+    elsewhere = {"cpu": "another", "cores": 1}
+    results.append(run, replace(last, settings=last.settings | {"machine": elsewhere, "limit": 3}))
+    (path,) = publish([run], tmp_path / "results" / "digits")
+    found = read_run(path)
+    assert found.header.settings["machine"] == last.settings["machine"] != elsewhere
+    assert elsewhere in [record.settings["machine"] for record in found.records]
 
 
 def test_what_a_killed_process_leaves_beside_a_file_is_no_run(published, tmp_path):

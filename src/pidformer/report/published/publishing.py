@@ -7,6 +7,7 @@ is not written again.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -89,7 +90,7 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     own_gains = counted.most_common(1)[0][0]  # those of a trial with other gains stay behind
     measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
     own = shrink(newest(measured))
-    header = _header(run, study, name, measured[-1])
+    header = _header(run, study, name, measured)
     shared = {key: header.settings.get(key) for key in SHARED}
     lines = [header]
     for record in own:
@@ -109,7 +110,10 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
 _NOTHING = object()
 
 
-def _header(run: Run, study: str, name: str, last: Record) -> Record:
+def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
+    """What the measurements of a run share; the machine is the one that made most of them."""
+    last = measured[-1]
+    machines = Counter(json.dumps(r.settings.get("machine")) for r in measured)
     recipe = _bare(run.recipe or {})
     variant, _, seed = name.rpartition("-seed")
     settings = {
@@ -124,7 +128,7 @@ def _header(run: Run, study: str, name: str, last: Record) -> Record:
         "recipe_hash": last.settings.get("recipe"),
         "twin": control_free_hash(recipe),
         "data": recipe.get("data", {}).get("name"),
-        "machine": last.settings.get("machine"),
+        "machine": json.loads(machines.most_common(1)[0][0]),
         "command": train_command(recipe),
     }
     metrics = {"train_seconds": training_seconds(run), "parameters": _parameters(run.folder)}
