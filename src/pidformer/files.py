@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,11 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Whether a killed process left the file in the middle of an `atomic_path`."""
+    return re.fullmatch(r"\..+\.\d+(\.\w+)?", path.name) is not None
 
 
 def check_place(path: Path) -> None:

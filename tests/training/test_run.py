@@ -172,6 +172,12 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         train(tiny_recipe(), tmp_path, device="cpu", is_shown=False)
 
 
+def test_a_run_that_was_killed_as_it_wrote_its_recipe_is_begun_anew(tmp_path):
+    (tmp_path / ".recipe.4711.yaml").write_text("mod")
+    train(tiny_recipe("schedule.epochs=1"), tmp_path, device="cpu", is_shown=False)
+    assert (tmp_path / "model.safetensors").exists()
+
+
 def test_two_trainings_in_one_folder_are_refused(whole):
     import fcntl
 

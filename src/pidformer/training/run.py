@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from pidformer.errors import InputError
-from pidformer.files import check_links
+from pidformer.files import check_links, is_temporary
 from pidformer.runs.folder import (
     has_progress,
     read_model_info,
@@ -62,7 +62,7 @@ def check_folder(out: Path, recipe: Recipe) -> None:
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
     is_run = (out / "recipe.yaml").exists()
-    held = [p.name for p in out.iterdir()] if out.exists() else []
+    held = [p.name for p in out.iterdir() if not is_temporary(p)] if out.exists() else []
     if not is_run and not set(held) <= {"tensorboard", LOCK}:
         raise InputError(f"{out} is not empty and not a run folder; choose another --out")
     check_links(out)
