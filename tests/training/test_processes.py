@@ -74,6 +74,11 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path):
             assert found[name] == pytest.approx(scores[name], rel=1e-3)
 
 
+def ends_well(command, **options):
+    done = subprocess.run(command, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-4000:]
+
+
 @pytest.mark.slow
 def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
     command = [
@@ -83,7 +88,7 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_pa
     ]  # fmt: skip
     options = {"cwd": ROOT, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run([*command, str(whole)], check=True, capture_output=True, **options)
+    ends_well([*command, str(whole)], **options)
     process = subprocess.Popen([*command, str(killed)], stderr=subprocess.DEVNULL, **options)
     while not any((killed / "checkpoints").glob("step-*[1-9]*")):
         time.sleep(0.05)
@@ -95,7 +100,7 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_pa
     psutil.wait_procs(workers)
     process.wait()
     assert not (killed / "model.safetensors").exists()
-    subprocess.run([*command, str(killed)], check=True, capture_output=True, **options)
+    ends_well([*command, str(killed)], **options)
     assert same_weights(whole, killed)
 
 
