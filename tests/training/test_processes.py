@@ -105,6 +105,48 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_pa
 
 
 @pytest.mark.slow
+def test_no_thread_of_the_process_group_outlives_a_training(tmp_path):
+    """One that did could abort the process as Python ended, its work done."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import glob, sys\n"
+        "from pidformer.training import load_recipe\n"
+        "from pidformer.training.run import train\n"
+        f"given = ['model.options={OPTIONS}', 'schedule.epochs=1', 'schedule.warmup_epochs=0']\n"
+        "recipe = load_recipe('digits/pid.yaml', given)\n"
+        "train(recipe, sys.argv[1], device='cpu', is_shown=False)\n"
+        "print([open(path).read() for path in glob.glob('/proc/self/task/*/comm')])\n"
+    )
+    done = subprocess.run(
+        [*TWO[:-3], str(script), str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "python" in done.stdout and "gloo" not in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["no-such-command"]])
+def test_a_launched_command_leaves_without_waiting_for_python_to_end(arguments):
+    script = (
+        "import atexit, sys; from pidformer.cli import main; "
+        "atexit.register(lambda: print('python ended', flush=True)); main(sys.argv[1:])"
+    )
+    for extra, is_waited_for in (({}, True), ({"LOCAL_RANK": "0"}, False)):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *arguments],
+            capture_output=True,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "LOCAL_RANK"} | extra,
+        )
+        assert ("python ended" in done.stdout) == is_waited_for
+        assert done.stdout.replace("python ended", "").strip() or done.stderr.strip()
+        assert done.returncode == (0 if arguments == ["--version"] else 2)
+
+
+@pytest.mark.slow
 def test_interrupting_saves_and_says_how_to_go_on(tmp_path):
     run = tmp_path / "run"
     process = subprocess.Popen(

@@ -321,12 +321,13 @@ def test_two_processes_train_like_one(tmp_path, data):
         "-m", "pidformer", "train",
     ]  # fmt: skip
     where = ["--device", "cpu", "--data", str(data), "--out", str(tmp_path / "two")]
-    subprocess.run(
+    done = subprocess.run(
         [*many, "camvid/pid.yaml", *overrides, *where],
-        check=True,
         capture_output=True,
+        text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
+    assert done.returncode == 0, done.stderr[-4000:]
     one, two = (
         [r.metrics["loss"] for r in results.read(tmp_path / name) if r.kind == "train"]
         for name in ("one", "two")

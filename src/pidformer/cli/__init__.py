@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -94,13 +94,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(f"{where}{error.strerror or error}")
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted", code=130)
-    sys.exit(code or 0)
+    _leave(code or 0)
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
     print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
 
 
-def _fail(message: str, code: int = 2) -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
     print("pidformer: " + " ".join(message.split()), file=sys.stderr)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """End the process; at once where a launcher started several.
+
+    DTensor's caches keep the process group, and Gloo's threads with it, until Python itself ends.
+    A thread that then drops its last tensor aborts a process that has finished its work.
+    """
+    if "LOCAL_RANK" in os.environ:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -189,8 +190,14 @@ class Engine:
         return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
 
     def close(self) -> None:
-        """End training, and clear the compiler, which keeps graphs and the memory they hold."""
+        """End training, and clear the compiler, which keeps graphs and the memory they hold.
+
+        Gloo's threads end with the last reference to their group. One that outlives it into
+        Python's own end can abort a process that has finished its work.
+        """
+        self._accelerator.free_memory()
         self._accelerator.end_training()
+        gc.collect()
         if self._is_compiled:
             torch.compiler.reset()
         if torch.cuda.is_available():

@@ -54,6 +54,7 @@ def train(
             with Progress(out.name, is_shown=shown, tensorboard=out / "tensorboard") as progress:
                 return trainer.fit(progress)
     finally:
+        del trainer  # whose model holds the process group
         engine.close()
 
 
