@@ -7,7 +7,6 @@ import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.ledger import Ledger
 from pidformer.report.collect import MEASURED
 from pidformer.results import Measurement, Record, check_pair
 
@@ -131,16 +130,3 @@ def test_a_pair_must_be_the_same_measurement_of_two_models():
     check_pair(a, b)
     with pytest.raises(InputError, match="row 'r' cannot be paired: stride is None for a and 2"):
         check_pair(a, c)
-
-
-def test_a_ledger_measures_once_what_old_records_do_not_hold(tmp_path):
-    settings = {"row": "clean", "weights": "w", "threat": "None"}  # as it was once written
-    results.append(tmp_path, Record(kind="x", metrics={"a": 1.0}, settings=settings))
-    ledger = Ledger("x", tmp_path, {"weights": "w"})
-    clean = ledger.measure({"row": "clean", "threat": None}, lambda: 1 / 0)
-    assert clean.metrics == {"a": 1.0}
-    other = ledger.measure({"row": "fgsm", "threat": "FGSM()"}, lambda: ({"a": 2.0}, {}))
-    assert other.metrics["seconds"] >= 0 and other.settings["machine"]["torch"]
-    assert Ledger("x", tmp_path, {"weights": "w"}).finished(other.settings).metrics == other.metrics
-    assert Ledger("y", tmp_path, {"weights": "w"}).finished(other.settings) is None
-    assert Ledger("x", tmp_path, {"weights": "v"}).finished({"row": "clean"}) is None

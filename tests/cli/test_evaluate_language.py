@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("transformers")
 
 from pidformer.training.run import train
-from tests.language.tiny import tiny_language
+from tests.training.tiny_language import tiny_language
 
 WORDS = [f"w{k}" for k in range(16)]
 

@@ -13,9 +13,9 @@ from pidformer.evaluation.tasks import evaluate_other
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
 from tests.data.pairs import write_parquet
-from tests.language.tiny import tiny_language
 from tests.report.runs import make_run
 from tests.training.test_segmentation import recipe as tiny_segmenter
+from tests.training.tiny_language import tiny_language
 
 SUITE = """
 rows:

@@ -68,7 +68,7 @@ def language_run(tmp_path_factory):
     import random
 
     from pidformer.training.run import train
-    from tests.language.tiny import tiny_language
+    from tests.training.tiny_language import tiny_language
 
     folder, chance = tmp_path_factory.mktemp("words"), random.Random(0)
     for split, count in (("train", 200), ("valid", 20), ("test", 20)):

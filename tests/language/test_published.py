@@ -10,9 +10,9 @@ from pidformer.evaluation.language import evaluate_language, evaluate_language_r
 from pidformer.report.published import publish, read_studies
 from pidformer.report.published.page import results_pages
 from pidformer.statistics import crossed_items
-from tests.language.tiny import tiny_language
 from tests.report.published.fresh import GAINS, fresh_run
 from tests.report.published.made import cells
+from tests.training.tiny_language import tiny_language
 
 
 @pytest.fixture(scope="module")

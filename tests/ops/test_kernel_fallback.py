@@ -7,7 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pidformer import pid_attention
-from pidformer.ops import dispatch, epilogue, kernels
+from pidformer.ops import dispatch, epilogue_kernels, kernels
 from tests.ops.chains import GAINS, needs_kernels, placed
 from tests.ops.test_attention import layers
 
@@ -39,12 +39,13 @@ def test_what_the_kernels_cannot_take_is_said_once_and_computed(change, words, m
 
 
 def test_a_broken_triton_warns_and_gives_the_same_numbers(monkeypatch):
-    def broken(*_):
-        raise OSError("no compiler")
+    class Broken:
+        def __getitem__(self, grid):
+            raise OSError("no compiler")
 
     monkeypatch.setattr(dispatch, "_warned", set())
     monkeypatch.setattr(dispatch, "_checked", {})
-    monkeypatch.setattr(epilogue, "control_forward", broken)
+    monkeypatch.setattr(epilogue_kernels, "control_forward", Broken())
     q, k, v = placed(layers(1, heads=2, dim=16), torch.float32)[0]
     with kernels("triton"), pytest.warns(UserWarning, match="no compiler"):
         out, _ = pid_attention(q, k, v, None, GAINS)

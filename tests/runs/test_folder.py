@@ -7,8 +7,8 @@ import pytest
 import pidformer as pf
 from pidformer.errors import InputError
 from pidformer.runs.folder import read_model_info, write_model_info, write_recipe
-from tests.language.tiny import tiny_language
 from tests.training.tiny import tiny_recipe
+from tests.training.tiny_language import tiny_language
 
 IMAGES = {
     "build": {"num_classes": 5, "channels": 1, "image_size": 8},

@@ -22,9 +22,9 @@ from pidformer.training.converted import convert_run
 from pidformer.training.segmentation import read_backbone
 from pidformer.training.tasks import build_task
 from tests.data.pairs import write_parquet
-from tests.language.tiny import tiny_language
 from tests.training.test_segmentation import recipe as tiny_segmentation
 from tests.training.tiny import tiny_recipe
+from tests.training.tiny_language import tiny_language
 
 ROOT = Path(__file__).parents[2]
 FACTORS = {"model": 1.0, "best": 2.0, "ema": 3.0}

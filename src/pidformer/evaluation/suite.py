@@ -21,7 +21,7 @@ import yaml
 
 from pidformer.errors import InputError, unknown
 from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
-from pidformer.levels import levels_of
+from pidformer.ranges import levels_of
 from pidformer.robustness.attacks import PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.registry import THREATS, threat_from

@@ -11,7 +11,7 @@ from typing import Any
 from pidformer.control import PIDGains
 from pidformer.control.stability import check_range, is_stable
 from pidformer.errors import InputError
-from pidformer.levels import levels_of
+from pidformer.ranges import levels_of
 
 Scores = dict[str, float]
 MOST = 100_000

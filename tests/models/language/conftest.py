@@ -50,3 +50,17 @@ def paper_like(gains=None, **options) -> PIDformerForCausalLM:
 
 def some_tokens(rows=2, count=9, seed=1) -> torch.Tensor:
     return torch.randint(1, 60, (rows, count), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(params=["tied", "untied", "bias", "paper", "paper untied"])
+def model(request):
+    from tests.models.language.beside_llama import BUILDS
+
+    return BUILDS[request.param]()
+
+
+@pytest.fixture(params=["tied", "paper"])
+def either(request):
+    from tests.models.language.beside_llama import BUILDS
+
+    return BUILDS[request.param]()

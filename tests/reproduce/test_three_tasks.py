@@ -8,8 +8,8 @@ from pidformer.reproduce import Job, Plan, make_plan, run_plan
 from pidformer.reproduce.plan import _report_job
 from pidformer.reproduce.work import Setting
 from tests.data.pairs import write_parquet
-from tests.language.tiny import tiny_language
 from tests.training.test_segmentation import recipe as tiny_segmenter
+from tests.training.tiny_language import tiny_language
 
 
 def plan_of(recipe, task, data, suites, root):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 
 def levels_of(text: str, most: int) -> list[float]:
-    """ "0:0.8:0.2" is 0, 0.2, ... 0.8, "0,0.1,0.3" a list; nothing where it is neither.
+    """ "0:0.8:0.2" is 0, 0.2, ... 0.8; "0,0.1,0.3" is a list; anything else gives nothing.
 
-    Of a range no more than `most` + 1 are made, enough to see that there are too many.
+    A range gives at most `most` + 1 numbers, enough to see that there are too many.
 
     >>> levels_of("0:0.6:0.2", 10)
     [0.0, 0.2, 0.4, 0.6]

@@ -14,8 +14,8 @@ from pidformer.evaluation.language import evaluate_language, evaluate_language_r
 from pidformer.runs.model import load_language
 from pidformer.training.perplexity import window_nll
 from pidformer.training.run import train
-from tests.language.tiny import tiny_language
 from tests.models.language.conftest import paper_like, tiny_model
+from tests.training.tiny_language import tiny_language
 
 
 def naive_sliding(model, tokens, window):

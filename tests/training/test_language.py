@@ -24,7 +24,7 @@ from pidformer.training.loop import Trainer
 from pidformer.training.place import Place
 from pidformer.training.run import train
 from pidformer.training.tasks import build_task
-from tests.language.tiny import tiny_language
+from tests.training.tiny_language import tiny_language
 
 ROOT = Path(__file__).parents[2]
 

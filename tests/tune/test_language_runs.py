@@ -4,7 +4,7 @@ from pidformer.errors import InputError
 from pidformer.evaluation.language import evaluate_language
 from pidformer.training.run import train
 from pidformer.tune import Space, tune
-from tests.language.tiny import tiny_language
+from tests.training.tiny_language import tiny_language
 
 
 def test_perplexities_are_those_of_evaluate(texts, tmp_path):

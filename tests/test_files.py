@@ -1,0 +1,81 @@
+"""Files that are whole or not there, and folders that keep to themselves."""
+
+import os
+
+import pytest
+
+from pidformer.errors import InputError
+from pidformer.files import atomic_path, check_inside, check_links, is_temporary, out_folder
+
+
+def test_a_file_is_replaced_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "model.json"
+    path.write_text("old")
+
+    def fail():
+        with atomic_path(path) as temporary:
+            temporary.write_text("half")
+            assert temporary.suffix == ".json" and is_temporary(temporary)
+            raise OSError("disk is full")
+
+    with pytest.raises(OSError, match="disk"):
+        fail()
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+    with atomic_path(path) as temporary:
+        temporary.write_text("new")
+        assert path.read_text() == "old"
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_named_before_the_work(tmp_path):
+    place = atomic_path(tmp_path / "none" / "a.json")
+    with pytest.raises(InputError, match=r"folder .*none does not exist; create it first"):
+        place.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [(".recipe.123.yaml", True), (".best.9.safetensors", True), ("recipe.yaml", False),
+     (".hidden", False), (".a.b.yaml", False)],
+)  # fmt: skip
+def test_what_a_killed_process_leaves_is_known_by_its_name(tmp_path, name, expected):
+    assert is_temporary(tmp_path / name) == expected
+
+
+def test_an_out_folder_is_made_and_a_file_is_refused(tmp_path):
+    assert out_folder(tmp_path / "a" / "b").is_dir()
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=r"is a file; --out|cannot write to"):
+            out_folder(path)
+
+
+def test_links_may_lead_about_inside_a_folder_and_not_out_of_it(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "weights").write_text("")
+    (folder / "latest").symlink_to("weights")
+    check_links(folder)
+    (tmp_path / "secret").write_text("")
+    for target in ("../secret", tmp_path / "secret", "/etc"):
+        (folder / "out").symlink_to(target)
+        with pytest.raises(InputError, match="leads out of its folder"):
+            check_links(folder)
+        (folder / "out").unlink()
+    with pytest.raises(InputError, match="leads out"):
+        check_inside(folder / ".." / "secret", folder)
+
+
+def test_a_pipe_in_a_folder_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        check_links(tmp_path)
+
+
+def test_the_cache_of_hugging_face_keeps_its_files_beside_its_snapshots(tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    (blobs / "1f").write_text("")
+    (snapshot / "config.json").symlink_to("../../blobs/1f")
+    check_links(snapshot)

@@ -1,0 +1,23 @@
+from pidformer import results
+from pidformer.ledger import Ledger
+from pidformer.results import Record
+
+
+def test_a_ledger_measures_once_what_old_records_do_not_hold(tmp_path):
+    settings = {"row": "clean", "weights": "w", "threat": "None"}  # as it was once written
+    results.append(tmp_path, Record(kind="x", metrics={"a": 1.0}, settings=settings))
+    ledger = Ledger("x", tmp_path, {"weights": "w"})
+    clean = ledger.measure({"row": "clean", "threat": None}, lambda: 1 / 0)
+    assert clean.metrics == {"a": 1.0}
+    other = ledger.measure({"row": "fgsm", "threat": "FGSM()"}, lambda: ({"a": 2.0}, {}))
+    assert other.metrics["seconds"] >= 0 and other.settings["machine"]["torch"]
+    assert Ledger("x", tmp_path, {"weights": "w"}).finished(other.settings).metrics == other.metrics
+    assert Ledger("y", tmp_path, {"weights": "w"}).finished(other.settings) is None
+    assert Ledger("x", tmp_path, {"weights": "v"}).finished({"row": "clean"}) is None
+
+
+def test_a_ledger_without_a_folder_measures_and_writes_nothing():
+    ledger = Ledger("x", None, {"weights": "w"})
+    first = ledger.measure({"row": "clean"}, lambda: ({"a": 1.0}, {"hits": [1]}))
+    assert ledger.measure({"row": "clean"}, lambda: 1 / 0) is first
+    assert first.details == {"hits": [1]}
