@@ -76,7 +76,7 @@ def test_an_overlay_is_a_blend_with_darker_edges():
         (["missing.png"], "no image at missing.png"),
         (["--views", "many"], "unknown views 'many'"),
         (["--opacity", "2"], "opacity must be in [0, 1]"),
-        (["--max-windows", "0"], "max_windows must be at least 1"),
+        (["--max-windows", "0"], "max_windows must be a whole number"),
     ],
 )
 def test_bad_input_is_one_line_and_code_2(run, trained, photographs, tmp_path, change, words):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from pidformer.data.segmentation import open_segmentation, segmentation_scores
 from pidformer.data.segmentation.confusion import unpack_areas
 from pidformer.errors import InputError
 from pidformer.evaluation import evaluate_segmentation
-from pidformer.evaluation.segmentation import SegmentationSetup
+from pidformer.evaluation.segmentation import SegmentationSetup, segmentation_info
 from pidformer.models.sliding import Sliding
 from pidformer.robustness import APGD, FGSM, PGD, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
@@ -180,3 +181,26 @@ def test_the_hash_of_real_data_is_that_of_the_published_records():
     setup = SegmentationSetup(run=Path("none"), data=data, device=torch.device("cpu"))
     vars(setup)["info"] = {"classes": list(open_segmentation(data, "val").classes)}
     assert published == {setup.data_hash}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"inference"', '"inferense"', "it does not say inference"),
+        ('"stride"', '"stridu"', "it does not say stride"),
+        ('"window": 16', '"window": "a"', "window must be a whole number"),
+        ('"scale": [64, 24]', '"scale": [64]', "scale must be two whole numbers"),
+        ("[242, 61, 61]", "[242, 61]", "damaged"),
+        ("[242, 61, 61]", "[24200, 61, 61]", "damaged"),
+    ],
+)
+def test_a_damaged_description_of_the_model_is_named(tmp_path, old, new, words):
+    from tests.runs.test_release import RELEASE
+
+    run = Path(shutil.copytree(RELEASE / "segmentation", tmp_path / "run"))
+    text = (run / "model.json").read_text()
+    assert old in text
+    (run / "model.json").write_text(text.replace(old, new))
+    with pytest.raises(InputError, match=words) as raised:
+        segmentation_info(run)
+    assert "model.json is damaged" in str(raised.value)

@@ -160,7 +160,7 @@ def test_published_numbers_of_windows():
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"window": 0, "stride": 1}, "window must be at least 1"),
+        ({"window": 0, "stride": 1}, "window must be a whole number"),
         ({"window": 8, "stride": 9}, "stride 9 is larger than the window of 8"),
         ({"window": 8, "stride": 8, "max_windows": 0}, "max_windows"),
         ({"window": 8, "stride": 8, "views": ()}, "at least one view"),

@@ -35,7 +35,7 @@ from pidformer.ledger import Found, Ledger
 from pidformer.models.sliding import Sliding, View
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import PixelThreat, check_threat, row_name, threatened
-from pidformer.runs.folder import read_model_info, read_recipe
+from pidformer.runs.folder import damaged, read_model_info, read_recipe
 from pidformer.runs.model import load
 
 GROUP = 16
@@ -222,7 +222,15 @@ def segmentation_info(run: Path) -> dict[str, Any]:
     task = read_recipe(run).get("task", "classification")
     if task != "segmentation":
         raise InputError(f"{run} is a run of {task}, not of segmentation")
-    return read_model_info(run)
+    info = read_model_info(run)
+    try:
+        Sliding.of(info["inference"])
+        np.array(info["palette"], dtype=np.uint8).reshape(len(info["classes"]), 3)
+    except KeyError as error:
+        raise damaged(run / "model.json", f"it does not say {error.args[0]}") from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise damaged(run / "model.json", error) from None
+    return info
 
 
 def _parts(

@@ -29,6 +29,8 @@ from pidformer.errors import InputError, unknown
 
 MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The ratios of multi-scale evaluation, each taken plain and flipped."""
+MOST = 1 << 16
+"""The largest side of a window or a scale, and the most windows in a pass."""
 VIEWS = ("single", "multi")
 """One view, or twelve."""
 STRIP = {False: 1 << 22, True: 1 << 26}
@@ -61,8 +63,14 @@ class Sliding:
 
     def __post_init__(self) -> None:
         for name in ("window", "stride", "max_windows"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= MOST:
+                raise InputError(f"{name} must be a whole number from 1 to {MOST}, got {value!r}")
+        is_pair = len(self.scale) == 2 and all(type(side) is int for side in self.scale)
+        if not is_pair or not all(1 <= side <= MOST for side in self.scale):
+            raise InputError(
+                f"scale must be two whole numbers from 1 to {MOST}, got {list(self.scale)!r}"
+            )
         if self.stride > self.window:
             raise InputError(
                 f"stride {self.stride} is larger than the window of {self.window}: pixels would "
@@ -76,7 +84,12 @@ class Sliding:
         """How a segmentation run cuts images: the "inference" of its model.json."""
         if views not in VIEWS:
             raise unknown("views", views, VIEWS)
-        single = cls(**{**fields, "scale": tuple(fields["scale"])}, max_windows=max_windows)
+        single = cls(
+            scale=tuple(fields["scale"]),
+            window=fields["window"],
+            stride=fields["stride"],
+            max_windows=max_windows,
+        )
         return single.multi() if views == "multi" else single
 
     def multi(self) -> Sliding:

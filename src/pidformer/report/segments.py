@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, out_folder
 from pidformer.report.overlay import OPACITY, overlay, save_labels, save_picture, with_legend
 
 
@@ -29,13 +29,14 @@ def save_segments(
     Returns, for each file, where its pictures are and the share of each class in per cent.
     """
     classes, palette = info["classes"], np.array(info["palette"], dtype=np.uint8)
-    out.mkdir(parents=True, exist_ok=True)
-    with atomic_path(out / "legend.json") as path:
-        path.write_text(json.dumps({"classes": classes, "palette": info["palette"]}))
     found = []
     for file, image, labels in labelled:
         paths = {kind: out / f"{names[file]}.{kind}.png" for kind in ("overlay", "classes")}
         tinted = overlay(image, labels, palette, opacity)
+        if not found:  # nothing is left behind where not one image can be read
+            out_folder(out)
+            with atomic_path(out / "legend.json") as path:
+                path.write_text(json.dumps({"classes": classes, "palette": info["palette"]}))
         save_picture(paths["overlay"], with_legend(tinted, labels, classes, palette))
         save_labels(paths["classes"], labels, palette)
         counts = np.bincount(labels.ravel(), minlength=len(classes))

@@ -139,16 +139,16 @@ def read_model_info(run: Path) -> dict[str, Any]:
     try:
         info = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
-        raise _damaged(path, "it must have a section build")
+        raise damaged(path, "it must have a section build")
     build, rest = TEXT_INFO if is_text else IMAGE_INFO
     missing = [n for n in build if n not in info["build"]] + [n for n in rest if n not in info]
     if missing:
-        raise _damaged(path, f"it does not say {', '.join(missing)}")
+        raise damaged(path, f"it does not say {', '.join(missing)}")
     check_build(info["build"], f"{path}: build")
     if not is_text and not all(isinstance(info[name], list) for name in rest):
-        raise _damaged(path, f"{', '.join(rest)} must be lists")
+        raise damaged(path, f"{', '.join(rest)} must be lists")
     return info
 
 
@@ -167,14 +167,14 @@ def read_recipe(run: Path) -> dict[str, Any]:
     try:
         fields = yaml.safe_load(path.read_bytes())
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise _damaged(path, error) from None
+        raise damaged(path, error) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
-        raise _damaged(path, "it must hold a seed and sections")
+        raise damaged(path, "it must hold a seed and sections")
     for name in dict.fromkeys((*_SECTIONS, *fields)):
         held = fields.get(name)
         is_left_out = held is None and name not in _SECTIONS
         if name not in ("task", "seed") and not isinstance(held, dict) and not is_left_out:
-            raise _damaged(path, f"{name} must be a section")
+            raise damaged(path, f"{name} must be a section")
     task = fields.get("task", "classification")
     check_model(fields["model"], task, f"{path}: ")
     if task == "segmentation":
@@ -182,7 +182,8 @@ def read_recipe(run: Path) -> dict[str, Any]:
     return fields
 
 
-def _damaged(path: Path, why: object) -> InputError:
+def damaged(path: Path, why: object) -> InputError:
+    """What to say of a run's file that cannot be used as it is."""
     return InputError(
         f"{path} is damaged ({why}); copy it again, or train into another folder with --out"
     )
