@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pidformer.devices import as_device
+from pidformer.display import Display
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.report.demo.models import ATTACKED, MODELS
@@ -98,7 +97,7 @@ def demo(
     if is_shown:
         what = f"{seeds * len(MODELS)} small transformers on handwritten digits"
         line = f"Training {what}, {count} at a time."
-        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
+        Display().say(line)
     setting = Setting(device=device, overrides=tuple(overrides))
     outcome = run_plan(plan, setting, jobs=count, is_shown=is_shown)
     if outcome.failed:

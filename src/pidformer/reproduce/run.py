@@ -14,7 +14,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.reproduce.claims import BEAT, STALE, Claims
-from pidformer.reproduce.display import Display
+from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.plan import make_plan
 from pidformer.reproduce.times import Spent, Times, estimates
@@ -155,12 +155,12 @@ def run_plan(
         ) from None
     done: set[str] = set()
     broken: dict[str, str] = {}
-    with Display(plan, is_shown=is_shown) as display:
+    with PlanDisplay(plan, is_shown=is_shown) as display:
         while True:
             _see(plan, done, broken)
             failed = _failed(plan, done, broken)
             lines = _lines(plan, done, failed, claims, times)
-            display.show(lines)
+            display.update(lines)
             ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
             if minutes is not None:
                 left = 60 * minutes - (time.monotonic() - begun)
@@ -175,7 +175,7 @@ def run_plan(
         for job_id in done:
             claims.tidy(job_id)
         lines = _lines(plan, done, failed, claims, times)
-        display.show(lines)
+        display.update(lines)
     return Outcome(plan=plan, lines=lines, failed=failed)
 
 
@@ -185,7 +185,7 @@ def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool
     done = _done(look(plan))
     broken: dict[str, str] = {}
     answered = 0
-    with Display(plan, is_shown=is_shown) as display:
+    with PlanDisplay(plan, is_shown=is_shown) as display:
         for ended in in_processes(work, jobs):
             if ended is not None:
                 answered += 1
@@ -195,7 +195,7 @@ def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool
                 if line.job.id in _done(found) - done:
                     display.end(line.job, line.spent, None)
             done = _done(found)
-            display.show(found.lines)
+            display.update(found.lines)
     found = look(plan, done, broken)
     if not answered and len(_done(found)) < len(found.lines):
         raise InputError(
@@ -262,7 +262,7 @@ def _attempt(
     times: Times,
     done: set[str],
     broken: dict[str, str],
-    display: Display,
+    display: PlanDisplay,
 ) -> bool:
     """Do a job unless another holds it; whether there is news."""
     before, begun = times.read(job), time.perf_counter()

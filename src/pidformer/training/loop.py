@@ -29,7 +29,7 @@ from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, 
 from pidformer.training.average import WeightAverage
 from pidformer.training.compiling import compile_options
 from pidformer.training.engine import Engine
-from pidformer.training.progress import Progress
+from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import OptimRecipe, Recipe
 from pidformer.training.schedule import last_step, learning_rate
 from pidformer.training.tasks import Task
@@ -71,7 +71,7 @@ class Trainer:
         self._log = _Log(place.device)
         self._stop_signal: int | None = None
 
-    def fit(self, progress: Progress) -> dict[str, float]:
+    def fit(self, progress: TrainingProgress) -> dict[str, float]:
         """Train to the end and return the final scores."""
         self._resume(progress)
         if self.step >= self.last_step:
@@ -100,7 +100,7 @@ class Trainer:
             return self.step % train.evaluate_steps == 0
         return at_end and self.step // self.data.steps_per_epoch % train.evaluate_every == 0
 
-    def _score(self, progress: Progress) -> dict[str, float]:
+    def _score(self, progress: TrainingProgress) -> dict[str, float]:
         scores = self.evaluate()
         if self.recipe.train.keep_best and self._is_best(scores):
             weights = self.engine.capture(self.model, self.optimizer)["model"]
@@ -156,7 +156,7 @@ class Trainer:
         epoch = self.step / self.data.steps_per_epoch
         self._record("control", {"ratio": found.mean_ratio, "epoch": epoch}, {"ratio": layers})
 
-    def _train_epoch(self, progress: Progress) -> None:
+    def _train_epoch(self, progress: TrainingProgress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
         epoch, begin = divmod(self.step, per_epoch)
         if not self._log.steps:  # its clock starts with the epoch, after the evaluation
@@ -208,7 +208,7 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return (total, norm) if is_accepted else None
 
-    def _write_log(self, log: _Log, rate: float, progress: Progress) -> None:
+    def _write_log(self, log: _Log, rate: float, progress: TrainingProgress) -> None:
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
         unit, size = getattr(self.task, "unit", ("images", 1))
@@ -277,7 +277,7 @@ class Trainer:
         self.engine.wait()
         self.saved_at = time.monotonic()
 
-    def _resume(self, progress: Progress) -> None:
+    def _resume(self, progress: TrainingProgress) -> None:
         found = load_checkpoint(self.run)
         if found is None and (self.run / "model.safetensors").exists():
             raise InputError(
