@@ -13,7 +13,7 @@ from torch import Tensor
 
 from pidformer.analysis.controllers import Controllers, read_controllers
 from pidformer.analysis.growth import Growth, transient_growth
-from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.inspection import Model, check_inputs
 from pidformer.analysis.response import Response, input_response
 from pidformer.analysis.similarity import Advance
 from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues

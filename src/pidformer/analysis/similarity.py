@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.inspection import Model, check_inputs
 from pidformer.analysis.measures import RankMeasures, mean_cosine, rank_measures
 from pidformer.analysis.tokens import TokensOf, Which, visit_tokens
 

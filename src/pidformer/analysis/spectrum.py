@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.inspection import Model, check_inputs
 from pidformer.analysis.similarity import Advance
 from pidformer.errors import InputError
 

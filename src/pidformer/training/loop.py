@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from timm.optim import param_groups_weight_decay
 from torch import Tensor
 
 from pidformer import results
@@ -29,11 +28,12 @@ from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, 
 from pidformer.training.average import WeightAverage
 from pidformer.training.compiling import compile_options
 from pidformer.training.engine import Engine
+from pidformer.training.nonfinite import NonFiniteWatch
+from pidformer.training.optimizer import build_optimizer
 from pidformer.training.progress import TrainingProgress
-from pidformer.training.recipe import OptimRecipe, Recipe
+from pidformer.training.recipe import Recipe
 from pidformer.training.schedule import last_step, learning_rate
-from pidformer.training.tasks import Task
-from pidformer.training.trouble import NonFiniteWatch
+from pidformer.training.task import Relocatable, Task
 
 
 class Interrupted(Exception):
@@ -115,7 +115,7 @@ class Trainer:
     def _is_best(self, scores: dict[str, float]) -> bool:
         """Whether no evaluation of this run before was better."""
         name = self.task.headline
-        sign = -1 if getattr(self.task, "is_lower_better", False) else 1
+        sign = -1 if self.task.is_lower_better else 1
         before = [
             sign * r.metrics[name]
             for r in results.read(self.run)
@@ -144,7 +144,7 @@ class Trainer:
 
         In float32, on a few images. All processes look, at the same ones: none waits for another.
         """
-        if not hasattr(self.task, "control_scale") or not has_control(self.model):
+        if not has_control(self.model):
             return
         if self.step == 0 and self.ramp is not None:
             self.ramp.apply(self.model, 0.0)  # as the first step will
@@ -152,6 +152,8 @@ class Trainer:
         exact = torch.autocast(place.device.type, enabled=False)
         with self.engine.evaluating(self.model), exact:
             found = self.task.control_scale(self.model, place)
+        if found is None:
+            return
         layers = [x if math.isfinite(x) else None for x in found.ratio.tolist()]
         epoch = self.step / self.data.steps_per_epoch
         self._record("control", {"ratio": found.mean_ratio, "epoch": epoch}, {"ratio": layers})
@@ -211,7 +213,7 @@ class Trainer:
     def _write_log(self, log: _Log, rate: float, progress: TrainingProgress) -> None:
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
-        unit, size = getattr(self.task, "unit", ("images", 1))
+        unit, size = self.task.unit
         metrics = {
             "loss": float(sums) / log.steps if log.steps else math.nan,
             "gradient_norm": float(log.largest_norm),
@@ -268,7 +270,7 @@ class Trainer:
                 "scaler": self.engine.scaler_state(),
                 "log": log,
                 "skipped": self.watch.skipped,
-                "resident": getattr(self.data, "is_resident", None),
+                "resident": self.data.is_resident,
             }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
@@ -298,7 +300,7 @@ class Trainer:
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
             self.watch.skipped = found.state.get("skipped", 0)
-            if hasattr(self.data, "load_as"):
+            if isinstance(self.data, Relocatable):
                 self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
                 # ended between its last checkpoint and these
@@ -372,21 +374,6 @@ class _Log:
         self.loss_sum += loss
         self.largest_norm = torch.maximum(self.largest_norm, norm.to(self.largest_norm))
         self.steps += 1
-
-
-def build_optimizer(
-    recipe: OptimRecipe, model: Any, lr: float, device: torch.device
-) -> torch.optim.Optimizer:
-    """AdamW or SGD (Nesterov); vectors, biases, positions and the class token do not decay."""
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
-    groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
-    if recipe.name == "sgd":
-        return torch.optim.SGD(
-            groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0
-        )
-    return torch.optim.AdamW(
-        groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
-    )
 
 
 def equal_parts(batch: Any, count: int) -> list[Any]:

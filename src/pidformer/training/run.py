@@ -21,7 +21,8 @@ from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe, difference, recipe_from
-from pidformer.training.tasks import Task, build_task
+from pidformer.training.task import Task
+from pidformer.training.tasks import build_task
 
 LOCK = ".lock"
 
