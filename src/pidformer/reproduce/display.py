@@ -15,7 +15,7 @@ from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.times import duration
 
 if TYPE_CHECKING:
-    from pidformer.reproduce.run import Line
+    from pidformer.reproduce.run import JobState
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 
@@ -26,10 +26,10 @@ class PlanDisplay(Display):
     def __init__(self, plan: Plan, *, is_shown: bool) -> None:
         super().__init__(is_shown=is_shown, stays=True)
         self._plan = plan
-        self._lines: Sequence[Line] = ()
+        self._lines: Sequence[JobState] = ()
         self._count = 0
 
-    def update(self, lines: Sequence[Line]) -> None:
+    def update(self, lines: Sequence[JobState]) -> None:
         self._count = sum(line.state == "done" for line in lines)
         self._lines = lines
         self._draw(lines)
@@ -49,12 +49,12 @@ class PlanDisplay(Display):
             how = f"failed: {failure}" if failure else duration(seconds)
             self.say(f"{place} {job.title}: {how}")
 
-    def _draw(self, lines: Sequence[Line]) -> None:
+    def _draw(self, lines: Sequence[JobState]) -> None:
         if self.is_live:
             self.show(plan_table(self._plan, lines, self.height))
 
 
-def plan_table(plan: Plan, lines: Sequence[Line], height: int | None = None) -> Table:
+def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None) -> Table:
     """Jobs with their state, time so far and estimate.
 
     Where `height` lines are too few for all, those that are done are left out, then the last.
