@@ -19,10 +19,10 @@ from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
-from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.pictures import DIGITS, LabelledPicture
 from pidformer.lab.plots import Drawing, scatter
 from pidformer.lab.runs import DEMO, Shelf
+from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.uploads import ENDINGS, take_upload
 from pidformer.report.style import run_colors
 
