@@ -11,12 +11,12 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
 from benchmarks.growth import AXES, OVER_BATCH, OVER_DEPTH, OVER_TOKENS, STATE
-from pidformer.bench.timing import Row
+from pidformer.bench.timing import Timing
 from pidformer.report.panels import Panel, save_panels
 from pidformer.report.style import check_format, run_colors
 
 RATIO = "ratio"
-Reading = Callable[[Row], float | None]
+Reading = Callable[[Timing], float | None]
 
 
 class _Plain(LogFormatter):
@@ -26,7 +26,7 @@ class _Plain(LogFormatter):
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
-def growth_figure(rows: Sequence[Row], path: str | Path) -> bool:
+def growth_figure(rows: Sequence[Timing], path: str | Path) -> bool:
     """Write time, peak memory and state over size as PNG or SVG; False if there is nothing to."""
     check_format(path, (".png", ".svg"))
     panels = []
@@ -51,7 +51,7 @@ def _times(value: float | None, scale: float) -> float | None:
     return None if value is None else scale * value
 
 
-def _panel(rows: Sequence[Row], what: str, title: str, unit: str, read: Reading) -> list[Panel]:
+def _panel(rows: Sequence[Timing], what: str, title: str, unit: str, read: Reading) -> list[Panel]:
     """The panel, if there is something in it."""
     axis = AXES[what]
     lines: dict[str, list[tuple[int, float]]] = {}

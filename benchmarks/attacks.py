@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import pidformer
 from pidformer.bench.attack import Size, compare_attacks, predictions
-from pidformer.bench.setting import Setting, header
+from pidformer.bench.setting import BenchSetting, header
 from pidformer.data import EvalImages, open_images
 from pidformer.runs.folder import read_recipe
 
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     options = parser.parse_args()
     what, model, images, labels = attacked(options)
-    setting = Setting(device=torch.device(options.device), rounds=options.rounds)
+    setting = BenchSetting(device=torch.device(options.device), rounds=options.rounds)
     clean = int((predictions(model, images) == labels).sum())
     size = Size(batch=len(images), image=images.shape[-1], is_compiling=options.compile)
     head = {"model": what, "images": len(images), "clean": clean, **header(setting)}

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benchmarks._measure import measured
 from pidformer.bench import SECTIONS, generate, model, operator, train
-from pidformer.bench.timing import Row
+from pidformer.bench.timing import Timing
 from pidformer.cli.options import tables
 
 
@@ -44,10 +44,10 @@ Finder = Callable[["_Rows"], float | None]
 class _Rows:
     """Rows by what they are of."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Timing]) -> None:
         self._rows = rows
 
-    def find(self, what: str, label: str, mode: str = "", **sizes: int) -> Row | None:
+    def find(self, what: str, label: str, mode: str = "", **sizes: int) -> Timing | None:
         for row in self._rows:
             is_same = row.what == what and row.label == label and mode in ("", row.mode)
             if is_same and sizes.items() <= row.sizes.items():
@@ -59,7 +59,7 @@ class _Rows:
         return row.ratio if row else None
 
 
-def goals(rows: Sequence[Row]) -> list[Goal]:
+def goals(rows: Sequence[Timing]) -> list[Goal]:
     """Every goal, measured or not."""
     found = _Rows(rows)
     return [
@@ -146,11 +146,11 @@ def _step(
     )
 
 
-def _peak(row: Row | None) -> float | None:
+def _peak(row: Timing | None) -> float | None:
     return row.peak_ratio if row else None
 
 
-def _value(row: Row | None) -> float | None:
+def _value(row: Timing | None) -> float | None:
     return row.value if row else None
 
 

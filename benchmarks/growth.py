@@ -22,8 +22,8 @@ from torch.utils._pytree import tree_leaves
 from benchmarks._measure import measured
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
-from pidformer.bench.setting import GAINS, Setting, name_of
-from pidformer.bench.timing import Case, Group, Row, measure, rows_of
+from pidformer.bench.setting import GAINS, BenchSetting, name_of
+from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
 from pidformer.nn import scan_blocks
 
 OVER_TOKENS = "attention forward and backward over tokens, a layer"
@@ -39,7 +39,7 @@ AXES = {OVER_TOKENS: "tokens", OVER_DEPTH: "depth", OVER_BATCH: "batch", STATE: 
 class Size(NamedTuple):
     """`shape` is of the operator, whose tokens grow; the rest is a DeiT's."""
 
-    shape: operators.Size
+    shape: operators.OperatorSize
     tokens: Sequence[int]
     depths: Sequence[int]
     batches: Sequence[int]
@@ -52,14 +52,14 @@ class Size(NamedTuple):
 
 
 LARGE = Size(
-    shape=operators.Size(1, 16, 64, 64, 4),
+    shape=operators.OperatorSize(1, 16, 64, 64, 4),
     tokens=(64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
     depths=(6, 12, 24, 48, 96),
     batches=(1, 4, 16, 64, 256),
     batch=64,
 )
 SMALL = Size(
-    shape=operators.Size(1, 2, 64, 32, 2),
+    shape=operators.OperatorSize(1, 2, 64, 32, 2),
     tokens=(64, 256, 1024),
     depths=(6, 24, 96),
     batches=(1, 4),
@@ -70,7 +70,7 @@ SMALL = Size(
 )
 
 
-def growth(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
+def growth(setting: BenchSetting, size: Size | None = None) -> Iterator[list[Timing]]:
     """Tokens, depth, batch, state: a table for each, a few rows for each point."""
     size = size or (LARGE if setting.is_gpu else SMALL)
     yield [row for tokens in size.tokens for row in _of_operator(setting, size, tokens)]
@@ -92,9 +92,9 @@ def state_bytes(state: object) -> int:
     return sum(t.numel() * t.element_size() for t in different.values())
 
 
-def _of_operator(setting: Setting, size: Size, tokens: int) -> list[Row]:
+def _of_operator(setting: BenchSetting, size: Size, tokens: int) -> list[Timing]:
     shape = size.shape._replace(tokens=tokens)
-    group = Group(
+    group = Workload(
         section="growth",
         what=OVER_TOKENS,
         sizes=shape._asdict(),
@@ -106,8 +106,8 @@ def _of_operator(setting: Setting, size: Size, tokens: int) -> list[Row]:
     return measure(group, [replace(case, is_recorded=True) for case in cases], setting)
 
 
-def _of_model(what: str, setting: Setting, size: Size, depth: int, batch: int) -> list[Row]:
-    kind = models.Size("tiny", batch, size.image, size.patch)
+def _of_model(what: str, setting: BenchSetting, size: Size, depth: int, batch: int) -> list[Timing]:
+    kind = models.ModelSize("tiny", batch, size.image, size.patch)
 
     def make(gains: str | None) -> Callable[[], object]:
         network = models.deit(kind, setting, gains, depth=depth, **(size.options or {}))
@@ -121,10 +121,10 @@ def _of_model(what: str, setting: Setting, size: Size, depth: int, batch: int) -
     return measure(group, cases, setting)
 
 
-def _states(setting: Setting, size: Size) -> Iterator[Row]:
+def _states(setting: BenchSetting, size: Size) -> Iterator[Timing]:
     """Bytes of the state after so many layers of one model; ratios are to the first depth."""
     setting.say(STATE)
-    kind = models.Size("tiny", size.batch, size.image, size.patch)
+    kind = models.ModelSize("tiny", size.batch, size.image, size.patch)
     options = size.options or {}
     network: Any = models.deit(kind, setting, GAINS, depth=max(size.depths), **options).eval()
     found: dict[int, int] = {}
@@ -142,14 +142,14 @@ def _states(setting: Setting, size: Size) -> Iterator[Row]:
         yield replace(row, ratio=found[depth] / first)
 
 
-def _mode(setting: Setting) -> Any:
+def _mode(setting: BenchSetting) -> Any:
     return "recorded" if setting.is_gpu else "eager"
 
 
 def _group(
-    what: str, setting: Setting, size: Size, depth: int, batch: int, **options: Any
-) -> Group:
-    return Group(
+    what: str, setting: BenchSetting, size: Size, depth: int, batch: int, **options: Any
+) -> Workload:
+    return Workload(
         section="growth",
         what=what,
         sizes={"depth": depth, "batch": batch, "image": size.image, "patch": size.patch},

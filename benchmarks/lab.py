@@ -81,7 +81,7 @@ class Visitor(threading.Thread):
             begun = time.perf_counter()
             try:
                 answer = self._ask()
-                self.errors += "verdict" not in str(answer["data"][0])
+                self.errors += "view=controller" not in str(answer["data"][0])
             except Exception:
                 self.errors += 1
             self.seconds.append(time.perf_counter() - begun)

@@ -1,11 +1,35 @@
 """Files that are whole or not there, and folders that keep to themselves."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, check_inside, check_links, is_temporary, out_folder
+from pidformer.files import atomic_path, check_inside, check_links, is_temporary, locked, out_folder
+
+HOLD = """
+import sys
+from pidformer.files import locked
+with locked(sys.argv[1]) as file:
+    print("held", flush=True)
+    sys.stdin.readline()
+    file.write(b"theirs ")
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "file")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
 
 
 def test_a_file_is_replaced_only_when_it_is_whole(tmp_path):
@@ -79,3 +103,22 @@ def test_the_cache_of_hugging_face_keeps_its_files_beside_its_snapshots(tmp_path
     (blobs / "1f").write_text("")
     (snapshot / "config.json").symlink_to("../../blobs/1f")
     check_links(snapshot)
+
+
+def test_a_lock_is_refused_while_another_process_holds_it(tmp_path, holder):
+    with pytest.raises(BlockingIOError), locked(tmp_path / "file", waits=False):
+        raise AssertionError("held twice")
+    holder.kill()  # the system lets go of it
+    holder.wait()
+    with locked(tmp_path / "file", waits=False):
+        pass
+
+
+def test_who_waits_gets_the_file_that_stands_there_afterwards(tmp_path, holder):
+    (tmp_path / "other").write_bytes(b"other ")
+    os.replace(tmp_path / "other", tmp_path / "file")
+    holder.stdin.write("go on\n")
+    holder.stdin.flush()
+    with locked(tmp_path / "file") as file:
+        file.write(b"ours")
+    assert (tmp_path / "file").read_bytes() == b"other ours"

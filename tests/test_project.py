@@ -1,5 +1,6 @@
 """The package as a thing to install: imports, wheel, documents."""
 
+import ast
 import os
 import re
 import subprocess
@@ -132,3 +133,20 @@ def test_the_python_in_the_documents_runs_as_written(page, tmp_path, monkeypatch
     namespace: dict = {}
     for block in python_blocks(page):  # the blocks of a page share their names, as a reader would
         exec(compile(block, str(page), "exec"), namespace)
+
+
+SHARED_NAMES = {
+    "GainRampCallback",  # one class, with and without transformers
+    "Answer",  # to a question of the study, and to one of the paper's claims
+    "Row",  # of a suite, and of a study
+}
+
+
+def test_each_class_has_a_name_of_its_own():
+    found = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert not {name: places for name, places in twice.items() if name not in SHARED_NAMES}

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Sequence
+
+LONGEST_LINE, LONGEST_VALUE = 300, 80
+"""Characters of an error, and of what it quotes."""
+_REPR = reprlib.Repr()  # never writes out what nests without end
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = LONGEST_VALUE
+_REPR.maxlist = _REPR.maxtuple = 10
 
 
 class InputError(ValueError):
@@ -21,9 +28,40 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     unknown preset 'diet'; did you mean 'deit'? known: deit, lm
     """
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name)[:LONGEST_VALUE], names, n=1)
     hint = f" did you mean {near[0]!r}?" if near else ""
-    return InputError(f"unknown {what} {name!r};{hint} known: {', '.join(names)}")
+    line = f"unknown {what} {shortened(name)};{hint} known: "
+    return InputError(line + _fitting(names, LONGEST_LINE - len(line)))
+
+
+def _fitting(names: Sequence[str], room: int) -> str:
+    """As many names as there is room for, and how many more there are."""
+    shown = len(names)
+    while shown > 1 and len(some(names, shown)) > room:
+        shown -= 1
+    return some(names, shown)
+
+
+def shortened(value: object) -> str:
+    """A value as code says it, cut in the middle where it is long: a stranger's may be endless.
+
+    >>> shortened("a" * 1000)
+    "'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa...aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa'"
+    """
+    try:
+        return cut(_REPR.repr(value))
+    except (ValueError, RecursionError):  # more digits than Python writes
+        is_whole = isinstance(value, int)
+        return "a whole number of thousands of digits" if is_whole else type(value).__name__
+
+
+def cut(text: object, room: int | None = None) -> str:
+    """A text on one line, its middle left out where it is longer than `room`."""
+    line, room = " ".join(str(text).split()), room or LONGEST_VALUE
+    if len(line) <= room:
+        return line
+    half = (room - 3) // 2
+    return f"{line[:half]}...{line[half + 3 - room :]}"
 
 
 def some(names: Sequence[str], shown: int = 5) -> str:

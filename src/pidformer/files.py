@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from pidformer.errors import InputError
 
@@ -28,6 +30,28 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: str | Path, *, waits: bool = True) -> Iterator[BinaryIO]:
+    """The file, open to append and made if need be, while no other process holds it.
+
+    With `waits=False`, BlockingIOError where another does. The system lets go of a lock when its
+    process ends, however it ends; on a disk without locks nobody waits.
+    """
+    path = Path(path)
+    while True:
+        with open(path, "ab+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise
+            except OSError:  # a disk without locks
+                pass
+            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                continue  # replaced while we waited
+            yield file
+            return
 
 
 def is_temporary(path: Path) -> bool:

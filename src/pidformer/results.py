@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, check_inside
+from pidformer.files import atomic_path, check_inside, locked
 
 FILE_NAME = "results.jsonl"
 
@@ -132,23 +130,10 @@ def append(folder: str | Path, record: Record) -> None:
     """Add one line to the folder's results; of several processes, one after the other."""
     path = Path(folder) / FILE_NAME
     line = (record.to_json() + "\n").encode()
-    with _alone(path) as file:
+    check_inside(path, path.parent)
+    with locked(path) as file:
         _end_last_line(file)
         file.write(line)
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[BinaryIO]:
-    """The file, open to append, while no other process writes to it."""
-    check_inside(path, path.parent)
-    while True:
-        with open(path, "ab+") as file:
-            with suppress(OSError):  # a disk without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
-            if not path.exists() or not os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                continue  # replaced while we waited
-            yield file
-            return
 
 
 def _end_last_line(file: BinaryIO) -> None:
@@ -187,7 +172,8 @@ def keep(folder: str | Path, wanted: Callable[[Record], bool]) -> None:
     path = Path(folder) / FILE_NAME
     if not path.exists():
         return
-    with _alone(path):
+    check_inside(path, path.parent)
+    with locked(path):
         held = read(folder)
         kept = [record for record in held if wanted(record)]
         if len(kept) < len(held):

@@ -7,14 +7,14 @@ import torch
 
 from pidformer import results
 from pidformer.bench import attack, generate, model, operator, train
-from pidformer.bench.setting import GAINS, Setting
-from pidformer.bench.timing import Row
+from pidformer.bench.setting import GAINS, BenchSetting
+from pidformer.bench.timing import Timing
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
 
-CPU = Setting(device=torch.device("cpu"), rounds=2)
-TINY = operator.Size(1, 2, 9, 8, 3)
-DEIT = model.Size("tiny", 1, image=32, patch=16)
+CPU = BenchSetting(device=torch.device("cpu"), rounds=2)
+TINY = operator.OperatorSize(1, 2, 9, 8, 3)
+DEIT = model.ModelSize("tiny", 1, image=32, patch=16)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ def test_a_training_step_leaves_no_gradients():
 
 
 def test_attack_rows():
-    size = attack.Size(2, image=16, patch=8, steps=2)
+    size = attack.AttackSize(2, image=16, patch=8, steps=2)
     rows = check_rows(list(attack.attack(CPU, size)), "attack")
     assert all(row.unit == "images/s" for row in rows)
     assert [row.label for row in rows[:2]] == [attack.PLAIN, attack.OURS]
@@ -81,11 +81,11 @@ def test_attack_rows():
 
 
 def test_the_minimal_loop_is_our_pgd():
-    kind = model.Size("tiny", 2, image=16, patch=8)
+    kind = model.ModelSize("tiny", 2, image=16, patch=8)
     network = model.deit(kind, CPU, is_timm=True).eval()
     images = model.pixels(2, 16, CPU)
     labels = attack.predictions(network, images)
-    size = attack.Size(2, steps=3)
+    size = attack.AttackSize(2, steps=3)
     minimal = attack.minimal(network, size.step, 3, attack.EPS)(images, labels)
     threat = attack.PGD(eps=attack.EPS, step_size=size.step, steps=3, random_start=False)
     torch.testing.assert_close(minimal, threat(network, images, labels))
@@ -93,7 +93,7 @@ def test_the_minimal_loop_is_our_pgd():
 
 def test_generate_rows():
     pytest.importorskip("transformers")
-    sizes = [generate.Size(2, 3, prompt=4, words=50, layers=2)]
+    sizes = [generate.DecodingSize(2, 3, prompt=4, words=50, layers=2)]
     rows = check_rows(list(generate.generate(CPU, sizes)), "generate")
     assert [row.label for row in rows] == [generate.TWIN, generate.PID]
 
@@ -176,8 +176,8 @@ def test_a_gpu_that_is_not_there_is_one_line(run):
 
 def test_the_greedy_loop_decodes_as_generate_does(monkeypatch):
     pytest.importorskip("transformers", reason="needs the extra lm")
-    size = generate.Size(2, 6, prompt=1, words=300, layers=2)
-    setting = Setting(device=torch.device("cpu"), rounds=1)
+    size = generate.DecodingSize(2, 6, prompt=1, words=300, layers=2)
+    setting = BenchSetting(device=torch.device("cpu"), rounds=1)
     network = generate._network(size, setting, "lm")
     loop = generate.GreedyLoop(network, size.batch, size.steps)
     seen = []
@@ -198,7 +198,7 @@ def test_no_number_of_a_table_is_cut_off_at_80_columns(capsys, peak):
 
     from pidformer.cli.bench import _range, _table
 
-    row = Row(
+    row = Timing(
         section="generate",
         what="language model, decoding",
         label="softmax twin",

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from pidformer.bench import timing
-from pidformer.bench.setting import Setting, header
-from pidformer.bench.timing import Case, Group, measure, rows_of, spread
+from pidformer.bench.setting import BenchSetting, header
+from pidformer.bench.timing import Case, Workload, measure, rows_of, spread
 from pidformer.errors import InputError
 from pidformer.results import Record
 
-CPU = Setting(device=torch.device("cpu"), rounds=3)
-GROUP = Group(section="test", what="work", sizes={"n": 3})
+CPU = BenchSetting(device=torch.device("cpu"), rounds=3)
+GROUP = Workload(section="test", what="work", sizes={"n": 3})
 
 
 def case(label, run=lambda: sum(range(1000)), **options):
@@ -50,12 +50,12 @@ def test_times_ratios_and_rates_follow_the_clock(monkeypatch):
             pass
 
     cases = [case(label, Work(label)) for label in spent]
-    group = Group(section="test", what="work", amount=10)
+    group = Workload(section="test", what="work", amount=10)
     fast, slow = measure(group, cases, CPU)
     assert (fast.value, slow.value) == (0.1, pytest.approx(0.3))  # of one of ten
     assert (slow.ratio, slow.ratio_low, slow.ratio_high) == pytest.approx((3, 2.5, 3.5))
     times |= {label: iter(found) for label, found in spent.items()}
-    rate = Group(section="test", what="work", amount=10, unit="images/s")
+    rate = Workload(section="test", what="work", amount=10, unit="images/s")
     times["slow"] = itertools.cycle([2.0, 2.0, 4.0, 3.0])
     _, slow = measure(rate, cases, CPU, baseline="fast")
     assert slow.value == pytest.approx(10 / 3) and slow.ratio == pytest.approx(1 / 3)
@@ -147,7 +147,7 @@ def test_the_median_is_of_the_rounds():
 
 def test_rounds_must_be_some():
     with pytest.raises(InputError, match="rounds must be at least 1, got 0"):
-        Setting(device=torch.device("cpu"), rounds=0)
+        BenchSetting(device=torch.device("cpu"), rounds=0)
 
 
 def test_the_header_names_device_and_versions():

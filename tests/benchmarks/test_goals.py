@@ -9,17 +9,17 @@ from benchmarks.goals import goals
 from benchmarks import goals as benchmark
 from pidformer import results
 from pidformer.bench import generate, model, operator, train
-from pidformer.bench.timing import Group, Row, rows_of
+from pidformer.bench.timing import Timing, Workload, rows_of
 from tests.bench.test_sections import TINY
 
 
 def test_goals_read_the_rows_they_name():
     def rows(what, values, mode="compiled", unit="s", **sizes):
-        group = Group(section="x", what=what, sizes=sizes, mode=mode, unit=unit)
+        group = Workload(section="x", what=what, sizes=sizes, mode=mode, unit=unit)
         return rows_of(group, {label: [value] for label, value in values.items()})
 
     deit = {"image": 224, "patch": 16}
-    found: list[Row] = [
+    found: list[Timing] = [
         *rows(
             "DeiT-tiny, training step",
             {model.TWIN: 10, model.PID: 99, model.TIMM: 99},

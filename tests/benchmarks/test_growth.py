@@ -6,7 +6,7 @@ from benchmarks._growth_figure import growth_figure
 
 from benchmarks import growth
 from pidformer.bench import model
-from pidformer.bench.setting import Setting
+from pidformer.bench.setting import BenchSetting
 from pidformer.control.pid import PIDState
 from tests.bench.test_sections import CPU, TINY, check_rows
 
@@ -33,7 +33,7 @@ def test_growth_rows_and_figure(tmp_path):
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_a_gpu_growth_is_of_kernels_and_memory_grows_with_what_is_kept():
-    setting = Setting(device=torch.device("cuda"), rounds=2)
+    setting = BenchSetting(device=torch.device("cuda"), rounds=2)
     size = growth.SMALL._replace(tokens=(64, 256), depths=(2, 4), batches=(1,))
     rows = check_rows(list(growth.growth(setting, size)), "growth")
     assert {row.mode for row in rows if row.what != growth.STATE} == {"recorded"}

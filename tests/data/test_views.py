@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pidformer.data import EvalImages, open_images, sample_images
-from pidformer.data.views import View, relabel, restrict, sample
+from pidformer.data.views import ImageView, relabel, restrict, sample
 from pidformer.errors import InputError
 from tests.data.sets import memory_set
 
@@ -99,7 +99,7 @@ def test_a_sample_is_a_fair_draw_that_depends_on_the_seed():
 
 def test_a_view_needs_a_label_for_each_image():
     with pytest.raises(InputError, match="2 images and 3 labels"):
-        View(memory_set(), np.arange(2), torch.zeros(3, dtype=torch.int64), ("a",))
+        ImageView(memory_set(), np.arange(2), torch.zeros(3, dtype=torch.int64), ("a",))
 
 
 @pytest.mark.parametrize("resident", [True, False])

@@ -35,7 +35,7 @@ def lab(home, language_run, tmp_path_factory):
 def visit(watch, lab):
     def open_view(query="", **options):
         watched = watch(lab.address + query, **options)
-        watched.page.wait_for_selector("#verdict .verdict", state="attached")
+        watched.page.wait_for_selector("#verdict p", state="attached")
         watched.page.wait_for_function("window.labArrived")
         return watched
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from pidformer.errors import InputError
 from pidformer.lab.attack import AttackKnobs, amplification, as_input, attack
-from pidformer.lab.pictures import HANDFUL, Picture, PictureSets
+from pidformer.lab.pictures import HANDFUL, LabelledPicture, PictureSets
 from pidformer.lab.runs import Shelf, labels, train_demo
 from pidformer.lab.uploads import MOST_BYTES, read_upload, take_upload
 from pidformer.report.collect import Run
@@ -78,7 +78,7 @@ def test_without_strength_nothing_changes(subject):
 
 
 def test_what_a_visitor_uploads_is_judged_by_what_the_model_said_before(subject):
-    found = attack(subject, Picture(read_upload(png())), AttackKnobs())
+    found = attack(subject, LabelledPicture(read_upload(png())), AttackKnobs())
     assert found.truth == int(np.argmax(found.before)) and not found.is_known
 
 
@@ -153,7 +153,7 @@ def test_the_python_of_a_view_says_what_the_view_says(home, subject, tmp_path, c
             sets.folders["pets"],
             sets.picture("pets", 1),
         ),
-        (AttackKnobs(attack="noise", strength=3), None, Picture(read_upload(png()))),
+        (AttackKnobs(attack="noise", strength=3), None, LabelledPicture(read_upload(png()))),
     )
     for knobs, folder, picture in shown:
         exec(knobs.python(where, folder), {})

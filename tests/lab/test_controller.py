@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from pidformer import control
 from pidformer.errors import InputError
-from pidformer.lab.controller import draws, kernel_of, look, start
+from pidformer.lab.controller import draws, kernel_of, start
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
+from tests.lab.oracle import look
 
 
 def value_of(limits):

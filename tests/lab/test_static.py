@@ -6,9 +6,9 @@ import pytest
 
 from pidformer import control
 from pidformer.cli import main
-from pidformer.lab.controller import look
 from pidformer.lab.knobs import Knobs
 from pidformer.lab.static import export_page, page
+from tests.lab.oracle import look
 from tests.report.browser import axe_source
 
 SETTINGS = [

@@ -42,5 +42,5 @@ def test_other_images_are_refused(build, images, message):
 
 @pytest.mark.parametrize("std", [(0.2, 0.2), (0.2, 0.2, 0.0)])
 def test_bad_statistics_are_refused(build, std):
-    with pytest.raises(InputError, match="one number a channel"):
+    with pytest.raises(InputError, match="one number per channel"):
         PixelModel(build(), std=std)

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from pidformer.reproduce import run_plan
-from pidformer.reproduce.work import Setting
+from pidformer.reproduce.job_kinds import JobSetting
 from tests.reproduce.tiny import records_of, tiny_plan
 
 
@@ -25,7 +25,7 @@ def child(inputs: Path, out: Path) -> int:
     if pid == 0:
         try:
             plan = tiny_plan(inputs, out)
-            found = run_plan(plan, Setting(device="cpu"), is_shown=False, beat=0.2, poll=0.1)
+            found = run_plan(plan, JobSetting(device="cpu"), is_shown=False, beat=0.2, poll=0.1)
             if found.failed:
                 print(found.failed, file=sys.stderr)
             os._exit(1 if found.failed else 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pidformer.reproduce.claims import Claims
+from pidformer.reproduce.claims import JobClaims
 
 
 def claim_file(folder, job, number, **changes):
@@ -22,7 +22,7 @@ def claim_file(folder, job, number, **changes):
 
 def mine(folder):
     """What a claim of this process says."""
-    claim = Claims(folder).take("probe")
+    claim = JobClaims(folder).take("probe")
     with claim:
         return json.loads((folder / "probe.1.json").read_text())
 
@@ -34,7 +34,7 @@ def dead_pid():
 
 
 def test_only_one_holds_a_claim_and_lets_go(tmp_path):
-    one, two = Claims(tmp_path), Claims(tmp_path)
+    one, two = JobClaims(tmp_path), JobClaims(tmp_path)
     claim = one.take("job")
     with claim:
         assert two.take("job") is None and one.take("job") is None
@@ -49,7 +49,7 @@ def test_only_one_holds_a_claim_and_lets_go(tmp_path):
 
 @pytest.mark.parametrize("job", ["evaluate.a[1]", "evaluate.a*", "evaluate.a?b"])
 def test_a_job_may_have_any_name_that_a_file_may(tmp_path, job):
-    one, two = Claims(tmp_path), Claims(tmp_path)
+    one, two = JobClaims(tmp_path), JobClaims(tmp_path)
     with one.take(job):
         assert two.holder(job)["pid"] == os.getpid() and one.is_latest(tmp_path / f"{job}.1.json")
         assert two.take("evaluate.a1") is not None  # no pattern for others
@@ -60,7 +60,7 @@ def test_letting_go_shows_no_claim_that_was_overtaken(tmp_path, monkeypatch):
     """Its holder, asleep until now, would take it for its own again."""
     for number in (1, 2, 3):
         claim_file(tmp_path, "job", number)
-    claims, seen, unlink = Claims(tmp_path), [], Path.unlink
+    claims, seen, unlink = JobClaims(tmp_path), [], Path.unlink
 
     def watched(path, missing_ok=False):
         unlink(path, missing_ok=missing_ok)
@@ -74,7 +74,7 @@ def test_letting_go_shows_no_claim_that_was_overtaken(tmp_path, monkeypatch):
 def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):
     about = mine(tmp_path)
     claim_file(tmp_path, "job", 1, place=about["place"], pid=dead_pid(), born=about["born"])
-    claims = Claims(tmp_path)
+    claims = JobClaims(tmp_path)
     assert claims.holder("job") is None
     with claims.take("job"):
         assert (tmp_path / "job.2.json").exists()
@@ -84,13 +84,13 @@ def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):
 def test_a_later_process_of_the_same_number_is_another(tmp_path):
     about = mine(tmp_path)
     claim_file(tmp_path, "job", 1, place=about["place"], pid=os.getpid(), born="12345")
-    assert Claims(tmp_path).take("job") is not None
+    assert JobClaims(tmp_path).take("job") is not None
 
 
 def test_elsewhere_the_heartbeat_decides(tmp_path, monkeypatch):
     now = 1000.0
     monkeypatch.setattr("pidformer.reproduce.claims.time.monotonic", lambda: now)
-    claims = Claims(tmp_path, stale=60)
+    claims = JobClaims(tmp_path, stale=60)
     claim_file(tmp_path, "job", 1)
     assert claims.take("job") is None  # seen for the first time: who knows
     now += 59
@@ -104,13 +104,13 @@ def test_elsewhere_the_heartbeat_decides(tmp_path, monkeypatch):
 
 def test_an_empty_claim_is_alive_until_it_has_not_moved(tmp_path):
     (tmp_path / "job.1.json").write_text("")
-    claims = Claims(tmp_path, stale=0.0)
+    claims = JobClaims(tmp_path, stale=0.0)
     assert claims.take("job") is None and claims.take("job") is not None
 
 
 def test_the_heartbeat_moves_and_tells(tmp_path):
     told = []
-    claim = Claims(tmp_path, beat=0.02).take("job", on_beat=lambda: told.append(1))
+    claim = JobClaims(tmp_path, beat=0.02).take("job", on_beat=lambda: told.append(1))
     with claim:
         for _ in range(200):
             if len(told) > 2:
@@ -128,7 +128,7 @@ def test_the_heartbeat_outlives_a_disk_that_is_full_for_a_moment(tmp_path):
         if len(told) == 1:
             raise OSError(28, "No space left on device")
 
-    with Claims(tmp_path, beat=0.02).take("job", on_beat=write):
+    with JobClaims(tmp_path, beat=0.02).take("job", on_beat=write):
         for _ in range(200):
             if len(told) > 2:
                 break
@@ -137,7 +137,7 @@ def test_the_heartbeat_outlives_a_disk_that_is_full_for_a_moment(tmp_path):
 
 
 def test_a_holder_that_was_overtaken_stops(tmp_path):
-    claim = Claims(tmp_path, beat=0.02).take("job")
+    claim = JobClaims(tmp_path, beat=0.02).take("job")
     claim_file(tmp_path, "job", 2)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in background jobs
     try:
@@ -149,7 +149,7 @@ def test_a_holder_that_was_overtaken_stops(tmp_path):
 
 
 def grab(folder, gate, wins):
-    claims = Claims(folder)
+    claims = JobClaims(folder)
     gate.wait()
     for number in range(20):
         if claims.take(f"job{number}") is not None:  # never let go: who is first keeps it

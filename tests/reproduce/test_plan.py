@@ -7,10 +7,10 @@ import pidformer as pf
 from pidformer.evaluation.suite import load_suite
 from pidformer.reproduce import make_plan, reproduce
 from pidformer.reproduce.display import plan_table
+from pidformer.reproduce.job_kinds import JobSetting, do, is_done
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
 from pidformer.reproduce.run import look
 from pidformer.reproduce.times import Spent, estimates
-from pidformer.reproduce.work import Setting, do, is_done
 from pidformer.results import Record, append
 from pidformer.runs.folder import write_recipe
 from pidformer.training.recipe import load_recipe
@@ -84,7 +84,7 @@ def test_two_scales_in_one_folder_have_a_report_each(tmp_path):
                 append(run, Record(kind="train", step=1, metrics={"loss": 2.3, "epoch": 1.0}))
         report = plan.by_id["report"]
         assert not is_done(report)
-        do(report, Setting(device="cpu"))
+        do(report, JobSetting(device="cpu"))
         assert is_done(report)
         text = (plan.out / "report" / "report.md").read_text()
         assert ("deit_tiny" in text) == (scale == "small")

@@ -17,12 +17,12 @@ from pidformer.errors import InputError
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce import run_plan, work
 from pidformer.reproduce import times as times_module
+from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look
-from pidformer.reproduce.work import Setting, is_done
 from pidformer.runs.folder import load_weights, save_weights
 from tests.reproduce.tiny import records_of, tiny_plan
 
-CPU = Setting(device="cpu")
+CPU = JobSetting(device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +233,11 @@ import sys, torch
 from pathlib import Path
 torch.set_num_threads(1)
 from pidformer.reproduce import run_plan
-from pidformer.reproduce.work import Setting
+from pidformer.reproduce.job_kinds import JobSetting
 from tests.reproduce.tiny import tiny_plan
 plan = tiny_plan(Path(sys.argv[1]), Path(sys.argv[2]))
 jobs = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-found = run_plan(plan, Setting(device="cpu"), jobs=jobs, is_shown=False, beat=0.2, poll=0.1)
+found = run_plan(plan, JobSetting(device="cpu"), jobs=jobs, is_shown=False, beat=0.2, poll=0.1)
 sys.exit(1 if found.failed else 0)
 """
 

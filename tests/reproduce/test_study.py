@@ -14,9 +14,9 @@ from pidformer.errors import InputError
 from pidformer.evaluation.suite import load_suite
 from pidformer.report.published import read_studies, write_results
 from pidformer.reproduce import make_plan, reproduce, run_plan, study
-from pidformer.reproduce.run import Line, _fits
+from pidformer.reproduce.job_kinds import JobSetting
+from pidformer.reproduce.run import JobState, _fits
 from pidformer.reproduce.times import Spent, Times, estimates
-from pidformer.reproduce.work import Setting
 from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
 from pidformer.studies.measures import read_measures
 from pidformer.training import load_recipe
@@ -358,7 +358,7 @@ def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
     plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
-    lines = [Line(job=j, state="waiting", spent=0.0, estimate=10.0) for j in plan.jobs]
+    lines = [JobState(job=j, state="waiting", spent=0.0, estimate=10.0) for j in plan.jobs]
     train, evaluate = plan.jobs[:2]
     assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
     assert _fits(evaluate, lines, -1.0)  # what is trained is measured
@@ -399,7 +399,7 @@ def tiny(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny):
     plan = study.study_plan(tmp_path / "out", data=None, study=tiny)
-    setting = Setting(device="cpu")
+    setting = JobSetting(device="cpu")
     none = run_plan(plan, setting, is_shown=False, minutes=0.01)
     assert {line.state for line in none.lines} == {"waiting"}
     found = run_plan(plan, setting, is_shown=False, minutes=60)

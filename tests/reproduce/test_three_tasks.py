@@ -5,8 +5,8 @@ import yaml
 
 from pidformer import results
 from pidformer.reproduce import Job, Plan, make_plan, run_plan
+from pidformer.reproduce.job_kinds import JobSetting
 from pidformer.reproduce.plan import _report_job
-from pidformer.reproduce.work import Setting
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
@@ -28,12 +28,12 @@ def plan_of(recipe, task, data, suites, root):
 
 
 def check(plan, kind, words):
-    found = run_plan(plan, Setting(device="cpu"), is_shown=False)
+    found = run_plan(plan, JobSetting(device="cpu"), is_shown=False)
     assert not found.failed and {line.state for line in found.lines} == {"done"}
     run = plan.jobs[0].arguments["run"]
     records = [r for r in results.read(run) if r.kind == kind]
     assert len(records) == 2
-    again = run_plan(plan, Setting(device="cpu"), is_shown=False)
+    again = run_plan(plan, JobSetting(device="cpu"), is_shown=False)
     assert not again.failed and len([r for r in results.read(run) if r.kind == kind]) == 2
     text = (plan.out / "report" / "report.md").read_text()
     assert words in text and "evaluate_" in text

@@ -21,8 +21,8 @@ from pidformer.runs.model import load_language
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.converted import convert_run
 from pidformer.training.loop import Trainer
-from pidformer.training.place import Place
 from pidformer.training.run import train
+from pidformer.training.task import Place
 from pidformer.training.tasks import build_task
 from tests.training.tiny_language import tiny_language
 

@@ -14,7 +14,7 @@ from pidformer.data import storage
 from pidformer.errors import InputError
 from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
-from pidformer.training.progress import Progress
+from pidformer.training.progress import TrainingProgress
 from pidformer.training.run import train
 from tests.training.tiny import same_weights, stop_after, tiny_recipe
 
@@ -178,7 +178,7 @@ def test_what_tensorboard_was_given_survives_a_kill(tmp_path):
         "tensorboard.backend.event_processing.event_accumulator",
         reason="tensorboard is not installed (extra `track`)",
     )
-    progress = Progress("run", tensorboard=tmp_path)
+    progress = TrainingProgress("run", tensorboard=tmp_path)
     progress.begin(0, 10)
     progress.advance(5)
     progress.measured({"loss": 0.5, "images_per_second": 1.0})

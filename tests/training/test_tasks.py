@@ -8,10 +8,11 @@ from torchmetrics.functional.classification import multiclass_accuracy
 
 from pidformer.errors import InputError
 from pidformer.training import load_recipe, shipped_recipes
-from pidformer.training.loop import Trainer, build_optimizer
-from pidformer.training.place import Place
+from pidformer.training.loop import Trainer
+from pidformer.training.optimizer import build_optimizer
 from pidformer.training.recipe import OptimRecipe
 from pidformer.training.run import train
+from pidformer.training.task import Place
 from pidformer.training.tasks import Classification, build_task
 from tests.data.sets import write_parquet
 from tests.training.tiny import tiny_recipe

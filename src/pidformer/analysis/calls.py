@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from pidformer.analysis.looking import Model, call, check_inputs, inner_model, looking
+from pidformer.analysis.inspection import Model, call, check_inputs, inner_model, looking
 from pidformer.errors import InputError
 
 _SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from pidformer.analysis.controllers import Controllers, read_controllers
 from pidformer.analysis.growth import Growth, transient_growth
-from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.inspection import Model, check_inputs
 from pidformer.analysis.response import Response, input_response
-from pidformer.analysis.similarity import Progress
+from pidformer.analysis.similarity import Advance
 from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues
 from pidformer.control.design import DESIGNS, design_gains
 from pidformer.control.gains import PIDGains
@@ -238,7 +238,7 @@ def certify(
     growth_images: int = 32,
     directions: int = 4,
     seed: int = 0,
-    on_progress: Progress | None = None,
+    on_progress: Advance | None = None,
 ) -> Certificate:
     """Join a model's gains with the attention spectra it has on `images`.
 

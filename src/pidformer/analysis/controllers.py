@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pidformer.analysis.looking import Model, inner_model
+from pidformer.analysis.inspection import Model, inner_model
 from pidformer.control.gains import GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.looking import Model
+from pidformer.analysis.inspection import Model
 from pidformer.errors import InputError
 
 STEP = 1e-4

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from pidformer.analysis.looking import Model, call, check_inputs, inner_model, looking
+from pidformer.analysis.inspection import Model, call, check_inputs, inner_model, looking
 from pidformer.nn.scale import ControlMeter, ControlScale
 
 __all__ = ["ControlScale", "control_scale"]

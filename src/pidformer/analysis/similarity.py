@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from pidformer.analysis.looking import Model, check_inputs
+from pidformer.analysis.inspection import Model, check_inputs
 from pidformer.analysis.measures import RankMeasures, mean_cosine, rank_measures
 from pidformer.analysis.tokens import TokensOf, Which, visit_tokens
 
-Progress = Callable[[int], None]
+Advance = Callable[[int], None]
 """Told how many images have just been done."""
 
 
@@ -25,7 +25,7 @@ def token_similarity(
     prefix: int | None = None,
     layers: Sequence[nn.Module] | None = None,
     batch_size: int = 256,
-    on_progress: Progress | None = None,
+    on_progress: Advance | None = None,
 ) -> Tensor:
     """Mean cosine between the tokens of an image, one number a layer; 1 when all are alike.
 
@@ -58,7 +58,7 @@ def token_spectrum(
     prefix: int | None = None,
     layers: Sequence[nn.Module] | None = None,
     batch_size: int = 256,
-    on_progress: Progress | None = None,
+    on_progress: Advance | None = None,
 ) -> RankMeasures:
     """Effective rank, stable rank and two residuals of the tokens, each (L,), mean over images.
 
@@ -85,7 +85,7 @@ def _by_layer(
     measure: Callable[[Tensor], Tensor],
     *,
     batch_size: int,
-    on_progress: Progress | None,
+    on_progress: Advance | None,
     **which: object,
 ) -> Tensor:
     """Means over images of measure(tokens (B, N, C)) -> (M, B), for each layer: (M, L), float64."""

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.looking import Model, check_inputs
-from pidformer.analysis.similarity import Progress
+from pidformer.analysis.inspection import Model, check_inputs
+from pidformer.analysis.similarity import Advance
 from pidformer.errors import InputError
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -126,7 +126,7 @@ def attention_spectrum(
     images: Tensor,
     *,
     batch_size: int = 16,
-    on_progress: Progress | None = None,
+    on_progress: Advance | None = None,
 ) -> AttentionSpectrum:
     """Eigenvalues of every head's attention matrix at every layer, on each image.
 

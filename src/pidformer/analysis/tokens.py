@@ -11,7 +11,7 @@ from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.looking import (
+from pidformer.analysis.inspection import (
     Model,
     call,
     check_inputs,

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.analysis.looking import Model
+from pidformer.analysis.inspection import Model
 from pidformer.analysis.tokens import visit_tokens
 from pidformer.errors import InputError
 

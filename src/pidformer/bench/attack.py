@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pidformer.bench import model as models
-from pidformer.bench.setting import GAINS, Setting
-from pidformer.bench.timing import Case, Group, Row, measure
+from pidformer.bench.setting import GAINS, BenchSetting
+from pidformer.bench.timing import Case, Timing, Workload, measure
 from pidformer.robustness import FGSM, PGD
 
 EPS = 3 / 255
@@ -27,7 +27,7 @@ Contender = Callable[[Tensor, Tensor], Tensor]
 Runs = dict[str, Contender]
 
 
-class Size(NamedTuple):
+class AttackSize(NamedTuple):
     batch: int
     image: int = 224
     patch: int = 16
@@ -41,14 +41,14 @@ class Size(NamedTuple):
         return EPS / self.steps
 
 
-LARGE = Size(64, steps=10)
-SMALL = Size(2, image=32, patch=8, steps=4)
+LARGE = AttackSize(64, steps=10)
+SMALL = AttackSize(2, image=32, patch=8, steps=4)
 
 
-def attack(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
+def attack(setting: BenchSetting, size: AttackSize | None = None) -> Iterator[list[Timing]]:
     """FGSM and PGD of timm's DeiT-tiny with random weights, then PGD of the twins."""
     size = size or (LARGE if setting.is_gpu else SMALL)
-    kind = models.Size("tiny", size.batch, size.image, size.patch)
+    kind = models.ModelSize("tiny", size.batch, size.image, size.patch)
     network = models.deit(kind, setting, is_timm=True).eval()
     images = models.pixels(size.batch, size.image, setting)
     yield from compare_attacks(setting, size, network, images, predictions(network, images))
@@ -56,13 +56,13 @@ def attack(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
 
 
 def compare_attacks(
-    setting: Setting,
-    size: Size,
+    setting: BenchSetting,
+    size: AttackSize,
     network: nn.Module,
     images: Tensor,
     labels: Tensor,
     name: str = "DeiT-tiny",
-) -> Iterator[list[Row]]:
+) -> Iterator[list[Timing]]:
     """FGSM and PGD, ours, a minimal loop and other libraries, on a model in evaluation mode."""
     for what, runs in _contenders(network, images, size).items():
         left: dict[str, int] = {}
@@ -101,7 +101,9 @@ def minimal(network: nn.Module, step: float, steps: int, eps: float) -> Contende
     return run
 
 
-def _twins(setting: Setting, size: Size, kind: models.Size, images: Tensor) -> list[Row]:
+def _twins(
+    setting: BenchSetting, size: AttackSize, kind: models.ModelSize, images: Tensor
+) -> list[Timing]:
     threat = PGD(eps=EPS, step_size=size.step, steps=size.steps, random_start=False)
 
     def make(gains: str | None) -> Callable[[], object]:
@@ -115,8 +117,8 @@ def _twins(setting: Setting, size: Size, kind: models.Size, images: Tensor) -> l
     return measure(_group(f"DeiT-tiny, PGD-{size.steps} of the twins", images), cases, setting)
 
 
-def _group(what: str, images: Tensor) -> Group:
-    return Group(
+def _group(what: str, images: Tensor) -> Workload:
+    return Workload(
         section="attack",
         what=what,
         sizes={"batch": len(images), "image": images.shape[-1]},
@@ -138,12 +140,12 @@ def _judged(
     return partial(run, images, labels)
 
 
-def _noted(row: Row, right: int | None, total: int) -> Row:
+def _noted(row: Timing, right: int | None, total: int) -> Timing:
     note = row.note or ("" if right is None else f"{right} of {total} right")
     return replace(row, note=note)
 
 
-def _contenders(network: nn.Module, images: Tensor, size: Size) -> dict[str, Runs]:
+def _contenders(network: nn.Module, images: Tensor, size: AttackSize) -> dict[str, Runs]:
     """Attack to name to what runs it."""
     found: dict[str, Runs] = {"FGSM": {}, f"PGD-{size.steps}": {}}
     networks: dict[str, Any] = {"": network}
@@ -161,7 +163,7 @@ def _contenders(network: nn.Module, images: Tensor, size: Size) -> dict[str, Run
     return found
 
 
-def _ours(network: nn.Module, size: Size, is_cuda: bool) -> tuple[Runs, Runs]:
+def _ours(network: nn.Module, size: AttackSize, is_cuda: bool) -> tuple[Runs, Runs]:
     """FGSM and PGD, PGD with early stop too, in each precision that is fast on the device."""
     settings: dict[str, Any] = {
         "eps": EPS, "step_size": size.step, "steps": size.steps, "random_start": False
@@ -178,7 +180,7 @@ def _ours(network: nn.Module, size: Size, is_cuda: bool) -> tuple[Runs, Runs]:
     return one, many
 
 
-def _others(network: nn.Module, size: Size, device: str) -> tuple[Runs, Runs]:
+def _others(network: nn.Module, size: AttackSize, device: str) -> tuple[Runs, Runs]:
     """The same of the libraries that are installed."""
     one: Runs = {}
     many: Runs = {}

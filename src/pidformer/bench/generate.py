@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pidformer.bench.setting import Setting
-from pidformer.bench.timing import Case, Group, Row, measure
+from pidformer.bench.setting import BenchSetting
+from pidformer.bench.timing import Case, Timing, Workload, measure
 
 TWIN, PID = "softmax twin", "PID"
 DECODING = "language model, decoding"
 
 
-class Size(NamedTuple):
+class DecodingSize(NamedTuple):
     batch: int
     steps: int
     prompt: int = 16
@@ -28,11 +28,13 @@ class Size(NamedTuple):
     layers: int = 16
 
 
-LARGE = (Size(1, 64), Size(64, 64))
-SMALL = (Size(1, 8, words=1000, layers=8), Size(4, 8, words=1000, layers=8))
+LARGE = (DecodingSize(1, 64), DecodingSize(64, 64))
+SMALL = (DecodingSize(1, 8, words=1000, layers=8), DecodingSize(4, 8, words=1000, layers=8))
 
 
-def generate(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
+def generate(
+    setting: BenchSetting, sizes: Sequence[DecodingSize] | None = None
+) -> Iterator[list[Timing]]:
     """A group for each batch size and way, on the paper's model."""
     ways = (
         {"eager": _decoder, "compiled": _compiled_decoder}
@@ -41,7 +43,7 @@ def generate(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[
     )
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
         for mode, make in ways.items():
-            group = Group(
+            group = Workload(
                 section="generate",
                 what=DECODING,
                 sizes=size._asdict(),
@@ -85,13 +87,15 @@ class GreedyLoop:
             self.token.copy_(self.faster(self.token))
 
 
-def _compiled_decoder(size: Size, setting: Setting, gains: str | None) -> Callable[[], object]:
+def _compiled_decoder(
+    size: DecodingSize, setting: BenchSetting, gains: str | None
+) -> Callable[[], object]:
     if gains is None:
         torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
     return GreedyLoop(_network(size, setting, gains), size.batch, size.steps).compiled
 
 
-def _decoder(size: Size, setting: Setting, gains: str | None) -> Callable[[], object]:
+def _decoder(size: DecodingSize, setting: BenchSetting, gains: str | None) -> Callable[[], object]:
     network = _network(size, setting, gains)
     shape = (size.batch, size.prompt)
     prompt = torch.randint(0, min(size.words, 20000), shape, device=setting.device)
@@ -99,7 +103,7 @@ def _decoder(size: Size, setting: Setting, gains: str | None) -> Callable[[], ob
     return lambda: network.generate(prompt, eos_token_id=None, pad_token_id=0, **options)
 
 
-def _network(size: Size, setting: Setting, gains: str | None) -> Any:
+def _network(size: DecodingSize, setting: BenchSetting, gains: str | None) -> Any:
     from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM  # extra `lm`
 
     torch.manual_seed(setting.seed)

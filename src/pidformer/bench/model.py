@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer import ops
-from pidformer.bench.setting import GAINS, Setting, name_of
-from pidformer.bench.timing import Case, Group, Row, measure
+from pidformer.bench.setting import GAINS, BenchSetting, name_of
+from pidformer.bench.timing import Case, Timing, Workload, measure
 
 TWIN, PID, TIMM = "softmax twin", "PID", "timm"
 SDPA_TWIN = "softmax twin, PyTorch's kernels"
@@ -23,7 +23,7 @@ Mode = Literal["eager", "compiled", "graphs"]
 """As it is; torch.compile; torch.compile(mode="reduce-overhead"): CUDA graphs."""
 
 
-class Size(NamedTuple):
+class ModelSize(NamedTuple):
     """A DeiT, its images, and what of it is measured."""
 
     name: str
@@ -36,16 +36,18 @@ class Size(NamedTuple):
 
 
 LARGE = (
-    Size("tiny", 256, mode="graphs"),
-    Size("tiny", 256, mode="compiled"),
-    Size("tiny", 256),
-    Size("small", 256, mode="compiled", steps=(TRAINING,), with_timm=False),
-    Size("base", 128, mode="compiled", steps=(TRAINING,), with_timm=False),
+    ModelSize("tiny", 256, mode="graphs"),
+    ModelSize("tiny", 256, mode="compiled"),
+    ModelSize("tiny", 256),
+    ModelSize("small", 256, mode="compiled", steps=(TRAINING,), with_timm=False),
+    ModelSize("base", 128, mode="compiled", steps=(TRAINING,), with_timm=False),
 )
-SMALL = (Size("tiny", 2, image=64, patch=8),)
+SMALL = (ModelSize("tiny", 2, image=64, patch=8),)
 
 
-def model(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
+def model(
+    setting: BenchSetting, sizes: Sequence[ModelSize] | None = None
+) -> Iterator[list[Timing]]:
     """A group for each model and step."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
         if size.mode != "eager":
@@ -57,7 +59,7 @@ def model(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[lis
             builders[TIMM] = partial(deit, size, setting, is_timm=True)
         made: dict[str, nn.Module] = {}
         for step in size.steps:
-            group = Group(
+            group = Workload(
                 section="model",
                 what=f"DeiT-{size.name}, {step}",
                 sizes={"batch": size.batch, "image": size.image, "patch": size.patch},
@@ -72,7 +74,12 @@ def model(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[lis
 
 
 def deit(
-    size: Size, setting: Setting, gains: str | None = None, *, is_timm: bool = False, **options: Any
+    size: ModelSize,
+    setting: BenchSetting,
+    gains: str | None = None,
+    *,
+    is_timm: bool = False,
+    **options: Any,
 ) -> nn.Module:
     """The DeiT of a size on the device: PID, its softmax twin, or timm's own."""
     torch.manual_seed(setting.seed)
@@ -87,7 +94,9 @@ def deit(
     return built.to(setting.device)
 
 
-def training_step(network: nn.Module, images: Tensor, setting: Setting) -> Callable[[], object]:
+def training_step(
+    network: nn.Module, images: Tensor, setting: BenchSetting
+) -> Callable[[], object]:
     """Forward, loss and backward; no optimiser. Gradients are dropped at the end."""
     labels = torch.zeros(len(images), dtype=torch.int64, device=images.device)
 
@@ -101,7 +110,7 @@ def training_step(network: nn.Module, images: Tensor, setting: Setting) -> Calla
     return run
 
 
-def inference(network: nn.Module, images: Tensor, setting: Setting) -> Callable[[], object]:
+def inference(network: nn.Module, images: Tensor, setting: BenchSetting) -> Callable[[], object]:
     def run() -> None:
         network.eval()
         with torch.no_grad(), setting.autocast():
@@ -110,7 +119,7 @@ def inference(network: nn.Module, images: Tensor, setting: Setting) -> Callable[
     return run
 
 
-def pixels(batch: int, image: int, setting: Setting) -> Tensor:
+def pixels(batch: int, image: int, setting: BenchSetting) -> Tensor:
     """Random images (B, 3, S, S)."""
     generator = torch.Generator(setting.device).manual_seed(setting.seed)
     return torch.rand(batch, 3, image, image, generator=generator, device=setting.device)
@@ -121,8 +130,8 @@ def _step(
     label: str,
     made: dict[str, nn.Module],
     build: Callable[[], nn.Module],
-    size: Size,
-    setting: Setting,
+    size: ModelSize,
+    setting: BenchSetting,
 ) -> Callable[[], object]:
     if label not in made:
         setting.say(f"DeiT-{size.name}, {step}, {label}, {size.mode}")

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pidformer.bench.setting import GAINS, Setting, name_of
-from pidformer.bench.timing import Case, Group, Row, measure
+from pidformer.bench.setting import GAINS, BenchSetting, name_of
+from pidformer.bench.timing import Case, Timing, Workload, measure
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
 
@@ -30,7 +30,7 @@ LONG = 100
 """Tokens from which on the compiled operator is measured too."""
 
 
-class Size(NamedTuple):
+class OperatorSize(NamedTuple):
     """The shape of q, k and v (B, H, N, D), and how many layers there are."""
 
     batch: int
@@ -40,18 +40,20 @@ class Size(NamedTuple):
     layers: int = 12
 
 
-LARGE = (Size(256, 3, 197, 64), Size(512, 3, 65, 64), Size(4, 16, 4096, 64))
-SMALL = (Size(4, 3, 65, 64, 4), Size(2, 3, 197, 64, 4))
+LARGE = (OperatorSize(256, 3, 197, 64), OperatorSize(512, 3, 65, 64), OperatorSize(4, 16, 4096, 64))
+SMALL = (OperatorSize(4, 3, 65, 64, 4), OperatorSize(2, 3, 197, 64, 4))
 Layers = list[tuple[Tensor, Tensor, Tensor]]
 
 
-def operator(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[list[Row]]:
+def operator(
+    setting: BenchSetting, sizes: Sequence[OperatorSize] | None = None
+) -> Iterator[list[Timing]]:
     """Forward, then forward and backward, for each size."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
         if setting.is_gpu:
             torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
         for what, is_training in ((FORWARD, False), (BOTH, True)):
-            group = Group(
+            group = Workload(
                 section="operator",
                 what=what,
                 sizes=size._asdict(),
@@ -62,7 +64,11 @@ def operator(setting: Setting, sizes: Sequence[Size] | None = None) -> Iterator[
 
 
 def contenders(
-    size: Size, setting: Setting, is_training: bool, *, with_variants: bool | None = None
+    size: OperatorSize,
+    setting: BenchSetting,
+    is_training: bool,
+    *,
+    with_variants: bool | None = None,
 ) -> list[Case]:
     """Attention and PID attention; on a GPU flash attention by name and the compiled operator."""
     gains = PIDGains.parse(GAINS)
@@ -95,8 +101,8 @@ def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]
 
 
 def _chain(
-    size: Size,
-    setting: Setting,
+    size: OperatorSize,
+    setting: BenchSetting,
     is_training: bool,
     *,
     attend: Callable[[Layers], list[Tensor]],

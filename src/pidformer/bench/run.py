@@ -12,14 +12,14 @@ from pidformer.bench.attack import attack
 from pidformer.bench.generate import generate
 from pidformer.bench.model import model
 from pidformer.bench.operator import operator
-from pidformer.bench.setting import Setting, header
-from pidformer.bench.timing import Row
+from pidformer.bench.setting import BenchSetting, header
+from pidformer.bench.timing import Timing
 from pidformer.bench.train import train
 from pidformer.devices import as_device
 from pidformer.errors import unknown
 from pidformer.files import out_folder
 
-Sections = Mapping[str, Callable[[Setting], Iterator[list[Row]]]]
+Sections = Mapping[str, Callable[[BenchSetting], Iterator[list[Timing]]]]
 SECTIONS: Sections = {
     "operator": operator,
     "model": model,
@@ -36,7 +36,7 @@ class Bench:
     """What was measured, and on what."""
 
     header: Mapping[str, Any]
-    rows: list[Row]
+    rows: list[Timing]
 
     def to_dict(self) -> dict[str, Any]:
         return {"header": dict(self.header), "rows": [row.to_dict() for row in self.rows]}
@@ -52,7 +52,7 @@ def bench(
     out: str | Path | None = None,
     command: str | None = None,
     begin: Callable[[Mapping[str, Any]], None] = lambda _: None,
-    watch: Callable[[list[Row]], None] = lambda _: None,
+    watch: Callable[[list[Timing]], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Bench:
     """Measure one of `sections` (`SECTIONS` by default), or "all" of them.
@@ -66,14 +66,14 @@ def bench(
         raise unknown("section", section, [*sections, ALL])
     place = as_device(device)
     default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
-    setting = Setting(
+    setting = BenchSetting(
         device=place, seed=seed, rounds=default if rounds is None else rounds, say=say
     )
     folder = None if out is None else out_folder(out)
     found = header(setting)
     begin(found)
     settings = {"command": command, "machine": results.machine(), **found}
-    rows: list[Row] = []
+    rows: list[Timing] = []
     for name in sections if section == ALL else (section,):
         for group in sections[name](setting):
             rows += group

@@ -19,7 +19,7 @@ GAINS = "0.4,0.1,0.05"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class BenchSetting:
     """Device, rounds and seed; a GPU gets the sizes of models in use, a CPU small ones."""
 
     device: torch.device
@@ -45,7 +45,7 @@ class Setting:
         return torch.autocast("cuda", torch.bfloat16) if self.is_gpu else nullcontext()
 
 
-def header(setting: Setting) -> dict[str, Any]:
+def header(setting: BenchSetting) -> dict[str, Any]:
     """Device and versions that the numbers belong to."""
     versions = {"python": platform.python_version()}
     for name in ("pidformer", "torch", "timm", "triton", "transformers", "torchattacks"):

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from pidformer.bench.call import free_memory, is_out_of_memory, peak_bytes, recorded, seconds
-from pidformer.bench.setting import Setting
+from pidformer.bench.setting import BenchSetting
 from pidformer.results import Record
 
 SHORTEST, SHORTEST_ON_GPU = 0.02, 0.2
@@ -37,7 +37,7 @@ class Case:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class Workload:
     """What the rows of one table share."""
 
     section: str
@@ -54,7 +54,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Timing:
     """One contender in one group: median and quartiles over the rounds.
 
     `ratio` is the median of (this / baseline) within each round, so that a clock that drifts moves
@@ -91,7 +91,7 @@ class Row:
         return Record(kind="bench", metrics=found, settings={**settings, **fields})
 
 
-class Spread(NamedTuple):
+class Quartiles(NamedTuple):
     """Quartiles of a few numbers."""
 
     median: float
@@ -99,12 +99,12 @@ class Spread(NamedTuple):
     high: float
 
 
-def spread(values: Sequence[float]) -> Spread:
+def spread(values: Sequence[float]) -> Quartiles:
     """Median and quartiles; of one number three times that number."""
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
+        return Quartiles(values[0], values[0], values[0])
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Spread(statistics.median(values), low, high)
+    return Quartiles(statistics.median(values), low, high)
 
 
 class _Ready(NamedTuple):
@@ -114,8 +114,8 @@ class _Ready(NamedTuple):
 
 
 def measure(
-    group: Group, cases: Sequence[Case], setting: Setting, *, baseline: str | None = None
-) -> list[Row]:
+    group: Workload, cases: Sequence[Case], setting: BenchSetting, *, baseline: str | None = None
+) -> list[Timing]:
     """One row per case; ratios are to the case labelled `baseline`, the first one by default."""
     baseline = cases[0].label if baseline is None else baseline
     setting.say(group.what)
@@ -144,8 +144,8 @@ def measure(
 
 
 def rows_of(
-    group: Group, values: Mapping[str, Sequence[float]], baseline: str | None = None
-) -> list[Row]:
+    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
+) -> list[Timing]:
     """Rows of values that were measured elsewhere, one after the other: ratios are of medians."""
     first = next(iter(values)) if baseline is None else baseline
     base = statistics.median(values[first])
@@ -156,7 +156,7 @@ def rows_of(
     ]
 
 
-def _prepare(case: Case, setting: Setting) -> _Ready | str:
+def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
         run = case.make()
@@ -184,13 +184,13 @@ def _prepare(case: Case, setting: Setting) -> _Ready | str:
 
 
 def _row(
-    group: Group,
+    group: Workload,
     label: str,
     values: Mapping[str, list[float]],
     peaks: Mapping[str, int],
     baseline: str,
     note: str,
-) -> Row:
+) -> Timing:
     if label not in values:
         return _filled(group, label, None, None, 0, note=note)
     paired = None
@@ -211,11 +211,16 @@ def _row(
 
 
 def _filled(
-    group: Group, label: str, found: Spread | None, ratio: Spread | None, rounds: int, **more: Any
-) -> Row:
+    group: Workload,
+    label: str,
+    found: Quartiles | None,
+    ratio: Quartiles | None,
+    rounds: int,
+    **more: Any,
+) -> Timing:
     median, low, high = found or (None, None, None)
     of_baseline, ratio_low, ratio_high = ratio or (None, None, None)
-    return Row(
+    return Timing(
         section=group.section,
         what=group.what,
         label=label,

@@ -24,8 +24,8 @@ from timm.data import create_transform
 
 from pidformer import results
 from pidformer.bench.model import PID, TWIN
-from pidformer.bench.setting import GAINS, Setting
-from pidformer.bench.timing import Case, Group, Row, measure, rows_of
+from pidformer.bench.setting import GAINS, BenchSetting
+from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
 from pidformer.data import Augment, TrainImages, open_images
 from pidformer.training import load_recipe
 from pidformer.training.loop import Interrupted
@@ -37,7 +37,7 @@ RECIPE = "tiny_imagenet_100/deit_tiny_softmax.yaml"
 CLASSES = 10
 
 
-class Size(NamedTuple):
+class LoopSize(NamedTuple):
     """The loop has windows of `window` steps, of which the first `skipped` do not count."""
 
     batch: int
@@ -52,14 +52,14 @@ class Size(NamedTuple):
     overrides: tuple[str, ...] = ()
 
 
-LARGE = Size(batch=512, window=50, windows=12, skipped=3)
-SMALL = Size(
+LARGE = LoopSize(batch=512, window=50, windows=12, skipped=3)
+SMALL = LoopSize(
     batch=8, window=1, windows=6, skipped=2, jpegs=24,
     overrides=("train.precision=fp32", "train.compile=none"),
 )  # fmt: skip
 
 
-def train(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
+def train(setting: BenchSetting, size: LoopSize | None = None) -> Iterator[list[Timing]]:
     """The loop of the twins, then reading."""
     size = size or (LARGE if setting.is_gpu else SMALL)
     with tempfile.TemporaryDirectory() as folder:
@@ -67,7 +67,7 @@ def train(setting: Setting, size: Size | None = None) -> Iterator[list[Row]]:
         yield _reading(setting, size, Path(folder))
 
 
-def _loop(setting: Setting, size: Size, folder: Path) -> list[Row]:
+def _loop(setting: BenchSetting, size: LoopSize, folder: Path) -> list[Timing]:
     data = folder / "images"
     made = _encoded(32, (size.image, size.image), setting.seed)
     write_set(data, made, train=size.batch * size.window, val=size.batch)
@@ -77,7 +77,7 @@ def _loop(setting: Setting, size: Size, folder: Path) -> list[Row]:
         setting.say(f"{LOOP}, {label}")
         found[label] = _images_per_second(setting, size, gains, data, folder / label)
     precision = "float32" if "train.precision=fp32" in size.overrides else "bfloat16"
-    group = Group(
+    group = Workload(
         section="train",
         what=f"DeiT-tiny, {LOOP}",
         sizes={"batch": size.batch, "image": size.image, "patch": size.patch, "depth": size.depth},
@@ -89,7 +89,7 @@ def _loop(setting: Setting, size: Size, folder: Path) -> list[Row]:
 
 
 def _images_per_second(
-    setting: Setting, size: Size, gains: str | None, data: Path, run: Path
+    setting: BenchSetting, size: LoopSize, gains: str | None, data: Path, run: Path
 ) -> list[float]:
     """The trainer's own numbers, a window each."""
     recipe = load_recipe(
@@ -115,12 +115,12 @@ def _images_per_second(
     return logged[size.skipped :]
 
 
-def _reading(setting: Setting, size: Size, folder: Path) -> list[Row]:
+def _reading(setting: BenchSetting, size: LoopSize, folder: Path) -> list[Timing]:
     """Our streaming path and a plain loop with the same transforms over the same bytes."""
     data = folder / "jpegs"
     jpegs = _encoded(size.jpegs, (500, 375), setting.seed)
     write_set(data, jpegs, train=size.jpegs, val=1)
-    group = Group(
+    group = Workload(
         section="train",
         what=READING,
         sizes={"width": 500, "height": 375, "image": 224, "jpegs": size.jpegs},

@@ -14,7 +14,7 @@ import typer
 from pidformer.cli.options import Device, Json, Seed, tables
 
 if TYPE_CHECKING:
-    from pidformer.bench import Bench, Row
+    from pidformer.bench import Bench, Timing
     from pidformer.bench.run import Sections
 
 
@@ -74,7 +74,7 @@ def show_bench(
             status.update(text)
             status.start()
 
-    def watch(rows: list[Row]) -> None:
+    def watch(rows: list[Timing]) -> None:
         if status is not None:
             status.stop()
         if not is_quiet:
@@ -112,19 +112,19 @@ def _head(found: Mapping[str, Any]) -> str:
     return f"{where}; {found['dtype']}; {rounds}, seed {found['seed']}; {versions}"
 
 
-def _title(rows: list[Row]) -> str:
+def _title(rows: list[Timing]) -> str:
     first = rows[0]
     shared = first.sizes.keys() - set(_varying(rows))
     sizes = [f"{name} {number}" for name, number in first.sizes.items() if name in shared]
     return ", ".join(part for part in (first.what, *sizes, first.dtype, first.mode) if part)
 
 
-def _varying(rows: list[Row]) -> list[str]:
+def _varying(rows: list[Timing]) -> list[str]:
     """Sizes that differ among the rows of a table."""
     return [name for name in rows[0].sizes if len({row.sizes[name] for row in rows}) > 1]
 
 
-def _table(rows: list[Row]) -> Any:
+def _table(rows: list[Timing]) -> Any:
     from rich.table import Table
 
     table = Table()

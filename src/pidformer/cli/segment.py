@@ -34,23 +34,15 @@ def segment(
 
     Example: pidformer segment runs/ade20k photos/ --views multi --device cuda
     """
-    from rich.console import Console
-    from rich.progress import track
-
+    from pidformer.display import counted
     from pidformer.evaluation.segmentation import label_photographs, segmentation_info
     from pidformer.report.segments import picture_names, save_segments
 
     files = _files(images)
     names = picture_names(files)
     labelled = label_photographs(run, files, views=views, max_windows=max_windows, device=device)
-    shown = track(
-        labelled,
-        "segmenting",
-        total=len(files),
-        console=Console(stderr=True),
-        transient=True,
-        disable=as_json or len(files) == 1,
-    )
+    is_shown = len(files) > 1 and not as_json
+    shown = counted(labelled, "segmenting", len(files), is_shown=is_shown)
     found = save_segments(shown, names, segmentation_info(run), out, opacity=opacity)
     if as_json:
         typer.echo(json.dumps(found))

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
 import torch
 from PIL import Image
-from rich.console import Console
-from rich.progress import Progress
 from torch import Tensor
 
 from pidformer.data.arguments import Resident, check_resident
 from pidformer.data.augment import Augment
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Decodable, ImageSource
+from pidformer.display import advancing
 from pidformer.errors import InputError
 
 T = TypeVar("T")
@@ -97,7 +95,7 @@ def decode_all(
             return None
 
     with (
-        progress("decoding images", len(indices), show_progress and is_long) as advance,
+        advancing("decoding images", len(indices), is_shown=show_progress and is_long) as advance,
         ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
     ):
         for start in range(0, len(indices), CHUNK):
@@ -113,15 +111,6 @@ def decode_all(
                     target[rows] = torch.from_numpy(np.stack(column)).to(target.device)
             advance(len(part))
     return sorted(unreadable)
-
-
-@contextmanager
-def progress(label: str, total: int, is_shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on the terminal, if there is one; yields the function that moves it on."""
-    disable = not is_shown or not sys.stderr.isatty()
-    with Progress(console=Console(stderr=True), transient=True, disable=disable) as bar:
-        task = bar.add_task(label, total=total)
-        yield lambda count: bar.advance(task, count)
 
 
 def _stored_size(source: ImageSource, image_size: int, crop: str) -> tuple[tuple[int, int], bool]:

@@ -19,7 +19,7 @@ from pidformer.errors import InputError, some
 
 
 @dataclass(frozen=True, eq=False)
-class View:
+class ImageView:
     """The images `indices` of `source`, in that order, with labels and classes of their own."""
 
     source: ImageSource
@@ -48,7 +48,7 @@ class View:
         return self.source.decode(int(self.indices[index]))
 
 
-def relabel(source: ImageSource, classes: Sequence[str]) -> View:
+def relabel(source: ImageSource, classes: Sequence[str]) -> ImageView:
     """The same images; a label becomes the place of its class's name in `classes`.
 
     Classes without an image need no place; -1 ("none of the classes") stays -1.
@@ -63,10 +63,10 @@ def relabel(source: ImageSource, classes: Sequence[str]) -> View:
         )
     table = torch.tensor([*(places.get(name, -1) for name in source.classes), -1])
     labels = table[source.labels]  # -1 takes the last entry
-    return View(source, np.arange(len(source)), labels, tuple(classes))
+    return ImageView(source, np.arange(len(source)), labels, tuple(classes))
 
 
-def restrict(source: ImageSource, classes: Sequence[str]) -> View:
+def restrict(source: ImageSource, classes: Sequence[str]) -> ImageView:
     """Only the images of these classes; labels and classes stay those of the source."""
     places = _places(source.classes)
     absent = [name for name in _places(classes) if name not in places]
@@ -79,10 +79,10 @@ def restrict(source: ImageSource, classes: Sequence[str]) -> View:
     indices = torch.isin(source.labels, wanted).nonzero()[:, 0]
     if not len(indices):
         raise InputError(f"the image set has no image of {some(classes)}")
-    return View(source, indices.numpy(), source.labels[indices], source.classes)
+    return ImageView(source, indices.numpy(), source.labels[indices], source.classes)
 
 
-def sample(source: ImageSource, count: int, seed: int = 0) -> View:
+def sample(source: ImageSource, count: int, seed: int = 0) -> ImageView:
     """`count` images drawn without replacement, in stored order; all when there are no more.
 
     A function of (seed, number of images) alone: every model, and every corruption of a set, is
@@ -91,7 +91,7 @@ def sample(source: ImageSource, count: int, seed: int = 0) -> View:
     check_counts(count=count, seed=seed)
     order = numbers(seed, Purpose.LIMIT).permutation(len(source))
     indices = np.sort(order[:count])
-    return View(source, indices, source.labels[indices], source.classes)
+    return ImageView(source, indices, source.labels[indices], source.classes)
 
 
 def sample_images(

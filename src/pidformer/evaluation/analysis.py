@@ -27,7 +27,7 @@ from pidformer.analysis.summary import Analysis
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.evaluation.inputs import Inputs, open_inputs
-from pidformer.evaluation.progress import Progress
+from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.files import out_folder
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record
@@ -87,7 +87,7 @@ def analyze(
             "command": command,
         }
         folder = subject.folder or out_folder(Path(out) / re.sub(r"[^\w.-]+", "-", label))
-        with Progress(label, None, is_shown=is_shown) as progress:
+        with EvaluationProgress(label, None, is_shown=is_shown) as progress:
             work = _Work(inputs, limit, min(limit, spectrum_limit), seed, place, progress)
             records = work.measure(Ledger("analysis", folder, settings))
             certificate = work.obstacle or (
@@ -115,7 +115,7 @@ class _Work:
     spectrum_limit: int
     seed: int
     device: torch.device
-    progress: Progress
+    progress: EvaluationProgress
     heads: Sequence[int] = ()
     """Of each layer, where attention can be seen."""
 

@@ -13,7 +13,7 @@ import torch
 from pidformer.data.formats.table import image_folder
 from pidformer.devices import as_device
 from pidformer.errors import InputError
-from pidformer.evaluation.progress import Progress
+from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.evaluation.suite import Suite
 from pidformer.ledger import Ledger
@@ -95,7 +95,7 @@ def run_suite(
     missing = {row.name: reason for row in suite.rows if (reason := row.missing(setup))}
     rows = [row for row in suite.rows if row.name not in missing]
     records: dict[str, Record] = {}
-    with Progress(subject.label, len(rows), is_shown=is_shown) as progress:
+    with EvaluationProgress(subject.label, len(rows), is_shown=is_shown) as progress:
         for row in rows:
             about = {"row": row.name, **row.about(setup)}
             record = ledger.finished(about)

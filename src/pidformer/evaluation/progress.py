@@ -1,68 +1,50 @@
-"""What a person sees of an evaluation: bars on a terminal, a line for each row elsewhere."""
+"""What a person sees of an evaluation: bars on a terminal, a line for each row everywhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-from rich.progress import Progress as Bars
-
+from pidformer.display import Display
 from pidformer.results import Record
 
 Watch = Callable[[int], None]
 """Called with the inputs done so far."""
 
 
-class Progress:
-    """One bar over the rows, one over the inputs of the row at work."""
+class EvaluationProgress(Display):
+    """One bar over the rows, with the time left for all, and one over the row at work."""
 
     def __init__(self, label: str, rows: int | None, *, is_shown: bool = True) -> None:
-        self._console = Console(stderr=True, quiet=not is_shown)
-        self._label, self._begun = label, time.perf_counter()
-        self._bars: Bars | None = None
-        if is_shown and self._console.is_terminal:
-            self._bars = Bars(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=self._console,
-                transient=True,
-            )
-            self._rows = self._bars.add_task(label, total=rows)
-            self._inputs = self._bars.add_task("", total=None)
+        super().__init__(is_shown=is_shown)
+        self._label, self._total, self._done = label, rows, 0
+        self._begun = time.perf_counter()
+        self._rows, self._inputs = self.bar(label, rows), self.bar("", None)
 
     def begin(self, row: str, total: int | None = None) -> Watch:
         """A row starts; returns what to call with the inputs done so far."""
-        bars, self._begun = self._bars, time.perf_counter()
-        if bars is None:
-            return lambda done: None
-        bars.reset(self._inputs, total=total, description=f"  {row}")
-        return lambda done: bars.update(self._inputs, completed=done)
+        self._begun = time.perf_counter()
+        self._inputs.restart(f"  {row}", total)
+
+        def watch(done: int) -> None:
+            self._inputs.at(done)
+            self._rows.at(self._done + (done / total if total else 0))
+
+        return watch
 
     def begin_steps(self, row: str, total: int) -> Watch:
         """The same, to be called with the inputs just done."""
         self.begin(row, total)
-        bars = self._bars
-        return lambda number: None if bars is None else bars.advance(self._inputs, number)
+        return self._inputs.advance
 
     def done(self, row: str, record: Record, is_old: bool) -> None:
-        if self._bars is not None:
-            self._bars.advance(self._rows)
+        self._done += 1
+        if is_old:  # its speed would make the time left too short
+            self._rows.restart(self._label, self._total, self._done)
+        else:
+            self._rows.at(self._done)
         how = "already there" if is_old else f"{time.perf_counter() - self._begun:.1f} s"
-        line = ", ".join([*_scores(record), how])
-        self._console.print(f"{self._label}  {row}: {line}", highlight=False, soft_wrap=True)
-
-    def __enter__(self) -> Progress:
-        if self._bars is not None:
-            self._bars.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bars is not None:
-            self._bars.stop()
+        self.say(f"{self._label}  {row}: {', '.join([*_scores(record), how])}")
 
 
 _SCORES = {"top1": "top-1 {:.2f} %", "aupr": "AUPR {:.2f} %", "miou": "mIoU {:.2f}"}

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
 from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
+from pidformer.fields import read_yaml, typed
 from pidformer.ranges import levels_of
 from pidformer.robustness.attacks import PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
@@ -44,6 +43,24 @@ class Suite:
     rows: tuple[Row, ...]
 
 
+@dataclass(frozen=True)
+class _SuiteFile:
+    """A suite as its file says it."""
+
+    rows: tuple[Any, ...] = ()
+    description: str = ""
+
+
+@dataclass(frozen=True)
+class _Corruptions:
+    """The settings of a suite's corruptions; those of the image are `Corruption`'s."""
+
+    names: tuple[str, ...] = CORRUPTIONS
+    severities: tuple[int, ...] = SEVERITIES
+    constants: int | None = None
+    jpeg_quality: int | None = None
+
+
 def shipped_suites() -> list[str]:
     """Names of the suites that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
@@ -56,25 +73,17 @@ def load_suite(where: str | Path) -> Suite:
         if Path(where).suffix in (".yaml", ".yml"):
             raise InputError(f"no suite at {where}; shipped are {', '.join(shipped_suites())}")
         raise unknown("suite", str(where), shipped_suites())
-    try:
-        fields = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {error}") from None
-    if (
-        not isinstance(fields, Mapping)
-        or not isinstance(fields.get("rows"), list)
-        or not fields["rows"]
-    ):
-        raise InputError(f"{path} must hold a list of `rows`; see docs/robustness.md")
-    if extra := set(fields) - {"description", "rows"}:
-        raise unknown(f"key of suite {path}", extra.pop(), ("description", "rows"))
-    rows = tuple(row for item in fields["rows"] for row in _rows(item, path))
+    fields = read_yaml(path, "suite")
+    if not isinstance(fields, Mapping) or not fields.get("rows"):
+        raise InputError(f"suite {path} must hold a list of `rows`; see docs/robustness.md")
+    given = typed(_SuiteFile, fields, key_of=f"key of suite {path}")
+    rows = tuple(row for item in given.rows for row in _rows(item, path))
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InputError(
             f"{path} has two rows {sorted(twice)[0]!r}; rename one: - pgd: {{name: pgd-50, ...}}"
         )
-    return Suite(path.stem, str(fields.get("description", "")), rows)
+    return Suite(path.stem, given.description, rows)
 
 
 def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
@@ -105,10 +114,11 @@ def read_budgets(text: str) -> list[float]:
     levels = levels_of(text, MOST_BUDGETS)
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise InputError(
-            f"budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got {text!r}"
+            "budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got "
+            f"{shortened(text)}"
         )
     if len(levels) > MOST_BUDGETS:
-        raise InputError(f"at most {MOST_BUDGETS} budgets can be shown, got {text!r}")
+        raise InputError(f"at most {MOST_BUDGETS} budgets can be shown, got {shortened(text)}")
     return [level / 255 for level in levels]
 
 
@@ -118,7 +128,9 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
     if isinstance(item, Mapping) and len(item) == 1:
         ((kind, settings),) = item.items()
     if not isinstance(kind, str) or not isinstance(settings, Mapping | None):
-        raise InputError(f"a row of {path} must be NAME or NAME: {{settings}}, got {item!r}")
+        raise InputError(
+            f"a row of {path} must be NAME or NAME: {{settings}}, got {shortened(item)}"
+        )
     kind, settings = kind.lower(), dict(settings or {})
     if kind not in KINDS:
         raise unknown(f"row of suite {path}", kind, KINDS)
@@ -140,17 +152,13 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
 
 
 def _corruptions(settings: dict[str, Any]) -> Iterator[Row]:
-    names = settings.pop("names", CORRUPTIONS)
-    severities = settings.pop("severities", SEVERITIES)
-    if not isinstance(names, list | tuple) or not isinstance(severities, list | tuple):
-        raise InputError(f"names and severities are lists, got {names!r} and {severities!r}")
-    for name in names:
-        for severity in severities:
-            try:
-                corruption = Corruption(name=name, severity=severity, **settings)
-            except TypeError:
-                raise unknown("setting of corruptions", next(iter(settings)), _SETTINGS) from None
+    given = typed(_Corruptions, settings, "corruptions", key_of="setting")
+    for name in given.names:
+        for severity in given.severities:
+            corruption = Corruption(
+                name=name,
+                severity=severity,
+                constants=given.constants,
+                jpeg_quality=given.jpeg_quality,
+            )
             yield UnderThreat(f"corruption/{name}/{severity}", corruption)
-
-
-_SETTINGS = ("names", "severities", "constants", "jpeg_quality")

@@ -11,7 +11,7 @@ from typing import Any
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError, unknown
-from pidformer.evaluation.progress import Progress
+from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.segmentation import SegmentationSetup
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
@@ -45,7 +45,7 @@ def evaluate_other(
     found: Scores = {}
     for run in runs:
         found[run], begun = {}, time.time()
-        with Progress(run, None, is_shown=is_shown) as progress:
+        with EvaluationProgress(run, None, is_shown=is_shown) as progress:
             for row, measure in rows(suite, shared | {"run": Path(run)}, options):
                 progress.begin(row)
                 record = measure()

@@ -11,9 +11,9 @@ import gradio as gr
 from pidformer.lab.address import view_of
 from pidformer.lab.attack_view import attack_view
 from pidformer.lab.controller_view import controller_view
-from pidformer.lab.parts import ARRIVE, CSS, HEAD, QUIET, Shared
 from pidformer.lab.results_view import results_view
 from pidformer.lab.runs import Shelf
+from pidformer.lab.sharing import ARRIVE, QUIET, Shared
 from pidformer.lab.static import charts_script, source
 from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
@@ -31,8 +31,8 @@ def mount(app: Any, blocks: gr.Blocks) -> Any:
         allowed_paths=[],
         max_file_size=MOST_BYTES,
         show_error=True,
-        css=source("charts.css") + CSS,
-        head=HEAD + charts_script(),
+        css=source("charts.css") + source("app.css"),
+        head=f"<script>{source('app.js')}</script>{charts_script()}",
         theme=_theme(),
         pwa=False,
     )

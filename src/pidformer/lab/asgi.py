@@ -26,7 +26,7 @@ Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
-class Answer(Exception):
+class Reply(Exception):
     """Given instead of passing a request on."""
 
     def __init__(self, status: int, text: str, headers: Sequence[tuple[str, str]] = ()) -> None:
@@ -83,7 +83,7 @@ async def whole_body(receive: Receive, most: int) -> bytes:
         body += message.get("body", b"")
         is_more = message.get("more_body", False)
         if len(body) > most:
-            raise Answer(413, f"at most {most} bytes are taken")
+            raise Reply(413, f"at most {most} bytes are taken")
     return body
 
 
@@ -113,7 +113,7 @@ def with_policy(send: Send, more: Sequence[tuple[str, str]] = ()) -> Send:
     return sent
 
 
-async def say(send: Send, answer: Answer, *, is_event: bool) -> None:
+async def say(send: Send, answer: Reply, *, is_event: bool) -> None:
     """To an event as JSON, whose error gradio's page shows; else as a line of text."""
     kind = "application/json" if is_event else "text/plain; charset=utf-8"
     text = json.dumps({"error": answer.text}) if is_event else answer.text + "\n"

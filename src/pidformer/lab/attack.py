@@ -16,7 +16,7 @@ from torch import Tensor
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, unknown
-from pidformer.lab.pictures import DIGITS, Picture
+from pidformer.lab.pictures import DIGITS, LabelledPicture
 from pidformer.robustness import Attack, threat_from
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.open import Subject
@@ -75,7 +75,7 @@ class AttackKnobs:
             take = "", f"PictureSets({{{where}}}).picture({self.images!r}, {self.number})"
         return (
             f"{take[0]}from pidformer.lab.attack import AttackKnobs, attack\n"
-            "from pidformer.lab.pictures import Picture, PictureSets\n"
+            "from pidformer.lab.pictures import LabelledPicture, PictureSets\n"
             "from pidformer.runs.open import open_subject\n\n"
             f"subject = open_subject({name!r})\n"
             f"picture = {take[1]}\n"
@@ -133,7 +133,7 @@ class Attacked:
         return self.classes[number]
 
 
-def attack(subject: Subject, picture: Picture, knobs: AttackKnobs) -> Attacked:
+def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> Attacked:
     """Attack one model on one picture.
 
     If the picture's class is not one of the model's, what it says of the picture counts.

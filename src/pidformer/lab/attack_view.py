@@ -19,10 +19,10 @@ from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
-from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
-from pidformer.lab.pictures import DIGITS, Picture
+from pidformer.lab.pictures import DIGITS, LabelledPicture
 from pidformer.lab.plots import Drawing, scatter
 from pidformer.lab.runs import DEMO, Shelf
+from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.uploads import ENDINGS, take_upload
 from pidformer.report.style import run_colors
 
@@ -139,7 +139,9 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             subjects = [
                 shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in both(knobs)
             ]
-            shot = sets.picture(images, int(number)) if picture is None else Picture(picture)
+            shot = (
+                sets.picture(images, int(number)) if picture is None else LabelledPicture(picture)
+            )
             found = [attacks.attack(subject, shot, knobs) for subject in subjects]
         except InputError as error:
             return [message(str(error)), gr.Plot(visible=False), *texts]

@@ -245,3 +245,9 @@ function play() {
   layerShown = 0;
   timer = requestAnimationFrame(step);
 }
+
+// The verdict: green, red, or neither where there is no control.
+function say(box) {
+  box.className = "verdict" + (found.kind === "softmax" ? "" : found.report.stable ? " good" : " bad");
+  box.replaceChildren(...found.verdict.map((line) => Object.assign(document.createElement("p"), { textContent: line })));
+}

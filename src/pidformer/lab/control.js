@@ -1,5 +1,5 @@
-// The mathematics of pidformer.control and pidformer.lab.controller for a page without a server.
-// Every function has its twin there; tests/lab/test_static.py compares the numbers.
+// The mathematics of the Controller view, for pages with and without a server. The numbers are those
+// of pidformer.control: tests/lab/test_static.py compares them.
 "use strict";
 const pidlab = (() => {
   const FEATURES = 4, VALUES = 6, GRID = 2001, SETTLED = 0.01, VANISHED = 1e-6;
@@ -154,7 +154,7 @@ const pidlab = (() => {
       const n = rows.length;
       similarity.push((dot(total, total) - n) / (n * (n - 1)));
       const columns = total.map((_, c) => scaled.map((row) => row[c]));
-      const [few, many] = n <= VALUES ? [scaled, columns] : [columns, scaled];
+      const few = n <= VALUES ? scaled : columns;
       const gram = few.map((a) => few.map((b) => dot(a, b)));
       const sizes = symmetricEigenvalues(gram).map((x) => Math.sqrt(Math.max(0, x)));
       const sum = sizes.reduce((a, b) => a + b, 0);
@@ -195,7 +195,7 @@ const pidlab = (() => {
     const without = alike(free), withControl = alike(held);
     const m = (1 + Math.max(knobs.kappa_min, -0.99)) / 2;
     const found = {
-      knobs, gains, kind: kind(gains), report: report(gains, knobs.kappa_min), kernel,
+      knobs, gains, kind: kind(gains), report: report(gains, knobs.kappa_min),
       eigenvalues: eigenvalues(kernel, knobs.causal), free, held,
       freeSimilarity: without.similarity, similarity: withControl.similarity,
       freeRank: without.rank, rank: withControl.rank, fastest: [m, gains.i > 0 ? m : 0],
@@ -220,10 +220,10 @@ const pidlab = (() => {
     if (["softmax", "D"].includes(which) && edge)
       lines.push("No control: the constant mode (kappa = 1) neither grows nor decays, all others fade. What is left is what all tokens share.");
     else if (r.stable)
-      lines.push(`Stable for ${where}. The slowest mode shrinks to ${r.radius.toFixed(3)} of its size a layer and is down to 1 % after ${r.settling} layers; all gains could be ${r.margin.toFixed(2)} times as large.`);
+      lines.push(`Stable for ${where}. The slowest mode shrinks to ${r.radius.toFixed(3)} of its size per layer and is down to 1 % after ${r.settling} layers; all gains could be ${r.margin.toFixed(2)} times as large.`);
     else if (edge) lines.push(`On the edge for ${where}: one mode neither grows nor decays.`);
     else
-      lines.push(`Unstable for ${where}: the mode at kappa = ${general(r.kappa, 3)} grows by ${r.radius.toFixed(3)} a layer. `
+      lines.push(`Unstable for ${where}: the mode at kappa = ${general(r.kappa, 3)} grows ${r.radius.toFixed(3)}x per layer. `
         + (knobs.kappa_min === -1 ? "At kappa_min = -1 no gains are stable: raise it." : `Scale the gains by less than ${r.margin.toFixed(2)}, or design them.`));
     const show = (x) => (Number.isNaN(x) ? "undefined (they vanished)" : x.toFixed(3));
     const end = (list) => list[list.length - 1], reach = (rows) => Math.max(...rows.flat().map(Math.abs));

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import html
 from dataclasses import fields
 from typing import Any
 
 import gradio as gr
 
 from pidformer.control.design import DESIGNS
-from pidformer.lab.controller import Look, look
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
-from pidformer.lab.parts import QUIET, Shared, explanation, sharing_box
-from pidformer.lab.static import charts_html
-from pidformer.lab.words import EQUATION, WORDS
+from pidformer.lab.sharing import QUIET, Shared, explanation, sharing_box
+from pidformer.lab.static import EQUATION, WORDS, charts_html
 
 DRAW = "(...values) => { window.labDraw(values); }"
-"""The charts are drawn by the browser: plotly took 350 ms for the five of them, this 20."""
+"""Verdict and charts are made by the browser: plotly took 350 ms for five charts, this 20."""
 NAMES = [field.name for field in fields(Knobs)]
-
-
-def verdict_html(found: Look) -> str:
-    """The verdict, green or red."""
-    is_free = found.knobs.gains.kind == "softmax"
-    look = "" if is_free else "good" if found.report.stable else "bad"
-    lines = "".join(f"<p>{html.escape(line)}</p>" for line in found.verdict)
-    return f'<div class="verdict {look}" role="status" aria-live="polite">{lines}</div>'
 
 
 def controller_view(shared: Shared) -> gr.Textbox:
@@ -48,11 +37,13 @@ def controller_view(shared: Shared) -> gr.Textbox:
             with gr.Group(elem_classes="knobs"):
                 sliders = [_knob(name) for name in NAMES]
         with gr.Column(scale=3, min_width=320):
-            verdict = gr.HTML(elem_id="verdict")
+            gr.HTML(
+                '<div class="verdict" role="status" aria-live="polite"></div>', elem_id="verdict"
+            )
             gr.HTML(charts_html(), elem_id="charts", padding=False)
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("controller")
-    shown = [verdict, address, command, python]
+    shown = [address, command, python]
 
     def show(*values: Any) -> list[Any]:
         return _show(Knobs(**dict(zip(NAMES, values, strict=True))))
@@ -109,4 +100,4 @@ def _values(knobs: Knobs) -> list[Any]:
 
 
 def _show(knobs: Knobs) -> list[Any]:
-    return [verdict_html(look(knobs)), knobs.to_query(), knobs.command(), knobs.python()]
+    return [knobs.to_query(), knobs.command(), knobs.python()]

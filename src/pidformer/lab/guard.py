@@ -19,11 +19,11 @@ from urllib.parse import urlencode
 
 from pidformer.errors import InputError
 from pidformer.lab.asgi import (
-    Answer,
     Asgi,
     Asked,
     Message,
     Receive,
+    Reply,
     Scope,
     Send,
     say,
@@ -86,11 +86,11 @@ class Guard:
             return
         try:
             await self._pass_on(Asked(scope), receive, send)
-        except Answer as answer:
+        except Reply as answer:
             await say(send, answer, is_event=scope["path"].startswith(_API))
 
     async def _pass_on(self, asked: Asked, receive: Receive, send: Send) -> None:
-        """Routes that are not named here end in an `Answer`."""
+        """Routes that are not named here end in an `Reply`."""
         route, body = f"{asked.verb} {asked.path}", b""
         if asked.verb != "GET" and route != _UPLOAD:  # or the visitor is cut off while it speaks
             body = await whole_body(receive, MOST_BODY)
@@ -106,7 +106,7 @@ class Guard:
             if route == "GET /" and not is_known:
                 given = [set_cookie(VISITOR, secrets.token_urlsafe(24))]
         elif not is_known:
-            raise Answer(403, "open the lab's page first; it needs a cookie")
+            raise Reply(403, "open the lab's page first; it needs a cookie")
         elif route in (f"POST {_API}run/predict", f"POST {_API}queue/join"):
             body = self._event(asked, body, visitor)
             changed, receive = {"content-length": str(len(body))}, with_body(body, receive)
@@ -124,19 +124,19 @@ class Guard:
         elif route.startswith(f"GET {_API}file="):
             self._check_file(asked.path.removeprefix(f"{_API}file="), visitor)
         else:
-            raise Answer(404, "not here")
+            raise Reply(404, "not here")
         await self._app(asked.narrowed(query, changed), receive, with_policy(send, given))
 
     def _event(self, asked: Asked, body: bytes, visitor: str) -> bytes:
         """The body of an event, checked and written anew; an upload that it names is used up."""
         kind = asked.headers.get("content-type", "").partition(";")[0]
         if kind.strip().lower() != "application/json":
-            raise Answer(415, "an event is JSON")
+            raise Reply(415, "an event is JSON")
         mine = {path for owner, path in self._uploads if owner == visitor}
         try:
             event = self._rebuild(asked.path.removeprefix(_API), body, mine)
         except InputError as error:
-            raise Answer(400, str(error)) from None
+            raise Reply(400, str(error)) from None
         self._claim(event["session_hash"], visitor)
         for value in event["data"]:
             if isinstance(value, dict):
@@ -146,9 +146,9 @@ class Guard:
     def _claim(self, session: str, visitor: str) -> None:
         """A session belongs to whoever named it first."""
         if not _NAME.fullmatch(session):
-            raise Answer(400, "a session is named by 1 to 64 letters or digits")
+            raise Reply(400, "a session is named by 1 to 64 letters or digits")
         if self._sessions.setdefault(session, visitor) != visitor:
-            raise Answer(403, "this session belongs to somebody else")
+            raise Reply(403, "this session belongs to somebody else")
         while len(self._sessions) > MOST_SESSIONS:
             self._sessions.pop(next(iter(self._sessions)))
 
@@ -158,7 +158,7 @@ class Guard:
         except (OSError, ValueError, RuntimeError):  # not there, a null byte, links in a circle
             is_drawn = False
         if not is_drawn and (visitor, path) not in self._uploads:
-            raise Answer(403, "neither drawn by the lab nor uploaded by you")
+            raise Reply(403, "neither drawn by the lab nor uploaded by you")
 
     def _noting(self, send: Send, visitor: str) -> Send:
         """Keeps who uploaded what: gradio answers an upload with a list of paths."""
@@ -189,7 +189,7 @@ class Guard:
             address is not None and address == _address(asked.scope["server"][0])
         )
         if not is_local(name) and (is_local(self._host) or not is_own):
-            raise Answer(403, "this lab answers under its own address only")
+            raise Reply(403, "this lab answers under its own address only")
 
     def _check_token(self, asked: Asked) -> None:
         if self._token is None:
@@ -197,9 +197,9 @@ class Guard:
         if f"{asked.verb} {asked.path}" == "GET /" and self._is_right(asked.query.get("token", "")):
             rest = urlencode({name: text for name, text in asked.query.items() if name != "token"})
             where = ("location", "/" + ("?" + rest if rest else ""))
-            raise Answer(303, "welcome", [where, set_cookie(COOKIE, self._token)])
+            raise Reply(303, "welcome", [where, set_cookie(COOKIE, self._token)])
         if not self._is_right(asked.cookies.get(COOKIE, "")):
-            raise Answer(401, "this lab wants a token: open the address it printed")
+            raise Reply(401, "this lab wants a token: open the address it printed")
 
     def _is_right(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), (self._token or "").encode())
@@ -211,7 +211,7 @@ def _check_origin(asked: Asked) -> None:
     is_link = asked.verb == "GET" and asked.path == "/"
     is_own = is_link or asked.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
     if not is_own or (origin is not None and origin != f"http://{host}"):
-        raise Answer(403, "asked by another page")
+        raise Reply(403, "asked by another page")
 
 
 def _check_size(asked: Asked) -> None:
@@ -219,12 +219,12 @@ def _check_size(asked: Asked) -> None:
     told = re.fullmatch("[0-9]{1,9}", asked.headers.get("content-length", ""))
     most = MOST_BYTES + 2**16  # room for the form around it
     if not told or int(told[0]) > most or "transfer-encoding" in asked.headers:
-        raise Answer(413, f"an upload has at most {MOST_BYTES >> 20} MB, and says how many")
+        raise Reply(413, f"an upload has at most {MOST_BYTES >> 20} MB, and says how many")
 
 
 def _named(asked: Asked, name: str) -> dict[str, str]:
     if not _NAME.fullmatch(asked.query.get(name, "")):
-        raise Answer(400, f"{name} is 1 to 64 letters or digits")
+        raise Reply(400, f"{name} is 1 to 64 letters or digits")
     return {name: asked.query[name]}
 
 

@@ -99,12 +99,14 @@ class Knobs:
         """The same numbers in Python."""
         given = ", ".join(f"{name}={value!r}" for name, value in asdict(self).items())
         return (
-            "from pidformer import control\n"
-            "from pidformer.lab.controller import look\n"
+            "from pidformer import analysis, control\n"
+            "from pidformer.lab.controller import kernel_of, start\n"
             "from pidformer.lab.knobs import Knobs\n\n"
             f"knobs = Knobs({given})\n"
             "print(control.stability_report(knobs.gains, knobs.kappa_min))\n"
-            "print(look(knobs).similarity)  # by layer, with control\n"
+            "kernel, (_, first) = kernel_of(knobs), start(knobs)\n"
+            "values = control.simulate(kernel, first, knobs.gains, knobs.depth)\n"
+            "print(analysis.mean_cosine(values))  # by layer, with control\n"
         )
 
 

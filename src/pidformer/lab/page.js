@@ -40,9 +40,7 @@ function show() {
     at(name).setAttribute("aria-valuetext", `${name} ${pidlab.general(knobs[name])}`);
   }
   found = pidlab.look(knobs);
-  const box = at("verdict");
-  box.className = "verdict" + (found.kind === "softmax" ? "" : found.report.stable ? " good" : " bad");
-  box.replaceChildren(...found.verdict.map((line) => Object.assign(document.createElement("p"), { textContent: line })));
+  say(at("verdict"));
   at("command").textContent = command();
   fillNumbers();
   draw();

@@ -23,7 +23,7 @@ HANDFUL = 24
 """Validation images that are offered of a set, the same for all."""
 
 
-class Picture(NamedTuple):
+class LabelledPicture(NamedTuple):
     """A picture, and what it shows if that is known."""
 
     image: Image.Image
@@ -69,7 +69,7 @@ class PictureSets:
     def count(self, name: str) -> int:
         return 360 if name == DIGITS else HANDFUL
 
-    def picture(self, name: str, number: int) -> Picture:
+    def picture(self, name: str, number: int) -> LabelledPicture:
         """Validation image `number` of a set; of all but the digits, one of a seeded handful."""
         if name not in self.names:
             raise InputError(f"{name!r} is not among the pictures of this lab")
@@ -84,7 +84,7 @@ class PictureSets:
             image = source.decode(number)
         except UnreadableImage as error:
             raise InputError(f"{source.name(number)} cannot be read: {error}") from None
-        return Picture(image, source.classes, int(source.labels[number]))
+        return LabelledPicture(image, source.classes, int(source.labels[number]))
 
     @cached_property
     def _opened(self) -> dict[str, ImageSource]:

@@ -12,7 +12,6 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
-from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.results import (
     COLUMNS,
     MOST_LINES,
@@ -25,6 +24,7 @@ from pidformer.lab.results import (
     report_of,
 )
 from pidformer.lab.runs import Shelf, labels
+from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 
 WORDS = (
     "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "

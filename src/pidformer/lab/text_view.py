@@ -10,8 +10,8 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, to_query
-from pidformer.lab.parts import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.runs import Shelf
+from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.text import (
     MOST_CHARACTERS,
     NOISES,

@@ -9,13 +9,25 @@ constructor sees it.
 from __future__ import annotations
 
 import difflib
-import math
 import re
-from collections.abc import Callable, Mapping
-from reprlib import repr as shortened  # a stranger's value may be endless
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
+from pidformer.fields import (
+    POSITIVE,
+    RATE,
+    SCALE,
+    SHARE,
+    SWITCH,
+    Kind,
+    check_closed,
+    choice,
+    count,
+    each,
+    number,
+    optional,
+)
 
 TASKS = ("classification", "segmentation", "language")
 CHOICES = {
@@ -25,54 +37,8 @@ CHOICES = {
     "position_order": ("ascending", "descending"),
     "mlp_type": ("swiglu", "gelu", "relu"),
 }
-"""Of the language model."""
+"""The language model's options that name one of a few."""
 
-
-class Kind(NamedTuple):
-    """Which values an option takes, in words and as a check."""
-
-    words: str
-    takes: Callable[[Any], bool]
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -math.inf < value < math.inf
-
-
-def count(high: int, low: int = 1) -> Kind:
-    return Kind(
-        f"a whole number from {low} to {high}", lambda v: type(v) is int and low <= v <= high
-    )
-
-
-def number(high: float, words: str, *, above: float = -math.inf) -> Kind:
-    """From 0 to `high`, and above `above`."""
-    return Kind(words, lambda v: _is_number(v) and 0 <= v <= high and v > above)
-
-
-def choice(*names: str) -> Kind:
-    return Kind("one of " + ", ".join(n or "''" for n in names), lambda v: v in names)
-
-
-def optional(kind: Kind) -> Kind:
-    return Kind(f"{kind.words}, or null", lambda v: v is None or kind.takes(v))
-
-
-def each(kind: Kind, most: int) -> Kind:
-    """One such value, or a list of them."""
-
-    def takes(given: Any) -> bool:
-        parts = given if isinstance(given, (list, tuple)) else [given]
-        return 1 <= len(parts) <= most and all(map(kind.takes, parts))
-
-    return Kind(kind.words if most == 2 else f"each {kind.words}", takes)
-
-
-SWITCH = Kind("true or false", lambda v: type(v) is bool)
-RATE = Kind("in [0, 1)", lambda v: _is_number(v) and 0 <= v < 1)
-SHARE = number(1, "in [0, 1]")
-SCALE = number(100, "from 0 to 100")
-POSITIVE = number(1e6, "above 0 and at most 1e6", above=0)
 _MIX = Kind("in [0, 1], 'learned' or null", lambda v: v in (None, "learned") or SHARE.takes(v))
 
 VISION: dict[str, Kind] = {
@@ -197,11 +163,7 @@ def check_build(fields: Mapping[str, Any], where: str) -> None:
 
 def check_fields(fields: Mapping[str, Any], known: Mapping[str, Kind], where: str) -> None:
     """One line for the first key that is not known, or whose value its kind does not take."""
-    for key, value in fields.items():
-        if key not in known:
-            raise _refused(str(key), known, where)
-        if not known[key].takes(value):
-            raise InputError(f"{where}.{key} must be {known[key].words}, got {shortened(value)}")
+    check_closed(fields, known, where, _refused)
 
 
 def _refused(key: str, known: Mapping[str, Kind], where: str) -> InputError:

@@ -16,8 +16,9 @@ _HALVES = (torch.bfloat16, torch.float16)
 class PixelModel(nn.Module):
     """images in [0, 1] -> model((images - mean) / std).
 
-    The wrapped model is `.model`; mean and std, one number a channel, are not in the state dict. A
-    model with half-precision weights takes float32 images and casts them.
+    The wrapped model is `.model`; mean and std, one number per channel, are not in the state dict.
+    A model with half-precision weights takes float32 images and casts them. Training normalises in
+    the task, which uses `normalise` alone; `pf.load` and evaluation wrap the network in this.
     """
 
     mean: Tensor
@@ -32,7 +33,7 @@ class PixelModel(nn.Module):
         super().__init__()
         if len(mean) != len(std) or not all(scale > 0 for scale in std):
             raise InputError(
-                f"mean and std need one number a channel, std > 0; got {mean} and {std}"
+                f"mean and std need one number per channel, std > 0; got {mean} and {std}"
             )
         self.model = model
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)

@@ -18,7 +18,7 @@ from pidformer.errors import InputError
 from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
-from pidformer.ops.short import short_attention, short_attention_packed
+from pidformer.ops.short import short_attention
 
 
 def pid_attention(
@@ -58,12 +58,13 @@ def pid_attention(
     check_first_layer(first_layer)
     way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
     if way == "short":
-        out, value, after = (
-            short_attention(q, k, v, state, gains, is_causal=is_causal, scale=scale)
-            if packed is None
-            else short_attention_packed(
-                packed, k.shape[1], state, gains, is_causal=is_causal, scale=scale
-            )
+        out, value, after = short_attention(
+            (q, k, v) if packed is None else (packed, None, None),
+            k.shape[1],
+            state,
+            gains,
+            is_causal=is_causal,
+            scale=scale,
         )
         if after is not None:
             return out, after

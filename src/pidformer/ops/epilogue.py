@@ -1,7 +1,7 @@
 """The control added to a finished attention output in one pass, forward and backward.
 
 For every shape, mask and dropout that SDPA takes. Streams of a controlled layer, in units of the
-values' bytes (two bytes a number; the float32 integral counts two): forward reads out, v_l, v_0,
+values' bytes (two bytes per number; the float32 integral counts two): forward reads out, v_l, v_0,
 v_{l-1} and the integral (6), writes u and the integral (3). Backward reads g, and from the layer
 above the gradients of integral, v_l and v_0 (5), writes those of v_l, integral, v_0 and v_{l-1}
 (5). Left to autograd, v_0 and v_l would cost a pass of their own for each sum; here the state is
@@ -57,7 +57,7 @@ def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor
 
 
 def takes_gains(gains: Gains, heads: int) -> bool:
-    """Whether these are numbers or one number a value head, with a fixed beta."""
+    """Whether these are numbers or one number per value head, with a fixed beta."""
     return not isinstance(gains.beta, Tensor) and all(
         not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
         for term in (gains.p, gains.i, gains.d)
@@ -238,12 +238,9 @@ def _(
     gains: Tensor | None,
     is_second: bool,
     kv_heads: int,
-    p: float,
-    i: float,
-    d: float,
-    beta: float,
+    *numbers: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
+    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, numbers[1])
 
 
 def passes_integral(gains: Tensor | None, i: float) -> bool:

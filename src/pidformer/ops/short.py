@@ -1,4 +1,4 @@
-"""Attention over short sequences with the control in its epilogue: one kernel a layer.
+"""Attention over short sequences with the control in its epilogue: one kernel per layer.
 
 Images have a few hundred tokens: keys and values of a head stay on chip, and what the control
 reads is already there or streams by. Beside q, k, v and u, which attention needs anyway (4 units
@@ -10,7 +10,7 @@ of integral, v_l and v_0 (5) and writes those of v_l, integral, v_0 and v_{l-1} 
 reads q, k, v, g and the gradient of v_l (5) and writes dq, dk, dv (3). In one kernel they would
 move two units less, but attention's fills the registers, and what it has left waits for memory: on
 an H200 the control's part took 83 us there, against 50 for these bytes. Kept are q, k, v and one
-float32 a row: neither the output nor anything of the control (fixed gains). Gains of zero move
+float32 per row: neither the output nor anything of the control (fixed gains). Gains of zero move
 less: without derivative v_{l-1} is neither read nor given a gradient (its would be d g), without
 integral the sum's gradient goes through as it came. A controller with p alone moves 3 units forward
 and 4 backward where PID moves 4 and 8 (sums in the values' type).
@@ -50,12 +50,14 @@ from pidformer.ops.epilogue import (
 )
 
 _NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
+Inputs = tuple[Tensor, Tensor | None, Tensor | None]
+"""q (B, H, N, D), k and v (B, Hkv, N, D), of any strides; or (packed, None, None), packed
+(B, N, H + 2 Hkv, D), whose gradient comes back packed as well."""
 
 
 def short_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    inputs: Inputs,
+    kv_heads: int,
     state: PIDState | None,
     gains: Gains | None,
     *,
@@ -64,40 +66,9 @@ def short_attention(
 ) -> tuple[Tensor, Tensor, PIDState | None]:
     """(u, v, next state): controlled if there is a state, else attention alone.
 
-    q (B, H, N, D); k, v (B, Hkv, N, D), any strides; u lies in memory as (B, N, H, D). Hand on
-    the returned v, not the one given: its gradient is then added where dv is made.
+    u lies in memory as (B, N, H, D). Hand on the returned v, not the one given: its gradient is
+    then added where dv is made.
     """
-    return _attention((q, k, v), state, gains, k.shape[1], is_causal, scale)
-
-
-def short_attention_packed(
-    qkv: Tensor,
-    kv_heads: int,
-    state: PIDState | None,
-    gains: Gains | None,
-    *,
-    is_causal: bool = False,
-    scale: float | None = None,
-) -> tuple[Tensor, Tensor, PIDState | None]:
-    """`short_attention` of qkv (B, N, H + 2 Hkv, D), whose gradient comes back packed as well."""
-    return _attention((qkv, None, None), state, gains, kv_heads, is_causal, scale)
-
-
-def split_heads(qkv: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Views q (B, H, N, D), k and v (B, Hkv, N, D) of a packed (B, N, H + 2 Hkv, D)."""
-    heads = qkv.shape[2] - 2 * kv_heads
-    q, k, v = qkv.transpose(1, 2).split((heads, kv_heads, kv_heads), dim=1)
-    return q, k, v
-
-
-def _attention(
-    inputs: tuple[Tensor, Tensor | None, Tensor | None],
-    state: PIDState | None,
-    gains: Gains | None,
-    kv_heads: int,
-    is_causal: bool,
-    scale: float | None,
-) -> tuple[Tensor, Tensor, PIDState | None]:
     scale = 1 / math.sqrt(inputs[0].shape[-1]) if scale is None else scale
     initial = previous = integral = tensor = None
     numbers = _NO_NUMBERS
@@ -121,9 +92,14 @@ def _attention(
     return u, value, state
 
 
-def _unpacked(
-    inputs: tuple[Tensor, Tensor | None, Tensor | None], kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor]:
+def split_heads(qkv: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views q (B, H, N, D), k and v (B, Hkv, N, D) of a packed (B, N, H + 2 Hkv, D)."""
+    heads = qkv.shape[2] - 2 * kv_heads
+    q, k, v = qkv.transpose(1, 2).split((heads, kv_heads, kv_heads), dim=1)
+    return q, k, v
+
+
+def _unpacked(inputs: Inputs, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
     first, k, v = inputs
     return split_heads(first, kv_heads) if k is None or v is None else (first, k, v)
 

@@ -1,4 +1,4 @@
-"""The controller of one token that is being decoded: one operation a layer.
+"""The controller of one token that is being decoded: one operation per layer.
 
 A step of decoding is bound by how many operations are sent to the device, not by their size. The
 control is linear in the values of the layers so far, with numbers that gains and depth fix:

@@ -28,7 +28,7 @@ from pidformer.files import atomic_path
 BEAT, STALE = 5.0, 60.0
 
 
-class Claims:
+class JobClaims:
     """The claims in one folder, as one process sees them."""
 
     def __init__(self, folder: Path, *, beat: float = BEAT, stale: float = STALE) -> None:
@@ -36,14 +36,14 @@ class Claims:
         self._seen: dict[Path, tuple[str, float]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
-    def take(self, job: str, on_beat: Callable[[], None] | None = None) -> Claim | None:
+    def take(self, job: str, on_beat: Callable[[], None] | None = None) -> JobClaim | None:
         """The job's claim for this process; None while another holds it."""
         number = self._latest(job)
         if number and self._is_alive(self._path(job, number)):
             return None
         path = self._path(job, number + 1)
         holder = {"job": job, "host": socket.gethostname(), **_myself(), "beat": 0}
-        return Claim(self, path, holder, on_beat) if _make(path, json.dumps(holder)) else None
+        return JobClaim(self, path, holder, on_beat) if _make(path, json.dumps(holder)) else None
 
     def holder(self, job: str) -> dict[str, Any] | None:
         """Who works on the job, if anyone does."""
@@ -89,12 +89,12 @@ class Claims:
         return time.monotonic() - since < self.stale
 
 
-class Claim:
+class JobClaim:
     """A job that this process holds, with a thread that says so; lets go at the end of `with`."""
 
     def __init__(
         self,
-        claims: Claims,
+        claims: JobClaims,
         path: Path,
         holder: dict[str, Any],
         on_beat: Callable[[], None] | None = None,
@@ -105,7 +105,7 @@ class Claim:
         self._thread = threading.Thread(target=self._beat, daemon=True)
         self.is_lost = False
 
-    def __enter__(self) -> Claim:
+    def __enter__(self) -> JobClaim:
         self._thread.start()
         return self
 

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from pidformer.devices import as_device
+from pidformer.display import Display
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.report.demo.models import ATTACKED, MODELS
 from pidformer.report.write import DATA_FILE
+from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.jobs import Job, Plan
-from pidformer.reproduce.plan import TIMED_ON, Evaluation, Part, check_seeds, plan_jobs
+from pidformer.reproduce.plan import TIMED_ON, Evaluation, PlanPart, check_seeds, plan_jobs
 from pidformer.reproduce.run import check_jobs, run_plan
-from pidformer.reproduce.work import Setting, is_done
 from pidformer.training import load_recipe
 from pidformer.training.run import check_folder
 
-PART = Part(
+PART = PlanPart(
     recipes=tuple(f"digits/{model}.yaml" for model in MODELS),
     train_seconds=11.0,
     evaluations=(Evaluation("clean", 1.0), Evaluation("demo", 5.0, limit=ATTACKED)),
@@ -98,8 +97,8 @@ def demo(
     if is_shown:
         what = f"{seeds * len(MODELS)} small transformers on handwritten digits"
         line = f"Training {what}, {count} at a time."
-        Console(stderr=True).print(line, highlight=False, soft_wrap=True)
-    setting = Setting(device=device, overrides=tuple(overrides))
+        Display().say(line)
+    setting = JobSetting(device=device, overrides=tuple(overrides))
     outcome = run_plan(plan, setting, jobs=count, is_shown=is_shown)
     if outcome.failed:
         job, reason = next(iter(outcome.failed.items()))

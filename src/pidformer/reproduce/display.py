@@ -2,79 +2,59 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from types import TracebackType
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 
+from pidformer.display import Display
 from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.times import duration
 
 if TYPE_CHECKING:
-    from pidformer.reproduce.run import Line
+    from pidformer.reproduce.run import JobState
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 
 
-class Display:
-    """With `is_shown=False`, nothing."""
+class PlanDisplay(Display):
+    """The plan's table on a terminal, a line for each job elsewhere."""
 
     def __init__(self, plan: Plan, *, is_shown: bool) -> None:
+        super().__init__(is_shown=is_shown, stays=True)
         self._plan = plan
-        self._console = Console(stderr=True, quiet=not is_shown)
-        self._live = (
-            Live(console=self._console, refresh_per_second=2)
-            if is_shown and self._console.is_terminal
-            else None
-        )
-        self._lock = threading.Lock()
+        self._lines: Sequence[JobState] = ()
         self._count = 0
 
-    def __enter__(self) -> Display:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, lines: Sequence[Line]) -> None:
+    def update(self, lines: Sequence[JobState]) -> None:
         self._count = sum(line.state == "done" for line in lines)
         self._lines = lines
-        if self._live is not None:
-            self._live.update(plan_table(self._plan, lines, self._console.height))
+        self._draw(lines)
 
     def begin(self, job: Job) -> None:
-        if self._live is not None:
-            from dataclasses import replace
-
-            lines = [
+        self._draw(
+            [
                 replace(line, state="running (here)") if line.job.id == job.id else line
                 for line in self._lines
             ]
-            self._live.update(plan_table(self._plan, lines, self._console.height))
+        )
 
     def end(self, job: Job, seconds: float, failure: str | None) -> None:
         self._count += 1
-        if self._live is None:
+        if not self.is_live:
             place = f"[{self._count}/{len(self._plan.jobs)}]"
             how = f"failed: {failure}" if failure else duration(seconds)
-            self._console.print(f"{place} {job.title}: {how}", highlight=False, markup=False)
+            self.say(f"{place} {job.title}: {how}")
+
+    def _draw(self, lines: Sequence[JobState]) -> None:
+        if self.is_live:
+            self.show(plan_table(self._plan, lines, self.height))
 
 
-def plan_table(plan: Plan, lines: Sequence[Line], height: int | None = None) -> Table:
+def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None) -> Table:
     """Jobs with their state, time so far and estimate.
 
     Where `height` lines are too few for all, those that are done are left out, then the last.

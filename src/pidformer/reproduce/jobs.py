@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pidformer.fields import as_plain
+
 Kind = Literal["train", "evaluate", "analyze", "publish", "report"]
 
 
@@ -29,7 +31,7 @@ class Job:
             "id": self.id,
             "kind": self.kind,
             "title": self.title,
-            "arguments": {k: _plain(v) for k, v in self.arguments.items()},
+            "arguments": as_plain(self.arguments),
             "needs": list(self.needs),
         }
 
@@ -56,9 +58,3 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {job.id: job for job in self.jobs})
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value

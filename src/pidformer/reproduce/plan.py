@@ -31,7 +31,7 @@ class Evaluation(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class PlanPart:
     """What one table or figure takes at one scale: the twins, and what is measured of each."""
 
     recipes: tuple[str, ...]
@@ -68,15 +68,15 @@ _IMAGENET: dict[str, Any] = {
     "train_seconds": 300 * 1_281_167 / 5000,
 }
 
-TABLE: Mapping[tuple[str, str], Part] = {
-    ("table1", "demo"): Part(**_DIGITS, evaluations=(Evaluation("digits", 5.0),)),
-    ("figures", "demo"): Part(
+TABLE: Mapping[tuple[str, str], PlanPart] = {
+    ("table1", "demo"): PlanPart(**_DIGITS, evaluations=(Evaluation("digits", 5.0),)),
+    ("figures", "demo"): PlanPart(
         **_DIGITS,
         evaluations=(Evaluation("curve", 14.0, curve="fgsm,pgd", eps="0:24:8"),),
         analyze_limit=1000,
         analyze_seconds=4.0,
     ),
-    ("table1", "small"): Part(
+    ("table1", "small"): PlanPart(
         **_TINY,
         evaluations=(
             Evaluation("quick", 15.0),
@@ -84,33 +84,33 @@ TABLE: Mapping[tuple[str, str], Part] = {
             Evaluation("corruptions", 240.0),
         ),
     ),
-    ("figures", "small"): Part(
+    ("figures", "small"): PlanPart(
         **_TINY,
         evaluations=(Evaluation("curve", 60.0, curve="fgsm,pgd", eps="0:4:0.5"),),
         analyze_limit=1000,
         analyze_seconds=60.0,
     ),
-    ("table1", "paper"): Part(
+    ("table1", "paper"): PlanPart(
         **_IMAGENET,
         evaluations=(
             Evaluation("paper", 7200.0, domain="normalized"),
             Evaluation("paper", 7200.0),
         ),
     ),
-    ("figures", "paper"): Part(
+    ("figures", "paper"): PlanPart(
         **_IMAGENET,
         evaluations=(Evaluation("curve", 3600.0, curve="fgsm,pgd", eps="0:8:1"),),
         analyze_limit=1000,
         analyze_seconds=600.0,
     ),
-    ("table2", "small"): Part(
+    ("table2", "small"): PlanPart(
         task="segmentation",
         recipes=("camvid/softmax.yaml", "camvid/pid.yaml"),
         data=("camvid",),
         train_seconds=90.0,
         evaluations=(Evaluation("single", 10.0), Evaluation("multi", 60.0)),
     ),
-    ("table2", "paper"): Part(
+    ("table2", "paper"): PlanPart(
         task="segmentation",
         recipes=("ade20k/segmenter_tiny_softmax.yaml", "ade20k/segmenter_tiny_pid.yaml"),
         data=("ADEChallengeData2016", "ade20k"),
@@ -121,14 +121,14 @@ TABLE: Mapping[tuple[str, str], Part] = {
         train_seconds=43_200.0,
         evaluations=(Evaluation("single", 600.0), Evaluation("multi", 3600.0)),
     ),
-    ("table3", "small"): Part(
+    ("table3", "small"): PlanPart(
         task="language",
         recipes=("novels/softmax.yaml", "novels/pid.yaml"),
         data=("novels",),
         train_seconds=90.0,
         evaluations=(Evaluation("valid", 60.0), Evaluation("test", 60.0)),
     ),
-    ("table3", "paper"): Part(
+    ("table3", "paper"): PlanPart(
         task="language",
         recipes=("wikitext103/lm_small_softmax.yaml", "wikitext103/lm_small_pid.yaml"),
         data=("wikitext-103", "wikitext103", "wikitext-103-v1"),
@@ -169,7 +169,7 @@ def make_plan(
         if name not in PARTS:
             raise unknown("part", name, PARTS)
     out = Path(out)
-    chosen: list[tuple[Part, Path | None]] = []
+    chosen: list[tuple[PlanPart, Path | None]] = []
     blocked: list[Blocked] = []
     for name in PARTS:
         if only and name not in only:
@@ -195,7 +195,9 @@ def check_seeds(seeds: int) -> None:
         raise InputError(f"seeds must be at least 1, and at most {MOST_SEEDS}, got {seeds}")
 
 
-def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) -> Blocked | None:
+def _why_not(
+    name: str, part: PlanPart | None, scale: str, data: str | Path | None
+) -> Blocked | None:
     if part is None:
         return Blocked(part=name, state="not at this scale", reason="try --scale small")
     if part.data and find_data(part, data) is None:
@@ -208,12 +210,12 @@ def _why_not(name: str, part: Part | None, scale: str, data: str | Path | None) 
     return None
 
 
-def find_data(part: Part, data: str | Path | None) -> Path | None:
+def find_data(part: PlanPart, data: str | Path | None) -> Path | None:
     """The part's set: a folder of one of its names in `data`, or `data` itself."""
     return find_folder(part.data, data) if part.data else None
 
 
-def plan_jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) -> list[Job]:
+def plan_jobs(out: Path, parts: Sequence[tuple[PlanPart, Path | None]], seeds: int) -> list[Job]:
     """By run: train, then what is measured, one after the other: a run folder has one writer."""
     jobs: list[Job] = []
     recipes = dict.fromkeys(recipe for part, _ in parts for recipe in part.recipes)
@@ -225,7 +227,7 @@ def plan_jobs(out: Path, parts: Sequence[tuple[Part, Path | None]], seeds: int) 
 
 
 def _run_jobs(
-    out: Path, recipe: str, seed: int, parts: Sequence[tuple[Part, Path | None]]
+    out: Path, recipe: str, seed: int, parts: Sequence[tuple[PlanPart, Path | None]]
 ) -> list[Job]:
     name = f"{recipe.removesuffix('.yaml')}-seed{seed}"
     run, slug = out / "runs" / name, name.replace("/", ".")

@@ -13,12 +13,12 @@ from typing import Any
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
-from pidformer.reproduce.claims import BEAT, STALE, Claims
-from pidformer.reproduce.display import Display
+from pidformer.reproduce.claims import BEAT, STALE, JobClaims
+from pidformer.reproduce.display import PlanDisplay
+from pidformer.reproduce.job_kinds import JobSetting, do, is_done
 from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.plan import make_plan
 from pidformer.reproduce.times import Spent, Times, estimates
-from pidformer.reproduce.work import Setting, do, is_done
 from pidformer.reproduce.workers import in_processes, usable_cores
 from pidformer.training.loop import Interrupted
 
@@ -26,7 +26,7 @@ POLL = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class JobState:
     """A job as the table shows it."""
 
     job: Job
@@ -40,7 +40,7 @@ class Outcome:
     """The plan as it stands."""
 
     plan: Plan
-    lines: tuple[Line, ...]
+    lines: tuple[JobState, ...]
     failed: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -107,7 +107,7 @@ def reproduce(
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
-    setting = Setting(device=device)
+    setting = JobSetting(device=device)
     return run_plan(plan, setting, jobs=jobs, is_shown=is_shown, minutes=minutes)
 
 
@@ -126,7 +126,7 @@ def check_jobs(jobs: int | None, plan: Plan, device: str) -> int:
 
 def run_plan(
     plan: Plan,
-    setting: Setting | None = None,
+    setting: JobSetting | None = None,
     *,
     jobs: int = 1,
     is_shown: bool = True,
@@ -141,13 +141,13 @@ def run_plan(
     processes are started to work on it, and this one looks on.
     """
     begun = time.monotonic()
-    setting = setting or Setting()
+    setting = setting or JobSetting()
     if jobs > 1:
         pace = {"beat": beat, "stale": stale, "poll": poll, "minutes": minutes}
         work = partial(run_plan, plan, setting, jobs=1, is_shown=False, **pace)  # type: ignore[arg-type]
         return _watch(plan, work, jobs, is_shown=is_shown)
     try:
-        claims = Claims(plan.out / "claims", beat=beat, stale=stale)
+        claims = JobClaims(plan.out / "claims", beat=beat, stale=stale)
         times = Times(plan.out / "jobs")
     except OSError as error:
         raise InputError(
@@ -155,12 +155,12 @@ def run_plan(
         ) from None
     done: set[str] = set()
     broken: dict[str, str] = {}
-    with Display(plan, is_shown=is_shown) as display:
+    with PlanDisplay(plan, is_shown=is_shown) as display:
         while True:
             _see(plan, done, broken)
             failed = _failed(plan, done, broken)
             lines = _lines(plan, done, failed, claims, times)
-            display.show(lines)
+            display.update(lines)
             ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
             if minutes is not None:
                 left = 60 * minutes - (time.monotonic() - begun)
@@ -175,7 +175,7 @@ def run_plan(
         for job_id in done:
             claims.tidy(job_id)
         lines = _lines(plan, done, failed, claims, times)
-        display.show(lines)
+        display.update(lines)
     return Outcome(plan=plan, lines=lines, failed=failed)
 
 
@@ -185,7 +185,7 @@ def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool
     done = _done(look(plan))
     broken: dict[str, str] = {}
     answered = 0
-    with Display(plan, is_shown=is_shown) as display:
+    with PlanDisplay(plan, is_shown=is_shown) as display:
         for ended in in_processes(work, jobs):
             if ended is not None:
                 answered += 1
@@ -195,7 +195,7 @@ def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool
                 if line.job.id in _done(found) - done:
                     display.end(line.job, line.spent, None)
             done = _done(found)
-            display.show(found.lines)
+            display.update(found.lines)
     found = look(plan, done, broken)
     if not answered and len(_done(found)) < len(found.lines):
         raise InputError(
@@ -240,7 +240,7 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
     return all(need in done for need in job.needs)
 
 
-def _fits(job: Job, lines: Sequence[Line], left: float) -> bool:
+def _fits(job: Job, lines: Sequence[JobState], left: float) -> bool:
     """Whether what a run still takes would end in `left` seconds; what is trained goes on."""
     if job.kind != "train":
         return True
@@ -249,7 +249,7 @@ def _fits(job: Job, lines: Sequence[Line], left: float) -> bool:
     return _seconds_left(own) <= left
 
 
-def _seconds_left(lines: Sequence[Line]) -> float:
+def _seconds_left(lines: Sequence[JobState]) -> float:
     """Expected seconds of work on what is not done, for one process."""
     return sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
 
@@ -257,12 +257,12 @@ def _seconds_left(lines: Sequence[Line]) -> float:
 def _attempt(
     plan: Plan,
     job: Job,
-    setting: Setting,
-    claims: Claims,
+    setting: JobSetting,
+    claims: JobClaims,
     times: Times,
     done: set[str],
     broken: dict[str, str],
-    display: Display,
+    display: PlanDisplay,
 ) -> bool:
     """Do a job unless another holds it; whether there is news."""
     before, begun = times.read(job), time.perf_counter()
@@ -318,7 +318,7 @@ def look(
     _see(plan, done, broken)
     failed = _failed(plan, done, {k: v for k, v in broken.items() if k not in done})
     places = {name: plan.out / name for name in ("claims", "jobs")}
-    claims = Claims(places["claims"]) if places["claims"].is_dir() else None
+    claims = JobClaims(places["claims"]) if places["claims"].is_dir() else None
     times = Times(places["jobs"]) if places["jobs"].is_dir() else None
     lines = _lines(plan, done, failed, claims, times)
     return Outcome(plan=plan, lines=lines, failed=failed)
@@ -328,13 +328,13 @@ def _lines(
     plan: Plan,
     done: set[str],
     failed: dict[str, str],
-    claims: Claims | None,
+    claims: JobClaims | None,
     times: Times | None,
-) -> tuple[Line, ...]:
+) -> tuple[JobState, ...]:
     spent = {job.id: times.read(job) if times else Spent() for job in plan.jobs}
     expected = estimates(plan, spent, done)
     return tuple(
-        Line(
+        JobState(
             job=job,
             state=_state(job, done, failed, claims),
             spent=spent[job.id].seconds,
@@ -344,7 +344,7 @@ def _lines(
     )
 
 
-def _state(job: Job, done: set[str], failed: dict[str, str], claims: Claims | None) -> str:
+def _state(job: Job, done: set[str], failed: dict[str, str], claims: JobClaims | None) -> str:
     if job.id in done:
         return "done"
     if job.id in failed:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, unknown
+from pidformer.reproduce.job_kinds import suite_of
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
-from pidformer.reproduce.work import suite_of
 from pidformer.studies import DEPTH, Row, StudyPlan, load_study
 from pidformer.training import load_recipe
 

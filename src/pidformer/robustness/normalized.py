@@ -33,7 +33,7 @@ class Normalized:
             raise InputError(f"only an attack has a domain to change, got {self.threat!r}")
         if len(self.mean) != len(self.std) or not all(scale > 0 for scale in self.std):
             raise InputError(
-                f"mean and std need one number a channel, std > 0; got {self.mean} and {self.std}"
+                f"mean and std need one number per channel, std > 0; got {self.mean} and {self.std}"
             )
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))

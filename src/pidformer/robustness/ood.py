@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError
 
 RECALL = 95  # per cent of the out-of-distribution images that "fpr95" must find
@@ -44,9 +45,7 @@ def ood_scores(
     Each has a 95 % interval in "_low" and "_high": percentiles of `resamples` bootstrap samples,
     drawn with replacement from inside and from outside, each as large as it is.
     """
-    for name, count, smallest in (("seed", seed, 0), ("resamples", resamples, 1)):
-        if not isinstance(count, int) or count < smallest:
-            raise InputError(f"{name} must be a whole number >= {smallest}, got {count!r}")
+    check_counts(seed=seed, resamples=resamples)
     negative, positive = _scores("inside", inside), _scores("outside", outside)
     # Thresholds at the positives' values are enough: each sum below changes at these alone.
     values, rank = np.unique(-positive, return_inverse=True)  # from the highest score down

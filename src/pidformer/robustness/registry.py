@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import Field, fields
 from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
+from pidformer.fields import as_type
 from pidformer.robustness.apgd import APGD
 from pidformer.robustness.attack import Attack
 from pidformer.robustness.attacks import FGSM, PGD
@@ -19,6 +20,9 @@ from pidformer.robustness.threat import as_budget
 
 _KINDS: tuple[type[Attack], ...] = (FGSM, PGD, SPSA, SLD, Noise, APGD, FAB, Square, AutoAttack)
 THREATS = {kind.__name__.lower(): kind for kind in _KINDS}
+
+_READ = (int, bool)
+"""Types that a setting is read as; names are checked by the attack itself."""
 
 
 def threat_from(name: str, **settings: Any) -> Attack:
@@ -34,7 +38,9 @@ def threat_from(name: str, **settings: Any) -> Attack:
     for setting in settings:
         if setting not in known:
             allowed = ", ".join(known)
-            raise InputError(f"{kind.__name__} has no setting {setting!r}; it has {allowed}")
+            raise InputError(
+                f"{kind.__name__} has no setting {shortened(setting)}; it has {allowed}"
+            )
     return kind(**{key: _fitting(kind, known[key], value) for key, value in settings.items()})
 
 
@@ -43,7 +49,4 @@ def _fitting(kind: type[Attack], field: Field[Any], value: Any) -> Any:
     wanted = type(field.default)
     if wanted is float:
         return as_budget(value)
-    if wanted in (int, bool) and type(value) is not wanted:
-        article = "a whole number" if wanted is int else "true or false"
-        raise InputError(f"{kind.__name__}: {field.name} must be {article}, got {value!r}")
-    return value
+    return as_type(wanted, value, f"{kind.__name__}: {field.name}") if wanted in _READ else value

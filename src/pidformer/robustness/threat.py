@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 
 Model = Callable[[Tensor], Tensor]
 """Images (B, C, H, W) in [0, 1] to logits (B, classes): any callable, such as a `PixelModel`."""
@@ -66,9 +66,11 @@ def as_budget(value: float | str) -> float:
             return float(above) / float(below if slash else 1)
         if isinstance(value, Real) and not isinstance(value, bool):
             return float(value)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         pass
-    raise InputError(f"a budget is a number, or text such as '0.1' or '3/255'; got {value!r}")
+    raise InputError(
+        f"a budget is a number, or text such as '0.1' or '3/255'; got {shortened(value)}"
+    )
 
 
 def check_budget(name: str, value: float) -> None:

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pidformer.errors import InputError
+from pidformer.fields import parse_yaml
 from pidformer.files import atomic_path, check_links
 from pidformer.models.options import check_build, check_decoder, check_model
 
@@ -165,8 +166,8 @@ def read_recipe(run: Path) -> dict[str, Any]:
         )
     check_links(run)
     try:
-        fields = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        fields = parse_yaml(path.read_bytes(), "it")
+    except InputError as error:
         raise damaged(path, error) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
         raise damaged(path, "it must hold a seed and sections")

@@ -24,8 +24,8 @@ from torch.optim import Optimizer
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError
-from pidformer.training.place import Place
 from pidformer.training.recipe import TrainRecipe
+from pidformer.training.task import Place
 
 BLOCK = "PIDBlock"
 _ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)

@@ -12,27 +12,22 @@ from torch import Tensor, nn
 
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
-from pidformer.runs.model import build_network
-from pidformer.runs.weights import start_from
 from pidformer.training.perplexity import window_nll
-from pidformer.training.place import Place
 from pidformer.training.recipe import Recipe, TextRecipe
+from pidformer.training.task import Place, Task, required
 
 EVAL_TOKENS = 16384
 """Tokens in a batch of an evaluation during training."""
 
 
-class Language:
+class Language(Task):
     """Next-token prediction; validation in independent segments of the training length."""
 
     headline = "ppl"
     is_lower_better = True
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
-        if data is None:
-            raise InputError(
-                f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
-            )
+        data = required(data, recipe)
         text = recipe.text or TextRecipe()
         self.recipe, self.text, self.location = recipe, text, data
         self.unit = ("tokens", text.length)
@@ -52,12 +47,6 @@ class Language:
         if len(self.valid.tokens) < 2:
             raise InputError(f"the validation text at {data} has fewer than two tokens")
         self._eval_tokens: tuple[Tensor, Tensor] | None = None
-
-    def build(self) -> nn.Module:
-        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
-        if self.recipe.model.init is not None:
-            start_from(model, self.recipe.model.init)
-        return model
 
     def model_info(self) -> dict[str, Any]:
         build = {

@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from timm.optim import param_groups_weight_decay
 from torch import Tensor
 
 from pidformer import results
@@ -29,11 +28,12 @@ from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, 
 from pidformer.training.average import WeightAverage
 from pidformer.training.compiling import compile_options
 from pidformer.training.engine import Engine
-from pidformer.training.progress import Progress
-from pidformer.training.recipe import OptimRecipe, Recipe
+from pidformer.training.nonfinite import NonFiniteWatch
+from pidformer.training.optimizer import build_optimizer
+from pidformer.training.progress import TrainingProgress
+from pidformer.training.recipe import Recipe
 from pidformer.training.schedule import last_step, learning_rate
-from pidformer.training.tasks import Task
-from pidformer.training.trouble import NonFiniteWatch
+from pidformer.training.task import Relocatable, Task
 
 
 class Interrupted(Exception):
@@ -71,7 +71,7 @@ class Trainer:
         self._log = _Log(place.device)
         self._stop_signal: int | None = None
 
-    def fit(self, progress: Progress) -> dict[str, float]:
+    def fit(self, progress: TrainingProgress) -> dict[str, float]:
         """Train to the end and return the final scores."""
         self._resume(progress)
         if self.step >= self.last_step:
@@ -100,7 +100,7 @@ class Trainer:
             return self.step % train.evaluate_steps == 0
         return at_end and self.step // self.data.steps_per_epoch % train.evaluate_every == 0
 
-    def _score(self, progress: Progress) -> dict[str, float]:
+    def _score(self, progress: TrainingProgress) -> dict[str, float]:
         scores = self.evaluate()
         if self.recipe.train.keep_best and self._is_best(scores):
             weights = self.engine.capture(self.model, self.optimizer)["model"]
@@ -115,7 +115,7 @@ class Trainer:
     def _is_best(self, scores: dict[str, float]) -> bool:
         """Whether no evaluation of this run before was better."""
         name = self.task.headline
-        sign = -1 if getattr(self.task, "is_lower_better", False) else 1
+        sign = -1 if self.task.is_lower_better else 1
         before = [
             sign * r.metrics[name]
             for r in results.read(self.run)
@@ -144,7 +144,7 @@ class Trainer:
 
         In float32, on a few images. All processes look, at the same ones: none waits for another.
         """
-        if not hasattr(self.task, "control_scale") or not has_control(self.model):
+        if not has_control(self.model):
             return
         if self.step == 0 and self.ramp is not None:
             self.ramp.apply(self.model, 0.0)  # as the first step will
@@ -152,11 +152,13 @@ class Trainer:
         exact = torch.autocast(place.device.type, enabled=False)
         with self.engine.evaluating(self.model), exact:
             found = self.task.control_scale(self.model, place)
+        if found is None:
+            return
         layers = [x if math.isfinite(x) else None for x in found.ratio.tolist()]
         epoch = self.step / self.data.steps_per_epoch
         self._record("control", {"ratio": found.mean_ratio, "epoch": epoch}, {"ratio": layers})
 
-    def _train_epoch(self, progress: Progress) -> None:
+    def _train_epoch(self, progress: TrainingProgress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
         epoch, begin = divmod(self.step, per_epoch)
         if not self._log.steps:  # its clock starts with the epoch, after the evaluation
@@ -208,10 +210,10 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return (total, norm) if is_accepted else None
 
-    def _write_log(self, log: _Log, rate: float, progress: Progress) -> None:
+    def _write_log(self, log: _Log, rate: float, progress: TrainingProgress) -> None:
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
-        unit, size = getattr(self.task, "unit", ("images", 1))
+        unit, size = self.task.unit
         metrics = {
             "loss": float(sums) / log.steps if log.steps else math.nan,
             "gradient_norm": float(log.largest_norm),
@@ -268,7 +270,7 @@ class Trainer:
                 "scaler": self.engine.scaler_state(),
                 "log": log,
                 "skipped": self.watch.skipped,
-                "resident": getattr(self.data, "is_resident", None),
+                "resident": self.data.is_resident,
             }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
@@ -277,7 +279,7 @@ class Trainer:
         self.engine.wait()
         self.saved_at = time.monotonic()
 
-    def _resume(self, progress: Progress) -> None:
+    def _resume(self, progress: TrainingProgress) -> None:
         found = load_checkpoint(self.run)
         if found is None and (self.run / "model.safetensors").exists():
             raise InputError(
@@ -298,7 +300,7 @@ class Trainer:
             self.step = found.step
             self._log.restore(found.state.get("log"), self.engine)
             self.watch.skipped = found.state.get("skipped", 0)
-            if hasattr(self.data, "load_as"):
+            if isinstance(self.data, Relocatable):
                 self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
                 # ended between its last checkpoint and these
@@ -372,21 +374,6 @@ class _Log:
         self.loss_sum += loss
         self.largest_norm = torch.maximum(self.largest_norm, norm.to(self.largest_norm))
         self.steps += 1
-
-
-def build_optimizer(
-    recipe: OptimRecipe, model: Any, lr: float, device: torch.device
-) -> torch.optim.Optimizer:
-    """AdamW or SGD (Nesterov); vectors, biases, positions and the class token do not decay."""
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
-    groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
-    if recipe.name == "sgd":
-        return torch.optim.SGD(
-            groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0
-        )
-    return torch.optim.AdamW(
-        groups, lr=lr, betas=recipe.betas, eps=recipe.eps, fused=device.type == "cuda"
-    )
 
 
 def equal_parts(batch: Any, count: int) -> list[Any]:

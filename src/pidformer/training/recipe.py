@@ -9,34 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
-import types
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
 from pidformer.convert import GainRamp
 from pidformer.data import Augment
 from pidformer.data.segmentation import SegmentAugment
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
+from pidformer.fields import as_plain, check_least, parse_yaml, read_yaml, typed
 from pidformer.models.options import check_decoder, check_model
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
 MAX_SEED = 2**63 - 1
 """The largest that torch's generators take on every device."""
-
-
-def _check(section: str, recipe: Any, names: Sequence[str], *, low: int) -> None:
-    """Refuse a number below `low`, or one that is not finite; None is no number."""
-    for name in names:
-        value = getattr(recipe, name)
-        if value is not None and not low <= value < math.inf:
-            finite = "" if math.isfinite(value) else "finite and "
-            raise InputError(f"{section}.{name} must be {finite}at least {low}, got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +47,7 @@ class DataRecipe:
     """What the recipe was written for; `--data` says where it is."""
     image_size: int = 224
     batch_size: int = 1024
-    """Images an optimiser step, over all processes."""
+    """Images per optimiser step, over all processes."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     crop_ratio: float = 0.875
@@ -94,8 +81,8 @@ class TextRecipe:
     """Folder for token files; $PIDFORMER_CACHE or the user's cache folder by default."""
 
     def __post_init__(self) -> None:
-        _check("text", self, ("length", "min_count"), low=1)
-        _check("text", self, ("max_words",), low=3)  # two of them are <eos> and <unk>
+        check_least("text", self, ("length", "min_count"), low=1)
+        check_least("text", self, ("max_words",), low=3)  # two of them are <eos> and <unk>
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +98,8 @@ class OptimRecipe:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        _check("optim", self, ("lr", "eps", "momentum", "weight_decay"), low=0)
-        _check("optim", self, ("lr_batch",), low=1)
+        check_least("optim", self, ("lr", "eps", "momentum", "weight_decay"), low=0)
+        check_least("optim", self, ("lr_batch",), low=1)
         if self.clip is not None and not 0 < self.clip < math.inf:
             raise InputError(f"optim.clip must be above 0, or null for none, got {self.clip!r}")
         if not all(0 <= beta < 1 for beta in self.betas):
@@ -129,7 +116,7 @@ class ScheduleRecipe:
     warmup_lr: float = 1e-6
     min_lr: float = 1e-5
     per: Literal["epoch", "step"] = "step"
-    """Where the learning rate moves; DeiT moves it once an epoch."""
+    """Where the learning rate moves; DeiT moves it once per epoch."""
     steps: int | None = None
     """If set, the length of the run, instead of epochs; warm-up is then `warmup_steps`."""
     warmup_steps: int = 0
@@ -138,9 +125,9 @@ class ScheduleRecipe:
     gain_ramp_by_layer: bool = False
 
     def __post_init__(self) -> None:
-        _check("schedule", self, ("epochs", "steps"), low=1)
+        check_least("schedule", self, ("epochs", "steps"), low=1)
         names = ("warmup_lr", "min_lr", "warmup_epochs", "warmup_steps", "power")
-        _check("schedule", self, names, low=0)
+        check_least("schedule", self, names, low=0)
         _ = self.ramp  # refuses one that ends after training
 
     @property
@@ -175,8 +162,8 @@ class TrainRecipe:
 
     def __post_init__(self) -> None:
         steps = ("accumulate", "evaluate_every", "evaluate_steps", "checkpoint_steps", "log_steps")
-        _check("train", self, steps, low=1)
-        _check("train", self, ("checkpoint_seconds",), low=0)
+        check_least("train", self, steps, low=1)
+        check_least("train", self, ("checkpoint_seconds",), low=0)
         if self.ema is not None and not 0 <= self.ema < 1:
             raise InputError(f"train.ema must be in [0, 1), got {self.ema:g}")
 
@@ -223,7 +210,9 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed <= MAX_SEED:
-            raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {self.seed}")
+            raise InputError(
+                f"seed must be a whole number from 0 to 2**63 - 1, got {shortened(self.seed)}"
+            )
         if self.task == "segmentation":
             if self.segmentation is None:
                 object.__setattr__(self, "segmentation", SegmentationRecipe())
@@ -253,7 +242,7 @@ class Recipe:
         return self.optim.lr * scale
 
     def to_dict(self) -> dict[str, Any]:
-        return _plain(dataclasses.asdict(self))
+        return as_plain(dataclasses.asdict(self))
 
 
 def load_recipe(where: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -262,14 +251,17 @@ def load_recipe(where: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     for override in overrides:
         key, equals, text = override.partition("=")
         if not equals:
-            raise InputError(f"an override must be key=value (as optim.lr=1e-3), got {override!r}")
-        _put(fields, key.strip().split("."), _parse(text, f"override {override!r}"), override)
+            raise InputError(
+                f"an override must be key=value (as optim.lr=1e-3), got {shortened(override)}"
+            )
+        what = f"override {shortened(override)}"
+        _put(fields, key.strip().split("."), parse_yaml(text, what), what)
     return recipe_from(fields)
 
 
 def recipe_from(fields: Mapping[str, Any]) -> Recipe:
     """A recipe from plain data, every key and value checked."""
-    return _build(Recipe, fields, "")
+    return typed(Recipe, fields)
 
 
 def shipped_recipes() -> list[str]:
@@ -309,11 +301,7 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     path = path.resolve()
     if path in seen:
         raise InputError(f"recipe {path} extends itself")
-    try:
-        text = path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"recipe {path} is not text in UTF-8") from None
-    fields = _parse(text, f"recipe {path}") or {}
+    fields = read_yaml(path, "recipe") or {}
     if not isinstance(fields, dict):
         raise InputError(
             f"recipe {path} must be a mapping of sections, got {type(fields).__name__}"
@@ -327,24 +315,6 @@ def _read(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     return _merge(_read(base, (*seen, path)), fields)
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as a number; YAML 1.1 wants 1.0e-3 and takes the rest for text."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
-    list("-+0123456789."),
-)
-
-
-def _parse(text: str, where: str) -> Any:
-    try:
-        return yaml.load(text, _Loader)  # a SafeLoader
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not YAML ({error})") from None
-
-
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
@@ -354,67 +324,9 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _put(fields: dict[str, Any], keys: list[str], value: Any, override: str) -> None:
+def _put(fields: dict[str, Any], keys: list[str], value: Any, what: str) -> None:
     for key in keys[:-1]:
         fields = fields.setdefault(key, {})
         if not isinstance(fields, dict):
-            raise InputError(f"override {override!r}: {key} is a value, not a section")
+            raise InputError(f"{what}: {shortened(key)} is a value, not a section")
     fields[keys[-1]] = value
-
-
-def _build(kind: Any, fields: Any, where: str) -> Any:
-    if not isinstance(fields, Mapping):
-        what = where.removesuffix(".") or "recipe"
-        raise InputError(f"{what} must be a section of keys, got {fields!r}")
-    hints = typing.get_type_hints(kind)
-    names = [f.name for f in dataclasses.fields(kind)]
-    for key in fields:
-        if key not in names:
-            raise unknown("recipe key", f"{where}{key}", [f"{where}{name}" for name in names])
-    values = {key: _convert(hints[key], value, f"{where}{key}") for key, value in fields.items()}
-    return kind(**values)
-
-
-def _convert(hint: Any, value: Any, where: str) -> Any:
-    """`value` as the type that `hint` names, or an InputError that says what is allowed."""
-    if hint is Any:
-        return value
-    if dataclasses.is_dataclass(hint):
-        return _build(hint, value, f"{where}.")
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None and type(None) in arguments:
-            return None
-        return _convert(next(a for a in arguments if a is not type(None)), value, where)
-    if origin is Literal:
-        if value not in arguments:
-            raise InputError(
-                f"{where} must be one of {', '.join(map(str, arguments))}, got {value!r}"
-            )
-        return value
-    if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"{where} must be a list, got {value!r}")
-        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
-            raise InputError(f"{where} must have {len(arguments)} entries, got {value!r}")
-        return tuple(_convert(arguments[0], entry, where) for entry in value)
-    return _scalar(origin or hint, value, where)
-
-
-def _scalar(kind: Any, value: Any, where: str) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool)):
-        return value
-    raise InputError(f"{where} must be {kind.__name__}, got {value!r}")
-
-
-def _plain(value: Any) -> Any:
-    """Tuples as lists and dataclasses as mappings, so that YAML and JSON give the same back."""
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(entry) for entry in value]
-    return value

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from pidformer.errors import InputError
-from pidformer.files import check_links, is_temporary
+from pidformer.files import check_links, is_temporary, locked
 from pidformer.runs.folder import (
     has_progress,
     read_model_info,
@@ -20,9 +19,10 @@ from pidformer.runs.folder import (
 from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
-from pidformer.training.progress import Progress
+from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe, difference, recipe_from
-from pidformer.training.tasks import Task, build_task
+from pidformer.training.task import Task
+from pidformer.training.tasks import build_task
 
 LOCK = ".lock"
 
@@ -51,7 +51,9 @@ def train(
         with _prepared(out, recipe, task) if engine.is_main else nullcontext():
             engine.wait()
             shown = is_shown and engine.is_main
-            with Progress(out.name, is_shown=shown, tensorboard=out / "tensorboard") as progress:
+            with TrainingProgress(
+                out.name, is_shown=shown, tensorboard=out / "tensorboard"
+            ) as progress:
                 return trainer.fit(progress)
     finally:
         del trainer  # whose model holds the process group
@@ -103,19 +105,17 @@ def _prepared(out: Path, recipe: Recipe, task: Task) -> Iterator[None]:
     Made only now: a recipe that cannot be built leaves no folder behind. The system lets go of the
     lock when the process ends, however it ends.
     """
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = open(out / LOCK, "w")  # noqa: SIM115  (held by the block below)
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {out} ({error.strerror}); choose another --out"
-        ) from None
-    with lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            out.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(out / LOCK, waits=False))
+        except BlockingIOError:
             raise InputError(
                 f"another process is training in {out}; wait for it to end, or choose another --out"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"cannot write to {out} ({error.strerror}); choose another --out"
             ) from None
         write_recipe(out, recipe.to_dict())
         write_model_info(out, task.model_info())

@@ -22,7 +22,6 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.errors import InputError
-from pidformer.models import PixelModel
 from pidformer.models.backbone import is_gain, load_backbone
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
@@ -30,32 +29,22 @@ from pidformer.models.sliding import Sliding
 from pidformer.runs.folder import load_weights, read_recipe
 from pidformer.runs.model import build_network
 from pidformer.runs.weights import fingerprint, run_weights
-from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
+from pidformer.training.task import ImageTask, Place, required
 
 
-class Segmentation:
+class Segmentation(ImageTask):
     """Cross entropy over labelled pixels; mIoU, pixel and mean accuracy over the whole set."""
 
     headline = "miou"
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
         assert recipe.segmentation is not None  # filled in by Recipe
-        if data is None:
-            raise InputError(
-                f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
-            )
-        if len(recipe.data.mean) != 3 or len(recipe.data.std) != 3:
-            raise InputError(
-                "data.mean and data.std need 3 values for segmentation, got "
-                f"{list(recipe.data.mean)} and {list(recipe.data.std)}"
-            )
-        self.recipe = recipe
+        self.location = required(data, recipe)
+        self.prepare(recipe, channels=3)
         self.own = recipe.segmentation
-        self.location = data
-        self.val_source = open_segmentation(data, "val")
+        self.val_source = open_segmentation(self.location, "val")
         self._eval: EvalSegments | None = None
-        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
 
     @cached_property
     def backbone(self) -> Backbone | None:
@@ -101,12 +90,12 @@ class Segmentation:
             augment=self.own.augment,
             mean=data.mean,
             seed=self.recipe.seed,
-            **loading(self.recipe, place),
+            **self.loading(place),
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean over labelled pixels of a batch (of one process, as DDP has it)."""
-        logits = model(self._normalised(batch.images)).float()
+        logits = model(self.normalised(batch.images)).float()
         total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="sum")
         return total / (batch.targets != IGNORED).sum().clamp(min=1)
 
@@ -117,14 +106,14 @@ class Segmentation:
             self._eval = EvalSegments(
                 self.val_source,
                 batch_size=max(1, data.batch_size // place.world_size),
-                **loading(self.recipe, place),
+                **self.loading(place),
             )
         window = data.image_size
         sliding = Sliding(scale=self.own.scale, window=window, stride=window)
         classes = len(self.val_source.classes)
         totals = torch.zeros(classes**2 + 1, dtype=torch.float64, device=place.device)
         for images, masks, indices in self._eval:
-            predicted = sliding.labels(lambda crops: model(self._normalised(crops)), images)
+            predicted = sliding.labels(lambda crops: model(self.normalised(crops)), images)
             totals[:-1] += confusion(masks, predicted, classes).sum(0).flatten()
             totals[-1] += len(indices)
         return totals
@@ -151,9 +140,6 @@ class Segmentation:
                 f"{model.gains}; both are in model.json",
                 stacklevel=2,
             )
-
-    def _normalised(self, images: Tensor) -> Tensor:
-        return self._pixels.to(images.device).normalise(images)
 
 
 class Backbone:

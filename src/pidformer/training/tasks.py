@@ -1,10 +1,9 @@
-"""What the loop needs to know about a task, and the classification task."""
+"""The task that a recipe names, and the classification task."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -12,64 +11,25 @@ from torch import Tensor, nn
 
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.errors import InputError, some
-from pidformer.models import PixelModel
 from pidformer.nn import ControlMeter, ControlScale
-from pidformer.runs.model import build_network
-from pidformer.runs.weights import check_initial, start_from
+from pidformer.runs.weights import check_initial
 from pidformer.statistics import percentage
-from pidformer.training.place import Place, loading
 from pidformer.training.recipe import Recipe
 from pidformer.training.segmentation import Segmentation
+from pidformer.training.task import ImageTask, Place, Task, required
 
 LOOKED_AT = 64
 """Validation images on which the size of the control is measured."""
 
 
-class TrainData(Protocol):
-    """Batches as a pure function of (epoch, step): that is what makes resuming exact.
-
-    Data whose batches also depend on `is_resident` have `load_as`, see `TrainImages`.
-    """
-
-    @property
-    def steps_per_epoch(self) -> int: ...
-
-    def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Any]: ...
-
-
-class Task(Protocol):
-    """A task turns a recipe into a model, batches, a loss and scores; the loop does the rest."""
-
-    headline: str
-    """The score to show. A task whose score is better when lower says `is_lower_better = True`; one
-    that counts something other than images says `unit = (name, how many per row of a batch)`; one
-    whose control is measured as it trains has `control_scale(model, place)`."""
-
-    def build(self) -> nn.Module: ...
-
-    def model_info(self) -> Mapping[str, Any]:
-        """What loading the model needs beside the recipe."""
-        ...
-
-    def train_data(self, place: Place) -> TrainData: ...
-
-    def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
-
-    def count(self, model: nn.Module, place: Place) -> Tensor:
-        """Sums over this process's share of the validation set, to be added over processes."""
-        ...
-
-    def scores(self, counts: Tensor) -> dict[str, float]: ...
-
-
-class Classification:
+class Classification(ImageTask):
     """Image classification: cross entropy on hard or soft targets; top-1 and top-5."""
 
     headline = "top1"
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
-        self.recipe = recipe
-        self.location = data if data is not None else _embedded(recipe.data.name)
+        is_embedded = data is None and recipe.data.name == "digits"
+        self.location = "digits" if is_embedded else required(data, recipe)
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None
@@ -83,19 +43,7 @@ class Classification:
                 f"{self.location} has one class only, {some(self.val_source.classes)}; a "
                 "classifier needs two or more"
             )
-        channels = self.val_source.channels
-        if len(recipe.data.mean) != channels or len(recipe.data.std) != channels:
-            raise InputError(
-                f"data.mean and data.std need {channels} value(s), one per channel of the images, "
-                f"got {list(recipe.data.mean)} and {list(recipe.data.std)}"
-            )
-        self._pixels = PixelModel(nn.Identity(), recipe.data.mean, recipe.data.std)
-
-    def build(self) -> nn.Module:
-        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
-        if self.recipe.model.init is not None:
-            start_from(model, self.recipe.model.init)
-        return model
+        self.prepare(recipe, self.val_source.channels)
 
     def model_info(self) -> dict[str, Any]:
         data = self.recipe.data
@@ -127,11 +75,11 @@ class Classification:
             mean=data.mean,
             std=data.std,
             seed=self.recipe.seed,
-            **loading(self.recipe, place),
+            **self.loading(place),
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(model(self._normalised(batch.images)).float(), batch.targets)
+        return F.cross_entropy(model(self.normalised(batch.images)).float(), batch.targets)
 
     def count(self, model: nn.Module, place: Place) -> Tensor:
         """(top-1 hits, top-5 hits, summed loss, images)."""
@@ -142,11 +90,11 @@ class Classification:
                 image_size=data.image_size,
                 batch_size=max(1, min(data.batch_size // place.world_size, 512)),
                 crop_ratio=data.crop_ratio,
-                **loading(self.recipe, place),
+                **self.loading(place),
             )
         totals = torch.zeros(4, dtype=torch.float64, device=place.device)
         for images, labels in self._eval_images:
-            logits = model(self._normalised(images)).float()
+            logits = model(self.normalised(images)).float()
             best = logits.topk(min(5, logits.shape[-1])).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")
             hits = torch.stack([best[:, 0].sum(), best.sum()])
@@ -173,17 +121,8 @@ class Classification:
                 corrupt_limit=1.0,  # `count` judges the whole set
             ).images
         with ControlMeter(model) as meter:
-            model(self._normalised(self._looked_at.to(place.device)))
+            model(self.normalised(self._looked_at.to(place.device)))
         return meter.scale()
-
-    def _normalised(self, images: Tensor) -> Tensor:
-        return self._pixels.to(images.device).normalise(images)
-
-
-def _embedded(name: str) -> str:
-    if name != "digits":
-        raise InputError(f"this recipe trains on {name}; say where it is with --data DIR")
-    return name
 
 
 def build_task(recipe: Recipe, data: str | Path | None) -> Task:

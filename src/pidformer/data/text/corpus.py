@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -10,7 +9,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,13 +17,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pidformer.data.storage import progress
 from pidformer.data.text.files import find_text, text_blocks
 from pidformer.data.text.parallel import choose_workers, ordered_map
 from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
 from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
+from pidformer.display import advancing
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, locked
 
 FORMAT = 1
 _HEADING = re.compile(r"^\s*= [^=].* =\s*$")
@@ -212,12 +211,11 @@ def _key(paths: list[Path], fingerprint: str, options: dict[str, Any]) -> str:
 @contextmanager
 def _locked(target: Path) -> Iterator[None]:
     """One process makes it, the others wait and find it."""
-    try:
-        lock = open(target.with_name(f".{target.name}.lock"), "w")  # noqa: SIM115
-    except OSError as error:
-        raise _unwritable(target.parent, error) from None
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(target.with_name(f".{target.name}.lock")))
+        except OSError as error:
+            raise _unwritable(target.parent, error) from None
         yield
 
 
@@ -225,4 +223,4 @@ def _progress(
     paths: list[Path], label: str, wanted: bool
 ) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(path.stat().st_size for path in paths)
-    return progress(label, total, wanted and total >= LONG)
+    return advancing(label, total, is_shown=wanted and total >= LONG)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import Any
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
+from pidformer.fields import count
 from pidformer.files import check_links
-from pidformer.models.options import LANGUAGE, check_fields, count
+from pidformer.models.options import LANGUAGE, check_fields
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 _REACHING = ("auto_map", "trust_remote_code", "custom_pipelines", "transformers_weights")

@@ -32,7 +32,7 @@ _WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
-class Setting:
+class JobSetting:
     """What all jobs of a process share."""
 
     device: str = "auto"
@@ -41,7 +41,7 @@ class Setting:
     """For every recipe; not part of the plan."""
 
 
-def do(job: Job, setting: Setting) -> None:
+def do(job: Job, setting: JobSetting) -> None:
     """Work on a job until it is done; going on where an earlier try stopped."""
     with warnings.catch_warnings():
         # advice for models that others built; a run carries its own normalisation
@@ -54,7 +54,7 @@ def is_done(job: Job) -> bool:
     return _IS_DONE[job.kind](job)
 
 
-def _train(job: Job, setting: Setting) -> None:
+def _train(job: Job, setting: JobSetting) -> None:
     about = job.arguments
     recipe = load_recipe(
         about["recipe"], [*setting.overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
@@ -68,7 +68,7 @@ def _is_trained(job: Job) -> bool:
     return (Path(job.arguments["run"]) / _WEIGHTS).exists()  # written last
 
 
-def _evaluate(job: Job, setting: Setting) -> None:
+def _evaluate(job: Job, setting: JobSetting) -> None:
     TASKS[job.arguments["task"]].evaluate(job, setting)
 
 
@@ -84,7 +84,7 @@ def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
     return TASKS[frozen.job.arguments["task"]].is_evaluated(frozen.job)
 
 
-def _evaluate_classifier(job: Job, setting: Setting) -> None:
+def _evaluate_classifier(job: Job, setting: JobSetting) -> None:
     suite = suite_of(job.arguments)
     setup = _setup(job, open_subject(job.arguments["run"]), setting.device)
     run_suite(setup, suite, command=_command(job), is_shown=setting.is_shown)
@@ -100,7 +100,7 @@ def _is_classifier_evaluated(job: Job) -> bool:
     return not remaining(_setup(job, _outline(run, _written(run)), "cpu"), suite)
 
 
-def _evaluate_row(job: Job, setting: Setting) -> None:
+def _evaluate_row(job: Job, setting: JobSetting) -> None:
     about = job.arguments
     option = _OPTIONS[about["task"]]
     if about["task"] == "language":
@@ -173,7 +173,7 @@ def _command(job: Job) -> str:
     return shlex.join(words)
 
 
-def _analyze(job: Job, setting: Setting) -> None:
+def _analyze(job: Job, setting: JobSetting) -> None:
     about = job.arguments
     is_drawn = about.get("draw", True)
     found = analyze(
@@ -212,7 +212,7 @@ def _outline(run: Path, written: int) -> Subject:
     return outline(run)
 
 
-def _publish(job: Job, setting: Setting) -> None:
+def _publish(job: Job, setting: JobSetting) -> None:
     publish([job.arguments["run"]], job.arguments["to"])
 
 
@@ -225,7 +225,7 @@ def _is_published(job: Job) -> bool:
     return file.stat().st_mtime_ns >= records.stat().st_mtime_ns
 
 
-def _report(job: Job, setting: Setting) -> None:
+def _report(job: Job, setting: JobSetting) -> None:
     about = job.arguments
     if about.get("page") == "demo":
         write_demo_page(job)
@@ -271,7 +271,7 @@ class _Frozen:
 class Evaluator:
     """How the runs of a task are measured."""
 
-    evaluate: Callable[[Job, Setting], None]
+    evaluate: Callable[[Job, JobSetting], None]
     is_evaluated: Callable[[Job], bool]
 
 
@@ -281,7 +281,7 @@ TASKS: dict[str, Evaluator] = {
     "language": Evaluator(_evaluate_row, _is_row_evaluated),
 }
 """Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
-_DO: dict[str, Callable[[Job, Setting], None]] = {
+_DO: dict[str, Callable[[Job, JobSetting], None]] = {
     "train": _train,
     "evaluate": _evaluate,
     "analyze": _analyze,

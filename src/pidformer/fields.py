@@ -1,0 +1,198 @@
+"""Plain data, as YAML gives it, to typed and checked values: the one reader behind every file.
+
+`parse_yaml` and `read_yaml` give plain data, `typed` a dataclass of them with every key and value
+checked against the annotations, and `check_closed` checks keywords against a closed list of `Kind`.
+What is wrong gets one line: what was given, what is allowed, the nearest match.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import yaml
+
+from pidformer.errors import InputError, cut, shortened, unknown
+
+T = TypeVar("T")
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+_WORDS |= {dict: "a section of keys"}
+_LARGEST = 2**64
+"""Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML that reads 1e-3 as a number; YAML 1.1 wants 1.0e-3 and takes the rest for text."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"),
+    list("-+0123456789."),
+)
+
+
+def parse_yaml(text: str | bytes, where: str) -> Any:
+    """The plain data of a text; `where` is what an error begins with."""
+    try:
+        return yaml.load(text, _Loader)  # a SafeLoader
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not YAML ({cut(error)})") from None
+
+
+def read_yaml(path: Path, what: str) -> Any:
+    """The plain data of a file; `what` names it in an error: "recipe"."""
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), f"{what} {path}")
+    except UnicodeDecodeError:
+        raise InputError(f"{what} {path} is not text in UTF-8") from None
+
+
+def typed(kind: type[T], fields: Any, where: str = "", *, key_of: str = "recipe key") -> T:
+    """A dataclass of plain data; `where` is the key it stands at, `key_of` what keys are called."""
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{where or key_of} must be a section of keys, got {shortened(fields)}")
+    prefix = f"{where}." if where else ""
+    hints = typing.get_type_hints(kind)
+    members = dataclasses.fields(kind)  # type: ignore[arg-type]
+    for key in fields:
+        if key not in hints:
+            raise unknown(key_of, f"{prefix}{key}", [f"{prefix}{m.name}" for m in members])
+    for member in members:
+        if member.name not in fields and member.default is member.default_factory:  # both MISSING
+            needed = f"{prefix}{member.name}"
+            raise InputError(f"{needed} is missing; {key_of}s without a default must be given")
+    found = {k: as_type(hints[k], v, f"{prefix}{k}", key_of=key_of) for k, v in fields.items()}
+    made = kind(**found)  # which refuses what is out of its ranges
+    for key, value in found.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise InputError(f"{prefix}{key} must be finite, got {value!r}")
+    return made
+
+
+def as_type(hint: Any, value: Any, where: str, *, key_of: str = "recipe key") -> Any:
+    """`value` as the type that `hint` names, or an InputError that says what is allowed."""
+    if hint is Any:
+        return value
+    if dataclasses.is_dataclass(hint):
+        return typed(typing.cast(type, hint), value, where, key_of=key_of)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None and type(None) in arguments:
+            return None
+        return as_type(
+            next(a for a in arguments if a is not type(None)), value, where, key_of=key_of
+        )
+    if origin is Literal:
+        if not isinstance(value, str | int | None) or value not in arguments:
+            allowed = ", ".join(map(str, arguments))
+            raise InputError(f"{where} must be one of {allowed}, got {shortened(value)}")
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise InputError(f"{where} must be a list, got {shortened(value)}")
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise InputError(f"{where} must have {len(arguments)} entries, got {shortened(value)}")
+        return tuple(as_type(arguments[0], entry, where, key_of=key_of) for entry in value)
+    return _scalar(origin or hint, value, where)
+
+
+def _scalar(kind: type, value: Any, where: str) -> Any:
+    is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if kind is int and is_whole and abs(value) >= _LARGEST:
+        raise InputError(f"{where} must be a whole number below 2**64, got {shortened(value)}")
+    if kind is float and type(value) is int:
+        if abs(value) >= _LARGEST:
+            raise InputError(f"{where} must be a number below 2**64, got {shortened(value)}")
+        return float(value)
+    if kind is int and is_whole:
+        return int(value)
+    if isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool)):
+        return value
+    raise InputError(f"{where} must be {_WORDS.get(kind, kind.__name__)}, got {shortened(value)}")
+
+
+def as_plain(value: Any) -> Any:
+    """Tuples as lists and paths as text, so that YAML and JSON give the same back."""
+    if isinstance(value, Mapping):
+        return {key: as_plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_plain(entry) for entry in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def check_least(where: str, made: Any, names: Sequence[str], *, low: int) -> None:
+    """Refuse an attribute below `low`, or one that is not finite; None is no number."""
+    for name in names:
+        value = getattr(made, name)
+        if value is not None and not low <= value < math.inf:
+            finite = "" if math.isfinite(value) else "finite and "
+            got = shortened(value)
+            raise InputError(f"{where}.{name} must be {finite}at least {low}, got {got}")
+
+
+class Kind(NamedTuple):
+    """Which values a keyword takes, in words and as a check."""
+
+    words: str
+    takes: Callable[[Any], bool]
+
+
+def check_closed(
+    fields: Mapping[str, Any],
+    known: Mapping[str, Kind],
+    where: str,
+    refused: Callable[[str, Mapping[str, Kind], str], InputError],
+) -> None:
+    """One line for the first key that is not known, or whose value its kind does not take."""
+    for key, value in fields.items():
+        if key not in known:
+            raise refused(str(key), known, where)
+        if not known[key].takes(value):
+            raise InputError(f"{where}.{key} must be {known[key].words}, got {shortened(value)}")
+
+
+def is_number(value: Any) -> bool:
+    return type(value) in (int, float) and -math.inf < value < math.inf
+
+
+def count(high: int, low: int = 1) -> Kind:
+    return Kind(
+        f"a whole number from {low} to {high}", lambda v: type(v) is int and low <= v <= high
+    )
+
+
+def number(high: float, words: str, *, above: float = -math.inf) -> Kind:
+    """From 0 to `high`, and above `above`."""
+    return Kind(words, lambda v: is_number(v) and 0 <= v <= high and v > above)
+
+
+def choice(*names: str) -> Kind:
+    return Kind("one of " + ", ".join(n or "''" for n in names), lambda v: v in names)
+
+
+def optional(kind: Kind) -> Kind:
+    return Kind(f"{kind.words}, or null", lambda v: v is None or kind.takes(v))
+
+
+def each(kind: Kind, most: int) -> Kind:
+    """One such value, or a list of them."""
+
+    def takes(given: Any) -> bool:
+        parts = given if isinstance(given, (list, tuple)) else [given]
+        return 1 <= len(parts) <= most and all(map(kind.takes, parts))
+
+    return Kind(kind.words if most == 2 else f"each {kind.words}", takes)
+
+
+SWITCH = Kind("true or false", lambda v: type(v) is bool)
+RATE = Kind("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
+SHARE = number(1, "in [0, 1]")
+SCALE = number(100, "from 0 to 100")
+POSITIVE = number(1e6, "above 0 and at most 1e6", above=0)

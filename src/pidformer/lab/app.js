@@ -1,0 +1,24 @@
+window.labQuery = window.location.search;  // as the visitor came; the address moves later
+window.labFollow = (view, query) => {
+  const shown = new URLSearchParams(window.location.search).get("view") || "controller";
+  if (window.labArrived && query && view === shown && query !== window.location.search)
+    window.history.replaceState(null, "", window.location.pathname + query);
+};
+window.labTurnTo = (view, query) => {
+  if (window.labArrived)
+    window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+};
+window.labCopy = async (text, view) => {
+  const tell = (words) => { document.getElementById(view + "-copied").textContent = words; };
+  const area = Object.assign(document.createElement("textarea"), { value: text });
+  try {
+    await navigator.clipboard.writeText(text);
+    tell("copied");
+  } catch {  // not allowed, or the page is not from this machine
+    document.body.append(area);
+    area.select();
+    tell(document.execCommand("copy") ? "copied" : "the browser forbids copying");
+    area.remove();
+  }
+  setTimeout(() => tell(""), 1500);
+};

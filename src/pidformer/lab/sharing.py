@@ -1,0 +1,89 @@
+"""What the views share: the address, the box that hands out commands, and messages."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gradio as gr
+
+QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
+"""For events that answer at once."""
+
+
+ARRIVE = "() => window.labQuery"
+
+
+class Shared:
+    """What happens when a visitor arrives: each view reads its part of the address."""
+
+    def __init__(self, query: gr.Textbox) -> None:
+        self.query = query
+        self._loads: list[tuple[Callable[..., Any], Sequence[Any], Callable[[Any], None]]] = []
+
+    def on_arrival(
+        self,
+        function: Callable[[str], Any],
+        outputs: Sequence[Any],
+        after: Callable[[Any], None] = lambda event: None,
+    ) -> None:
+        """`function(query)` sets `outputs` once the page is there; `after` may go on from it."""
+        self._loads.append((function, outputs, after))
+
+    def wire(self, blocks: gr.Blocks) -> None:
+        for function, outputs, after in self._loads:
+            after(blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET))
+
+
+def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
+    """Address, command and Python of what is shown, each with a button that copies it.
+
+    The box of the address is not shown: the browser's own address follows it.
+    """
+    address = gr.Textbox(visible=False)
+    with gr.Row(elem_classes="buttons"):
+        buttons = [
+            gr.Button(f"Copy the {what}", size="sm", elem_id=f"{view}-copy-{what.lower()}")
+            for what in ("address", "command", "Python")
+        ]
+    with gr.Accordion("The command and the Python for this", open=False, elem_id=f"{view}-share"):
+        command = gr.Code(
+            label="Command",
+            language="shell",
+            interactive=False,
+            lines=1,
+            max_lines=6,
+            wrap_lines=True,
+            elem_id=f"{view}-command",
+        )
+        python = gr.Code(
+            label="Python",
+            language="python",
+            interactive=False,
+            wrap_lines=True,
+            elem_id=f"{view}-python",
+        )
+    for button, text in zip(buttons, (address, command, python), strict=True):
+        whole = "location.origin + location.pathname + text" if text is address else "text"
+        button.click(None, text, None, js=f"(text) => window.labCopy({whole}, '{view}')", **QUIET)
+    gr.HTML(f'<span id="{view}-copied" role="status"></span>', padding=False)
+    follow_address(view, address)
+    return address, command, python
+
+
+def follow_address(view: str, address: gr.Textbox) -> None:
+    """Keep the browser's address at what is shown, if this view is; no new page is loaded."""
+    address.change(None, address, None, js=f"(query) => window.labFollow('{view}', query)", **QUIET)
+
+
+def explanation(words: str, equation: str) -> gr.HTML:
+    """A few plain words and the equation."""
+    return gr.HTML(
+        f'<p>{words}</p><div class="equation" tabindex="0">{html.escape(equation)}</div>'
+    )
+
+
+def message(text: str) -> str:
+    """Something went wrong, in one line."""
+    return f'<div class="message" role="alert">{html.escape(text)}</div>'

@@ -1,0 +1,84 @@
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+from pidformer.errors import InputError, cut, shortened, unknown
+from pidformer.fields import as_plain, as_type, parse_yaml, read_yaml, typed
+
+
+@dataclass(frozen=True)
+class Inner:
+    share: float = 0.5
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Outer:
+    count: int
+    kind: Literal["a", "b"] = "a"
+    inner: Inner | None = None
+    pair: tuple[float, float] = (0.0, 1.0)
+
+
+def test_plain_data_become_a_typed_value():
+    given = parse_yaml("{count: 3, inner: {share: 1e-3, names: [x, y]}, pair: [1, 2.5]}", "it")
+    made = typed(Outer, given)
+    assert made == Outer(3, "a", Inner(0.001, ("x", "y")), (1.0, 2.5))
+    assert as_plain({"a": (1, (2,))}) == {"a": [1, [2]]}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "count is missing"),
+        ({"count": True}, "count must be a whole number, got True"),
+        ({"count": 1.5}, "count must be a whole number, got 1.5"),
+        ({"count": float("nan")}, "count must be a whole number, got nan"),
+        ({"count": 10**5000}, "count must be a whole number below 2**64"),
+        ({"count": 1e300}, "count must be a whole number below 2**64, got 1e+300"),
+        ({"count": "9" * 5000}, "count must be a whole number, got '9999"),
+        ({"count": [10**5000]}, "count must be a whole number, got list"),
+        ({"count": 1, "inner": {"share": 10**400}}, "inner.share must be a number below 2**64"),
+        ({"count": 1, "inner": {"share": float("inf")}}, "inner.share must be finite, got inf"),
+        ({"count": 1, "inner": {"shore": 1}}, "did you mean 'inner.share'?"),
+        ({"count": 1, "inner": [1] * 999}, "inner must be a section of keys, got [1, 1"),
+        ({"count": 1, "inner": {"names": [3]}}, "inner.names must be text, got 3"),
+        ({"count": 1, "pair": [1]}, "pair must have 2 entries, got [1]"),
+        ({"count": 1, "kind": ["a"]}, "kind must be one of a, b, got ['a']"),
+        ({"count": 1, "k" * 5000: 1}, "unknown recipe key 'kkk"),
+        ("text " * 999, "must be a section of keys"),
+    ],
+)
+def test_each_wrong_value_gets_one_short_line(fields, words):
+    with pytest.raises(InputError) as caught:
+        typed(Outer, fields)
+    line = str(caught.value)
+    assert words in line and "\n" not in line and len(line) <= 300
+
+
+def test_unreadable_yaml_gets_one_short_line(tmp_path):
+    for text in ("a: [", "a: " + "9" * 5000, "[" * 5000, "a: b: c\n" * 99):
+        with pytest.raises(InputError, match="it is not YAML") as caught:
+            parse_yaml(text, "it")
+        assert "\n" not in str(caught.value) and len(str(caught.value)) <= 300
+    (tmp_path / "a.yaml").write_bytes(b"# \xe9")
+    with pytest.raises(InputError, match=r"a\.yaml is not text in UTF-8"):
+        read_yaml(tmp_path / "a.yaml", "recipe")
+
+
+def test_long_values_are_cut_in_the_middle():
+    assert shortened("a" * 500 + "b" * 500).startswith("'aaa")
+    assert shortened("a" * 500 + "b" * 500).endswith("bbb'")
+    assert shortened(10**5000) == "a whole number of thousands of digits"
+    assert cut("x\ny") == "x y" and len(cut("z" * 999)) == 80
+
+
+def test_many_known_names_are_counted_where_they_do_not_fit():
+    line = str(unknown("name", "n1000", [f"name{k}" for k in range(500)]))
+    assert len(line) <= 300 and line.endswith(" more")
+
+
+def test_an_optional_value_may_be_null():
+    assert as_type(int | None, None, "it") is None
+    assert as_type(int | None, 2.0, "it") == 2
