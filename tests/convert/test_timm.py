@@ -124,6 +124,14 @@ def test_learned_gains_get_gradients_and_keys_of_their_own():
     assert list(converted.state_dict()) == list(model.state_dict())
 
 
+def test_learned_gains_are_by_query_head_where_value_heads_differ_by_layer():
+    converted = pf.convert(timm_model("sapiens2"), GAINS, learn_gains=True)
+    assert [block.attn.num_kv_heads for block in converted.blocks] == [2, 1, 1, 2]
+    assert [block.attn.gains.num_heads for block in converted.blocks[1:]] == [2, 2, 2]
+    converted(images()).sum().backward()
+    assert all(converted.blocks[n].attn.gains.raw_load.grad.abs().min() > 0 for n in (1, 2, 3))
+
+
 @torch.no_grad()
 def test_the_unfused_path_of_timm_agrees():
     model, x = timm_model("vit"), images()
@@ -226,7 +234,7 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.split()) == len(families) == 9
+    assert len(done.stdout.split()) == len(families) == 10
 
 
 @pytest.mark.slow
