@@ -66,6 +66,7 @@ def test_checkpointing_keeps_gradients(model):
     for is_on in (False, True):
         converted = pf.convert(model, GAINS).train()
         converted.set_grad_checkpointing(is_on)
+        torch.manual_seed(2)  # Sapiens2 rescales its positions at random in training
         converted(x).square().sum().backward()
         found.append({n: p.grad for n, p in converted.named_parameters() if p.grad is not None})
     assert found[0].keys() == found[1].keys()
@@ -194,8 +195,8 @@ def test_analysis_reads_a_converted_model():
 
 @pytest.mark.slow
 def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
-    """As run folders; a post-norm `block_fn` is a class, which no recipe can name."""
-    families = [name for name in TIMM if name != "post-norm"]
+    """As run folders; a post-norm `block_fn` and heads by block are nothing a recipe can name."""
+    families = [name for name in TIMM if name not in ("post-norm", "sapiens2")]
     for family in families:
         name, options = TIMM[family]
         sizes = {key: SMALL[key] for key in ("embed_dim", "depth", "num_heads")}
@@ -234,7 +235,7 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.split()) == len(families) == 10
+    assert len(done.stdout.split()) == len(families) == 9
 
 
 @pytest.mark.slow
