@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from pidformer.control.gains import PIDGains
 from pidformer.convert.conversion import Conversion, remove
-from pidformer.convert.families import FAMILIES
+from pidformer.convert.families import FAMILIES, check_family
 from pidformer.convert.interface import KEYWORD, NAME, watch_cache
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
@@ -111,12 +111,7 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
 
 
 def _config(folder: str | Path) -> Any:
-    given = read_config(folder)["model_type"]
-    if given not in FAMILIES:
-        raise InputError(
-            f"{folder} names no model that can be converted (model type {given!r}); supported: "
-            f"{', '.join(FAMILIES)}"
-        )
+    check_family(str(folder), read_config(folder)["model_type"])
     try:
         return transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -164,10 +159,7 @@ def _controlled(model: nn.Module) -> list[Any]:
 def _attention(model: Any) -> list[Any]:
     """The self-attention modules, first layer first, or the reason why not."""
     name, kind = type(model).__name__, getattr(model.config, "model_type", None)
-    if kind not in FAMILIES:
-        raise InputError(
-            f"{name} (model type {kind!r}) cannot be converted; supported: {', '.join(FAMILIES)}"
-        )
+    kind = check_family(name, kind)
     if model.config._attn_implementation not in ("sdpa", "eager"):
         raise InputError(
             f"{name} attends by {model.config._attn_implementation!r}, which the controller cannot "
@@ -216,14 +208,24 @@ def _value_heads(config: Any) -> int:
 
 
 def _load_gains(model: nn.Module, folder: Path) -> None:
-    """The learned gains, which the model did not have a place for while its weights were read."""
+    """The learned gains, which the model did not have a place for while its weights were read.
+
+    transformers may save a layer under an older name; its number and the gain's name stay.
+    """
     from safetensors import safe_open
 
-    names = {name for name in model.state_dict() if ".gains.raw_" in name}
+    missing = {_place(name): name for name in model.state_dict() if ".gains.raw_" in name}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as held:
-            for name in names & set(held.keys()):
-                model.get_parameter(name).data.copy_(held.get_tensor(name))
-                names = names - {name}
-    if names:
-        raise InputError(f"{folder} lacks the learned gains {', '.join(sorted(names))}")
+            for name in held.keys():  # noqa: SIM118 (no mapping)
+                if ".gains.raw_" in name and _place(name) in missing:
+                    ours = model.get_parameter(missing.pop(_place(name)))
+                    ours.data.copy_(held.get_tensor(name))
+    if missing:
+        raise InputError(f"{folder} lacks the learned gains {', '.join(sorted(missing.values()))}")
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The number of the layer and the name of the gain: ("2", "raw_load")."""
+    parts = name.split(".")
+    return [part for part in parts if part.isdigit()][-1], parts[-1]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -40,8 +41,15 @@ def pid_attention_forward(
     tape: Tape | None = options.pop(KEYWORD, None)
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
-    out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    weights = _weights(module, query, key, attention_mask, options) if wants_weights else None
+    is_capped = options.get("softcap") is not None  # which no fused kernel has
+    weights = None
+    if wants_weights or is_capped:
+        weights = _weights(module, query, key, attention_mask, options)
+    if weights is not None and is_capped:
+        kept = F.dropout(weights, options.get("dropout", 0.0), module.training)
+        out = (kept @ _of_queries(value, query)).transpose(1, 2).contiguous()
+    else:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if not hasattr(module, "pid_layer"):
         return out, weights
     if tape is None:
@@ -63,13 +71,19 @@ def pid_attention_forward(
 def _weights(
     module: Any, query: Tensor, key: Tensor, mask: Tensor | None, options: dict[str, Any]
 ) -> Tensor:
-    """softmax(q k^T scale + mask), as Hugging Face's eager attention computes it."""
+    """softmax(q k^T scale + mask), as Hugging Face's eager attention computes it.
+
+    With a `softcap` c, the scores s are c tanh(s / c).
+    """
     is_causal = options.get("is_causal")
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scale = options.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
-    scores = query @ key.mT * scale  # (B, H, N, M)
+    scores = query @ _of_queries(key, query).mT * scale  # (B, H, N, M)
+    if (cap := options.get("softcap")) is not None:
+        scores = torch.tanh(scores / cap) * cap
+    if (bias := options.get("position_bias")) is not None:
+        scores = scores + bias
     if mask is None and is_causal and query.shape[2] > 1:  # N queries are the first N of M keys
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
     if mask is not None and mask.dtype == torch.bool:
@@ -77,6 +91,11 @@ def _weights(
     elif mask is not None:
         scores = scores + mask
     return scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+
+
+def _of_queries(part: Tensor, query: Tensor) -> Tensor:
+    """Keys or values (B, Hkv, M, D), each repeated for its group of queries."""
+    return part.repeat_interleave(query.shape[1] // part.shape[1], dim=1)
 
 
 class WatchedCache:
