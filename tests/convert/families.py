@@ -16,6 +16,7 @@ TIMM = {
     "eva02 post-norm": ("eva02_tiny_patch14_224", {"use_post_norm": True}),
     "rope mixed": ("vit_small_patch16_rope_mixed_224", {}),
     "dinov3": ("vit_small_patch16_dinov3", {}),
+    "sapiens2": ("vit_base_patch16_sapiens2", {"num_kv_heads": (2, 1, 1, 2)}),
 }
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
 

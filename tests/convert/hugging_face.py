@@ -64,9 +64,9 @@ FAMILIES = {
 CAUSAL = [name for name, family in FAMILIES.items() if family.is_causal]
 
 
-def build(name: str, **sizes: int) -> torch.nn.Module:
+def build(name: str | Family, **sizes: int) -> torch.nn.Module:
     """In evaluation mode, without dropout, with weights large enough to matter."""
-    family = FAMILIES[name]
+    family = FAMILIES[name] if isinstance(name, str) else name
     torch.manual_seed(0)
     config = getattr(hf, family.config)(**(family.options | sizes))
     for key in vars(config):
@@ -82,10 +82,15 @@ def build(name: str, **sizes: int) -> torch.nn.Module:
     return model
 
 
-def batch(name: str, count: int = 2, length: int = 7) -> dict:
+def batch(name: str | Family, count: int = 2, length: int = 7) -> dict:
     random = torch.Generator().manual_seed(1)
-    if FAMILIES[name].takes == "pixels":
+    family = FAMILIES[name] if isinstance(name, str) else name
+    if family.takes == "pixels":
         return {"pixel_values": torch.randn(count, 3, 16, 16, generator=random)}
+    if family.takes == "film":
+        return {"pixel_values": torch.randn(count, 2, 3, 16, 16, generator=random)}
+    if family.takes == "sound":
+        return {"input_values": torch.randn(count, 32, 16, generator=random)}
     ids = torch.randint(3, 50, (count, length), generator=random)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 

@@ -1,10 +1,9 @@
 """Hugging Face models with a controller, through its attention interface.
 
-The model keeps its class, its weights and its loop. Its attention is told to call ours ("pidformer"
-in the interface: scaled dot-product attention, then the control), and each forward pass of its
-backbone gets a fresh `Tape` among the keyword arguments, which every layer hands to attention.
+The model keeps its class, its weights and its loop. Its attention is told to call ours
+(`convert.interface`), and each forward pass of its backbone gets a fresh `Tape` among the keyword
+arguments, which every layer hands to attention.
 """
-# B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
 
 from __future__ import annotations
 
@@ -14,98 +13,17 @@ from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
+from torch import nn
+from transformers import PreTrainedModel
 
 from pidformer.control.gains import PIDGains
-from pidformer.control.pid import pid_step
 from pidformer.convert.conversion import Conversion, remove
+from pidformer.convert.families import FAMILIES, check_family
+from pidformer.convert.interface import KEYWORD, NAME, watch_cache
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
-from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import add_control
-
-NAME = "pidformer"
-KEYWORD = "pid_tape"
-FAMILIES = {
-    "llama": "LlamaAttention",
-    "mistral": "MistralAttention",
-    "qwen2": "Qwen2Attention",
-    "qwen3": "Qwen3Attention",
-    "gemma": "GemmaAttention",
-    "gpt2": "GPT2Attention",
-    "gpt_neox": "GPTNeoXAttention",
-    "vit": "ViTAttention",
-    "dinov2": "Dinov2Attention",
-    "dinov2_with_registers": "Dinov2WithRegistersAttention",
-    "bert": "BertSelfAttention",
-    "roberta": "RobertaSelfAttention",
-}
-"""Model types, and the class that attends in each."""
-
-
-def pid_attention_forward(
-    module: Any,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **options: Any,
-) -> tuple[Tensor, None]:
-    """Hugging Face's own scaled dot-product attention, plus the control; (B, N, H, D).
-
-    A query head's value is that of its group. A module without a controller just attends.
-    """
-    tape = options.pop(KEYWORD, None)
-    out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    if not hasattr(module, "pid_layer"):
-        return out, None
-    if tape is None:
-        raise InputError(
-            f"{type(module).__name__} was called outside its model's forward pass; the controller "
-            "needs the layers before it"
-        )
-    layer, own = module.pid_layer, own_values(module, query, value, attention_mask, options)
-    state, gains = tape.read(layer), acting_gains(module)
-    assert gains is not None
-    control, after = pid_step(own, state, gains, module.first_layer)
-    tape.write(layer, after)
-    if state is None and module.first_layer == "free":
-        return out, None
-    return add_control(out.transpose(1, 2), control).transpose(1, 2).contiguous(), None
-
-
-def own_values(
-    module: Any, query: Tensor, value: Tensor, mask: Tensor | None, options: dict[str, Any]
-) -> Tensor:
-    """The values of the tokens that ask, (B, Hkv, N, D), out of all that the cache holds.
-
-    A cache that grows has them at its end, one of fixed size at the places it was told; there, a
-    causal mask shows each query up to its own place and no further.
-    """
-    count, held = query.shape[2], value.shape[2]
-    if count == held:
-        return value
-    is_causal = options.get("is_causal")
-    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
-    if mask is None:  # as Hugging Face reads it: an empty cache of fixed size, or a growing one
-        return value[:, :, :count] if count > 1 and is_causal else value[:, :, held - count :]
-    seen = mask[:, :1] if mask.dtype == torch.bool else mask[:, :1] > torch.finfo(mask.dtype).min
-    place = held - 1 - seen.flip(-1).int().argmax(-1)  # (B, 1, N), the last that is seen
-    if place.shape[0] != value.shape[0]:
-        place = place.expand(value.shape[0], -1, -1)
-    index = place[..., None].expand(-1, value.shape[1], -1, value.shape[3])
-    return value.gather(2, index)
-
-
-# Our attention, and the mask that goes with it: without one, causality would be lost. At import,
-# not at conversion: a converted model may come out of a pickle, into a process that has none.
-AttentionInterface.register(NAME, pid_attention_forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)
 
 
 def convert_hugging_face(model: Any, conversion_for: Any) -> None:
@@ -120,8 +38,8 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     conversion.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
-    handle = backbone.register_forward_pre_hook(_begin, with_kwargs=True)
-    model._pid_hook = (backbone, handle.id)
+        module.register_forward_pre_hook(watch_cache, with_kwargs=True)
+    backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
         config._attn_implementation = NAME
@@ -132,16 +50,23 @@ def revert_hugging_face(model: Any) -> None:
     """The model as it was before."""
     if not is_converted(model):
         raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
-    backbone, hook = model._pid_hook
-    del backbone._forward_pre_hooks[hook], backbone._forward_pre_hooks_with_kwargs[hook]
     attention = _controlled(model)
+    _unhook(model)
     remove(attention)
     for module in attention:
         del module.pid_layer
     for config in _configs(model):
         config._attn_implementation = model._pid_before
         del config.pidformer
-    del model._pid_hook, model._pid_before
+    del model._pid_before
+
+
+def _unhook(model: nn.Module) -> None:
+    for module in model.modules():
+        for number, hook in list(module._forward_pre_hooks.items()):
+            if hook in (_begin, watch_cache):
+                del module._forward_pre_hooks[number]
+                del module._forward_pre_hooks_with_kwargs[number]
 
 
 def from_pretrained(folder: str | Path, **options: Any) -> Any:
@@ -186,12 +111,7 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
 
 
 def _config(folder: str | Path) -> Any:
-    given = read_config(folder)["model_type"]
-    if given not in FAMILIES:
-        raise InputError(
-            f"{folder} names no model that can be converted (model type {given!r}); supported: "
-            f"{', '.join(FAMILIES)}"
-        )
+    check_family(str(folder), read_config(folder)["model_type"])
     try:
         return transformers.AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False
@@ -202,7 +122,7 @@ def _config(folder: str | Path) -> Any:
 
 
 def is_converted(model: Any) -> bool:
-    return hasattr(model, "_pid_hook")
+    return hasattr(model, "_pid_before")
 
 
 def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -215,7 +135,9 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         )
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
-    return args, {**kwargs, KEYWORD: Tape()}
+    asked = kwargs.get("output_attentions")
+    asked = getattr(backbone.config, "output_attentions", False) if asked is None else asked
+    return args, {**kwargs, KEYWORD: Tape(keeps_weights=bool(asked))}
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:
@@ -237,10 +159,7 @@ def _controlled(model: nn.Module) -> list[Any]:
 def _attention(model: Any) -> list[Any]:
     """The self-attention modules, first layer first, or the reason why not."""
     name, kind = type(model).__name__, getattr(model.config, "model_type", None)
-    if kind not in FAMILIES:
-        raise InputError(
-            f"{name} (model type {kind!r}) cannot be converted; supported: {', '.join(FAMILIES)}"
-        )
+    kind = check_family(name, kind)
     if model.config._attn_implementation not in ("sdpa", "eager"):
         raise InputError(
             f"{name} attends by {model.config._attn_implementation!r}, which the controller cannot "
@@ -289,14 +208,24 @@ def _value_heads(config: Any) -> int:
 
 
 def _load_gains(model: nn.Module, folder: Path) -> None:
-    """The learned gains, which the model did not have a place for while its weights were read."""
+    """The learned gains, which the model did not have a place for while its weights were read.
+
+    transformers may save a layer under an older name; its number and the gain's name stay.
+    """
     from safetensors import safe_open
 
-    names = {name for name in model.state_dict() if ".gains.raw_" in name}
+    missing = {_place(name): name for name in model.state_dict() if ".gains.raw_" in name}
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as held:
-            for name in names & set(held.keys()):
-                model.get_parameter(name).data.copy_(held.get_tensor(name))
-                names = names - {name}
-    if names:
-        raise InputError(f"{folder} lacks the learned gains {', '.join(sorted(names))}")
+            for name in held.keys():  # noqa: SIM118 (no mapping)
+                if ".gains.raw_" in name and _place(name) in missing:
+                    ours = model.get_parameter(missing.pop(_place(name)))
+                    ours.data.copy_(held.get_tensor(name))
+    if missing:
+        raise InputError(f"{folder} lacks the learned gains {', '.join(sorted(missing.values()))}")
+
+
+def _place(name: str) -> tuple[str, str]:
+    """The number of the layer and the name of the gain: ("2", "raw_load")."""
+    parts = name.split(".")
+    return [part for part in parts if part.isdigit()][-1], parts[-1]

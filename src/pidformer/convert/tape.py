@@ -10,16 +10,19 @@ the same gradients.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
 
 
 class Tape:
-    """The states of one forward pass, by layer."""
+    """The states of one forward pass, by layer; `keeps_weights`: attention gives its weights."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_weights: bool = False) -> None:
+        self.keeps_weights = keeps_weights
         self._states: dict[int, PIDState] = {}
+        self._noted: dict[int, Tensor] = {}
 
     def read(self, layer: int) -> PIDState | None:
         """What layer `layer - 1` wrote; None for the first layer."""
@@ -39,3 +42,20 @@ class Tape:
         if not torch.is_grad_enabled():  # nothing will run again: one state is enough
             self._states.clear()
         self._states[layer] = state
+
+    def note(self, layer: int, value: Tensor) -> None:
+        """Keep the values that a layer puts into its cache, until its attention asks for them."""
+        self._noted[layer] = value
+
+    def own_values(self, layer: int, value: Tensor, count: int) -> Tensor:
+        """The values (B, Hkv, N, D) of the N = `count` tokens that ask.
+
+        Those that the layer noted; without a cache, all that attention is given.
+        """
+        own = self._noted.pop(layer, value)
+        if own.shape[-2] != count:
+            raise InputError(
+                f"the cache of layer {layer} gave {own.shape[-2]} values to {count} tokens; a "
+                "controller needs a cache of transformers, with an update method"
+            )
+        return own

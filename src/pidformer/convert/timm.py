@@ -48,7 +48,10 @@ class Controlled:
 
 
 class ControlledAttention(Controlled):
-    """timm's attention, plus the control: `x, state = attention(x, state)`."""
+    """timm's attention, plus the control: `x, state = attention(x, state)`.
+
+    The state is kept per value head or, where layers differ in how many they have, per query head.
+    """
 
     def forward(
         self: Any,
@@ -68,6 +71,8 @@ class ControlledAttention(Controlled):
         v = value
         if groups > 1:
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
+        if self.state_heads != value.shape[1]:
+            value = v
         out, state = pid_attention(
             q,
             k,
@@ -185,12 +190,13 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
         _check(model)
     attention = [block.attn for block in model.blocks]
     conversion: Conversion = conversion_for(len(attention))
-    first = attention[0]
-    controllers = conversion.controllers(attention, getattr(first, "num_kv_heads", first.num_heads))
+    heads = _state_heads(attention)
+    controllers = conversion.controllers(attention, heads)
     if is_again:
         revert_timm(model)
     for block in model.blocks:
         block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
+        block.attn.state_heads = heads
         block.__class__ = _subclass(ControlledBlock, type(block))
     conversion.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
@@ -199,9 +205,17 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
 
+def _state_heads(attention: Sequence[Any]) -> int:
+    """How many heads the state has: those of the values, or of the queries if layers differ."""
+    heads = {getattr(module, "num_kv_heads", module.num_heads) for module in attention}
+    return heads.pop() if len(heads) == 1 else attention[0].num_heads
+
+
 def revert_timm(model: Any) -> None:
     """The classes and attributes that the model had before."""
     remove([block.attn for block in model.blocks])
+    for block in model.blocks:
+        del block.attn.state_heads
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
     del model._conversion, model._no_split_modules

@@ -1,0 +1,136 @@
+"""Attention with a controller in Hugging Face's attention interface, under the name "pidformer".
+
+Hugging Face's own scaled dot-product attention, then the control. The `Tape` of the forward pass
+comes among the keyword arguments that every layer hands to its attention.
+"""
+# B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface, Cache, EncoderDecoderCache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+
+from pidformer.control.pid import pid_step
+from pidformer.convert.tape import Tape
+from pidformer.errors import InputError
+from pidformer.nn.gains import acting_gains
+from pidformer.ops.attention import add_control
+
+NAME = "pidformer"
+KEYWORD = "pid_tape"
+
+
+def pid_attention_forward(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention plus the control, (B, N, H, D), and softmax(q k^T) (B, H, N, M) where asked for.
+
+    A query head's value is that of its group. A module without a controller just attends.
+    """
+    tape: Tape | None = options.pop(KEYWORD, None)
+    wants_weights = bool(options.pop("output_attentions", False))
+    wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
+    is_capped = options.get("softcap") is not None  # which no fused kernel has
+    weights = None
+    if wants_weights or is_capped:
+        weights = _weights(module, query, key, attention_mask, options)
+    if weights is not None and is_capped:
+        kept = F.dropout(weights, options.get("dropout", 0.0), module.training)
+        out = (kept @ _of_queries(value, query)).transpose(1, 2).contiguous()
+    else:
+        out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if not hasattr(module, "pid_layer"):
+        return out, weights
+    if tape is None:
+        raise InputError(
+            f"{type(module).__name__} was called outside its model's forward pass; the controller "
+            "needs the layers before it"
+        )
+    layer = module.pid_layer
+    state, gains = tape.read(layer), acting_gains(module)
+    assert gains is not None
+    own = tape.own_values(layer, value, query.shape[2])
+    control, after = pid_step(own, state, gains, module.first_layer)
+    tape.write(layer, after)
+    if state is None and module.first_layer == "free":
+        return out, weights
+    return add_control(out.transpose(1, 2), control).transpose(1, 2).contiguous(), weights
+
+
+def _weights(
+    module: Any, query: Tensor, key: Tensor, mask: Tensor | None, options: dict[str, Any]
+) -> Tensor:
+    """softmax(q k^T scale + mask), as Hugging Face's eager attention computes it.
+
+    With a `softcap` c, the scores s are c tanh(s / c).
+    """
+    is_causal = options.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    scale = options.get("scaling")
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ _of_queries(key, query).mT * scale  # (B, H, N, M)
+    if (cap := options.get("softcap")) is not None:
+        scores = torch.tanh(scores / cap) * cap
+    if (bias := options.get("position_bias")) is not None:
+        scores = scores + bias
+    if mask is None and is_causal and query.shape[2] > 1:  # N queries are the first N of M keys
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    if mask is not None and mask.dtype == torch.bool:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    elif mask is not None:
+        scores = scores + mask
+    return scores.softmax(-1, dtype=torch.float32).to(query.dtype)
+
+
+def _of_queries(part: Tensor, query: Tensor) -> Tensor:
+    """Keys or values (B, Hkv, M, D), each repeated for its group of queries."""
+    return part.repeat_interleave(query.shape[1] // part.shape[1], dim=1)
+
+
+class WatchedCache:
+    """A layer's view of the cache that notes on the tape which values the layer puts in.
+
+    Those are the values of the tokens that ask. Where the cache keeps them, and what a mask shows
+    of it, is the cache's own business: growing, of fixed size, sliding, padded on either side.
+    """
+
+    def __init__(self, cache: Any, tape: Tape, layer: int) -> None:
+        self.cache, self.tape, self.layer = cache, tape, layer
+
+    def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
+        self.tape.note(self.layer, value)
+        return self.cache.update(key, value, *args, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["cache"], name)
+
+
+def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Before each call of an attention module: its cache becomes a `WatchedCache`."""
+    tape = kwargs.get(KEYWORD)
+    if tape is None:
+        return args, kwargs
+
+    def watched(given: Any) -> Any:
+        if isinstance(given, EncoderDecoderCache):
+            given = given.self_attention_cache
+        return WatchedCache(given, tape, module.pid_layer) if isinstance(given, Cache) else given
+
+    return tuple(watched(a) for a in args), {k: watched(v) for k, v in kwargs.items()}
+
+
+# Our attention, and the mask that goes with it: without one, causality would be lost. At import,
+# not at conversion: a converted model may come out of a pickle, into a process that has none.
+AttentionInterface.register(NAME, pid_attention_forward)
+AttentionMaskInterface.register(NAME, sdpa_mask)

@@ -1,0 +1,173 @@
+"""Every further type in the table, by the same battery; each test builds one small model."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import transformers as hf
+
+import pidformer as pf
+from pidformer.convert.families import DECODERS, ENCODERS, FAMILIES, REFUSED, VISION
+from pidformer.convert.interface import NAME
+from pidformer.errors import InputError
+from tests.convert.families import controls
+from tests.convert.hugging_face import FAMILIES as CORE
+from tests.convert.hugging_face import batch, build
+from tests.convert.hugging_face_types import TYPES
+
+GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
+BY_LAYER = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8)]
+
+
+def run(model, x, **options):
+    """The first output: logits, or the last hidden state of models without a head."""
+    torch.manual_seed(0)  # vit_mae shuffles its patches
+    return model(**x, **options)[0]
+
+
+@pytest.fixture(params=TYPES)
+def family(request):
+    return TYPES[request.param]
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """Every call of our attention: what it was given, and what it gave."""
+    interface = hf.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    real, seen = interface[NAME], []
+
+    def watch(module, query, key, value, mask, **options):
+        out = real(module, query, key, value, mask, **options)
+        seen.append((module, query, key, value, mask, options, out[0]))
+        return out
+
+    monkeypatch.setitem(interface._global_mapping, NAME, watch)
+    return seen
+
+
+def definition(call, control):
+    """softmax(q k^T) v + control in float64, (B, N, H, D)."""
+    module, query, key, value, mask, options, _ = call
+    groups = query.shape[1] // key.shape[1]
+    k, v = (part.repeat_interleave(groups, 1).double() for part in (key, value))
+    scores = query.double() @ k.mT * options["scaling"]
+    if (cap := options.get("softcap")) is not None:
+        scores = cap * torch.tanh(scores / cap)
+    if (bias := options.get("position_bias")) is not None:
+        scores = scores + bias
+    is_causal = options.get("is_causal")
+    is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    if mask is not None and mask.dtype != torch.bool:
+        scores = scores + mask
+    elif mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    elif is_causal:
+        lower = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~lower, -torch.inf)
+    return (scores.softmax(-1) @ v + control).transpose(1, 2)
+
+
+@torch.no_grad()
+def test_zero_gains_change_no_bit_and_others_are_the_definition(family, calls):
+    model, x = build(family), batch(family)
+    plain = run(model, x)
+    pf.convert(model, pf.PIDGains(), inplace=True)
+    assert torch.equal(run(model, x), plain)
+    calls.clear()
+    pf.convert(model, BY_LAYER, inplace=True)
+    assert not torch.allclose(run(model, x), plain, atol=1e-3)
+    assert len(calls) == 3
+    heads = calls[0][1].shape[1]
+    values = [call[3].repeat_interleave(heads // call[3].shape[1], 1) for call in calls]
+    for call, control in zip(calls, controls(values, BY_LAYER), strict=True):
+        wanted = definition(call, control)
+        torch.testing.assert_close(call[-1].double(), wanted, rtol=1e-5, atol=1e-5)
+    pf.revert(model)
+    assert torch.equal(run(model, x), plain)
+
+
+@pytest.mark.parametrize("name", [n for n in TYPES if TYPES[n].is_causal])
+@torch.no_grad()
+def test_decoding_with_a_cache_equals_the_whole_text(name):
+    model, x = pf.convert(build(TYPES[name]), GAINS, inplace=True), batch(TYPES[name])
+    ids = x["input_ids"]
+    whole = model(ids, use_cache=False).logits
+    cache = hf.StaticCache(config=model.config, max_cache_len=16)
+    for given in (None, cache):
+        steps = []
+        for part in (ids[:, :3], ids[:, 3:5], ids[:, 5:6], ids[:, 6:]):
+            out = model(part, past_key_values=given, use_cache=True)
+            given = out.past_key_values
+            steps.append(out.logits)
+        torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=1e-4, atol=1e-5)
+    options = {"max_new_tokens": 4, "do_sample": False}
+    assert torch.equal(
+        model.generate(**x, **options), model.generate(**x, use_cache=False, **options)
+    )
+
+
+def gradients(model, x):
+    model.zero_grad()
+    run(model, x).square().sum().backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def test_checkpointing_keeps_gradients_and_a_saved_model_loads(family, tmp_path):
+    """With learned gains, whose heads must fit the values'."""
+    model, x = pf.convert(build(family), GAINS, learn_gains=True, inplace=True), batch(family)
+    model.train()
+    plain = gradients(model, x)
+    assert sum(".gains." in name for name in plain) == 4  # two parameters in two layers
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    checkpointed = gradients(model, x)
+    assert plain.keys() == checkpointed.keys()
+    for name, gradient in plain.items():
+        torch.testing.assert_close(checkpointed[name], gradient, rtol=1e-4, atol=1e-5)
+    model.eval().save_pretrained(tmp_path)
+    with torch.no_grad():
+        torch.testing.assert_close(run(pf.from_pretrained(tmp_path), x), run(model, x))
+
+
+def test_the_battery_covers_the_table():
+    core = {name.replace("registers", "with_registers").replace(" ", "_") for name in CORE}
+    assert (core - {"mistral_sliding"}) | set(TYPES) == set(FAMILIES)
+
+
+def test_the_class_named_for_a_type_attends_through_the_interface():
+    for kind, name in FAMILIES.items():
+        module = inspect.getmodule(hf.AutoConfig.for_model(kind).__class__).__name__
+        code = Path(inspect.getfile(__import__(module, fromlist="_"))).parent
+        source = "".join(path.read_text() for path in code.glob("modeling_*.py"))
+        assert re.search(rf"class {name}\(", source), kind
+
+
+def test_the_documentation_lists_the_types():
+    page = (Path(__file__).parents[2] / "docs/convert.md").read_text()
+    for title, table in (("Decoders", DECODERS), ("Encoders", ENCODERS), ("Vision", VISION)):
+        row = next(line for line in page.splitlines() if line.startswith(f"| {title}"))
+        assert re.findall(r"`([^`]+)`", row) == list(table), title
+    refused = page[page.index("Refused, and why") :]
+    for kind in REFUSED:
+        assert f"`{kind}`" in refused, kind
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("AlbertModel", "model type 'albert'.*all its layers are one module"),
+        ("FalconModel", "does not go through the attention interface"),
+        ("SiglipVisionModel", "hand no keyword arguments to attention"),
+        ("GptOssModel", "has a sink"),
+    ],
+)
+def test_what_stays_refused_says_why(kind, words):
+    config = getattr(hf, kind).config_class(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=9
+    )
+    config.intermediate_size = 16
+    with torch.device("meta"):
+        model = getattr(hf, kind)(config)
+    with pytest.raises(InputError, match=words):
+        pf.convert(model, GAINS)
