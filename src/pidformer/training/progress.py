@@ -58,7 +58,10 @@ class Progress:
             )
 
     def resumed(self, step: int, per_epoch: int) -> None:
-        self._say(f"{self._label}: going on from step {step} (epoch {step / per_epoch:.2f})")
+        self.say(f"going on from step {step} (epoch {step / per_epoch:.2f})")
+
+    def compiling(self, seconds: int) -> None:
+        self.say(f"compiling (about {seconds} s)")
 
     def advance(self, step: int) -> None:
         self._step = step
@@ -79,10 +82,10 @@ class Progress:
             numbers.append(f"loss {self._latest['loss']:.4f}")
             numbers.append(_speed(self._latest))
         numbers.append(f"val {headline} {scores[headline]:.2f}")
-        self._say(f"{self._label}: " + "  ".join(numbers))
+        self.say("  ".join(numbers))
 
-    def _say(self, line: str) -> None:
-        self._console.print(line, highlight=False, soft_wrap=True)
+    def say(self, line: str) -> None:
+        self._console.print(f"{self._label}: {line}", highlight=False, soft_wrap=True)
 
     def _write(self, group: str, metrics: Mapping[str, float]) -> None:
         if self._writer is not None:
