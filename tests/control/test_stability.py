@@ -246,3 +246,15 @@ def test_a_kappa_range_no_kernel_has_is_refused():
             stability_report(PIDGains(p=0.5), low, high)
     with pytest.raises(InputError, match="kappas must be finite"):
         stability_report(PIDGains(p=0.5), kappas=[])
+
+
+@pytest.mark.parametrize(
+    "function", [poles, spectral_radius, characteristic_polynomial, schur_cohn, continuous_poles]
+)
+def test_gains_come_first_and_the_earlier_order_still_means_the_same(function):
+    gains, kappa = PIDGains(p=0.4, i=0.1, d=0.05), [0.2, 0.5, 1.0]
+    expected = function(gains, kappa)
+    for arguments in ((kappa, gains), ("0.4,0.1,0.05", kappa), ((0.4, 0.1, 0.05), kappa)):
+        assert torch.equal(function(*arguments), expected)
+    with pytest.raises(InputError, match="gains, then kappa"):
+        function(0.5, "0.4,0.1,0.05")

@@ -6,7 +6,13 @@ import yaml
 
 from pidformer.cli.evaluate import evaluate
 from pidformer.errors import InputError
-from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets, shipped_suites
+from pidformer.evaluation.suite import (
+    SHIPPED,
+    curve_suite,
+    load_suite,
+    read_budgets,
+    shipped_suites,
+)
 from pidformer.robustness import PGD, AutoAttack
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 
@@ -33,7 +39,7 @@ def test_the_paper_suite_has_the_rows_of_table_1():
     attacks = ["clean", "fgsm", "pgd", "spsa", "sld", "noise", "imagenet-a", "imagenet-r"]
     assert names[:8] == attacks and names[-2:] == ["imagenet-o", "ood"]
     assert sum(name.startswith("imagenet-c/") for name in names) == 75
-    assert load_suite("paper").rows[2].threat == PGD()
+    assert load_suite("paper").rows[2].threat == PGD(step_size=0.15 / 255)
 
 
 def test_corruptions_are_fifteen_at_five_severities():
@@ -121,3 +127,14 @@ def test_budgets_of_a_curve():
         "clean", "fgsm@0.0", "fgsm@2/255", "pgd@0.0", "pgd@2/255",
     ]  # fmt: skip
     assert suite.rows[4].threat == PGD(eps=2 / 255, step_size=0.25 / 255)
+
+
+def test_every_suite_names_the_steps_of_its_pgd():
+    """A default that moves must move no registered measurement."""
+    found = [row["pgd"] for name in shipped_suites() for row in fields_of(name) if "pgd" in row]
+    assert len(found) >= 9 and all({"eps", "steps", "step_size"} <= set(row) for row in found)
+
+
+def fields_of(name):
+    rows = yaml.safe_load((SHIPPED / f"{name}.yaml").read_text())["rows"]
+    return [row for row in rows if isinstance(row, dict)]

@@ -57,6 +57,20 @@ def test_pgd_matches_a_direct_loop(model, batch, random_start):
     torch.testing.assert_close(threat(model, images, labels, seed=3, offset=7), expected)
 
 
+@pytest.mark.parametrize("eps", [0.05, 0.15])
+def test_pgd_with_nothing_but_a_budget_is_a_good_attack(model, batch, eps):
+    """At every budget: beyond FGSM, beyond steps that only reach the edge, and near APGD."""
+    images, labels = batch
+
+    def loss(threat):
+        return nn.functional.cross_entropy(model(threat(model, images, labels)), labels).item()
+
+    found = loss(PGD(eps=eps))
+    assert found > max(loss(FGSM(eps=eps)), loss(PGD(eps=eps, step_size=eps / 20)))
+    best = loss(PGD(eps=eps, steps=200, step_size=eps / 40, restarts=3))
+    assert found > 0.9 * best
+
+
 def test_fgsm_is_one_step_of_pgd(model, batch):
     one = PGD(eps=0.1, steps=1, step_size=0.1, random_start=False)
     assert torch.equal(FGSM(eps=0.1)(model, *batch), one(model, *batch))
@@ -186,7 +200,7 @@ def test_repr_makes_the_threat_again(threat):
 
 def test_repr_is_short():
     assert repr(FGSM()) == "FGSM(eps=3/255)"
-    assert repr(PGD()).startswith("PGD(eps=3/255, steps=20, step_size=0.15/255")
+    assert repr(PGD()).startswith("PGD(eps=3/255, steps=20, step_size=0.375/255")
 
 
 @pytest.mark.parametrize(
@@ -216,7 +230,7 @@ def test_budgets_may_be_text(text, value):
 
 
 def test_every_budget_of_an_attack_may_be_text():
-    assert PGD(eps="3/255", step_size="0.15/255") == PGD()
+    assert PGD(eps="3/255", step_size="0.375/255") == PGD()
     assert SPSA(eps="0.1", delta="0.01", lr="1e-2") == SPSA()
     assert SLD(eps="10", step_size="1") == SLD()  # lengths: no pixels to ask about
     for kind in (APGD, FAB, Square, AutoAttack):
@@ -242,10 +256,11 @@ def test_budgets_above_1_are_asked_about(kind, value):
 
 def test_steps_that_cannot_reach_the_edge_are_called_weak():
     with pytest.warns(UserWarning, match="weak"):
-        PGD(eps=8 / 255)
+        PGD(eps=8 / 255, step_size=0.15 / 255)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        PGD()
+        PGD(eps=8 / 255)
+        PGD(step_size=0.15 / 255)
 
 
 @pytest.mark.parametrize(

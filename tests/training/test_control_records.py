@@ -20,7 +20,7 @@ IMAGES = sample_images(open_images("digits", "val"), LOOKED_AT, image_size=8).im
 
 
 def run_of(folder, *overrides):
-    train(tiny_recipe(*overrides), folder, device="cpu", is_shown=False)
+    train(tiny_recipe(*overrides), folder, device="cpu", is_shown=False, compile_on_cpu=True)
     return folder
 
 

@@ -287,7 +287,7 @@ def certify(
         growth=growth,
         response=_response(model, images[few], directions, seed),
         suggested=suggested,
-        suggested_radius=float(spectral_radius(kappas, suggested).max()) if suggested else None,
+        suggested_radius=float(spectral_radius(suggested, kappas).max()) if suggested else None,
         suggested_for_most=suggest_gains(kappas, controllers, share=MOST),
     )
 
@@ -306,10 +306,10 @@ def _closed_loop_radii(
             continue
         for head, gains in enumerate(controllers.layers[depth]):
             points = kappas[:, head].flatten()
-            radii = spectral_radius(points, gains)
+            radii = spectral_radius(gains, points)
             top = int(radii.argmax())
             radius[depth, head] = radii[top]
-            outside[depth, head] = (~schur_cohn(points, gains)).double().mean()
+            outside[depth, head] = (~schur_cohn(gains, points)).double().mean()
             if float(radii[top]) > highest:
                 highest, worst = float(radii[top]), (depth, head, complex(points[top]))
     return radius, outside, worst
@@ -337,7 +337,7 @@ def suggest_gains(
     gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta)
     for factor in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
         scaled = gains.scaled(factor)
-        if float(schur_cohn(kappas, scaled).double().mean()) >= share:
+        if float(schur_cohn(scaled, kappas).double().mean()) >= share:
             return scaled
     return None
 

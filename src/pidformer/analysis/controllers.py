@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from pidformer.analysis.inspection import Model, inner_model
-from pidformer.control.gains import GainTensors, PIDGains
+from pidformer.control.gains import GainTensors, PIDGains, as_gains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
-from pidformer.models import as_gains
 from pidformer.nn import LearnedGains
 from pidformer.nn.variants import VARIANTS
 
@@ -74,7 +73,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
     if gains is not None:
-        is_one = isinstance(gains, str) or not isinstance(gains, Sequence)
+        is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)
         given = [as_gains(layer) for layer in given]
     else:

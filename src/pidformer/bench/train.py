@@ -27,8 +27,8 @@ from pidformer.bench.model import PID, TWIN
 from pidformer.bench.setting import GAINS, BenchSetting
 from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
 from pidformer.data import Augment, TrainImages, open_images
+from pidformer.interrupts import Interrupted, raise_for
 from pidformer.training import load_recipe
-from pidformer.training.loop import Interrupted
 from pidformer.training.run import train as run_training
 
 LOOP, READING = "training loop", "reading JPEGs, a core"
@@ -109,8 +109,8 @@ def _images_per_second(
     )
     try:
         run_training(recipe, run, data=data, device=setting.device.type, is_shown=False)
-    except Interrupted:
-        raise KeyboardInterrupt from None
+    except Interrupted as stopped:
+        raise_for(stopped.number)
     logged = [r.metrics["images_per_second"] for r in results.read(run) if r.kind == "train"]
     return logged[size.skipped :]
 

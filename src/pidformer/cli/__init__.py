@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
+from pidformer import interrupts
 from pidformer.cli.analyze import analyze
 from pidformer.cli.bench import bench
 from pidformer.cli.convert import convert
@@ -31,8 +34,20 @@ from pidformer.errors import InputError
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
+
+class _Commands(TyperGroup):
+    """Hands on which signal ended a command; typer's releases tell it in their own ways."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise interrupts.Interrupted(getattr(error, "number", signal.SIGINT)) from None
+
+
 app = typer.Typer(
     name="pidformer",
+    cls=_Commands,
     help="Transformers with a PID feedback controller in their attention.\n\n"
     "Example: pidformer demo",
     add_completion=False,
@@ -78,6 +93,8 @@ def _root(
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one line on stderr and exit code 2."""
+    if arguments is None:  # a process of its own
+        interrupts.handle()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -92,8 +109,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}")
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted", code=130)
+    except (interrupts.Interrupted, KeyboardInterrupt, typer.Abort) as error:
+        code = interrupts.exit_code(error)
+        if interrupts.is_handled():
+            interrupts.end(code)
+        _fail("interrupted", code)
     _leave(code or 0)
 
 
@@ -107,12 +127,12 @@ def _fail(message: str, code: int = 2) -> NoReturn:
 
 
 def _leave(code: int) -> NoReturn:
-    """End the process; at once where a launcher started several.
+    """End the process; at once after a signal, or where a launcher started several.
 
     DTensor's caches keep the process group, and Gloo's threads with it, until Python itself ends.
     A thread that then drops its last tensor aborts a process that has finished its work.
     """
-    if "LOCAL_RANK" in os.environ:
+    if "LOCAL_RANK" in os.environ or (code > 128 and interrupts.is_handled()):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

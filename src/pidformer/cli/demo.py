@@ -33,14 +33,14 @@ def demo(
 
     Example: pidformer demo --out my-demo --seeds 4 --json
     """
+    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.reproduce import demo as run_demo
-    from pidformer.training.loop import Interrupted
 
     try:
         found = run_demo(out, seeds=seeds, device=device, jobs=jobs)
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stopped:
         typer.echo(f"saved in {out}; run the same command to go on", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code(stopped)) from None
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
     else:

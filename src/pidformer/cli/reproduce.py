@@ -67,8 +67,8 @@ def reproduce(
 
     Example: pidformer reproduce --study tiny-imagenet-100-long --data DIR --only long --out long
     """
+    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.reproduce import reproduce as run
-    from pidformer.training.loop import Interrupted
 
     parts = [] if only is None else [part.strip() for part in only.split(",")]
     try:
@@ -85,9 +85,9 @@ def reproduce(
             dry_run=dry_run,
             is_shown=not as_json,
         )
-    except (Interrupted, KeyboardInterrupt):
+    except (Interrupted, KeyboardInterrupt) as stopped:
         typer.echo(f"saved in {out}; run the same command to go on", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code(stopped)) from None
     if as_json:
         typer.echo(json.dumps(found.to_dict()))
     else:

@@ -119,9 +119,9 @@ def _pole_rows(
     if kappas is None:
         points = torch.linspace(kappa_min, 1, 11, dtype=torch.float64).to(torch.complex128)
     else:
-        radii = spectral_radius(kappas, gains, derivative=derivative)
+        radii = spectral_radius(gains, kappas, derivative=derivative)
         points = kappas[radii.argsort(descending=True)[:11]]
-    roots = poles(points, gains, derivative=derivative)
+    roots = poles(gains, points, derivative=derivative)
     return [
         {
             "kappa": [float(kappa.real), float(kappa.imag)],

@@ -32,8 +32,8 @@ def train(
     Example: torchrun --nproc_per_node 8 -m pidformer train imagenet/deit_tiny_pid.yaml
     --data /data/imagenet optim.lr=1e-3 model.gains=0.4,0.1,0.05,1
     """
+    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.training.engine import is_main_process
-    from pidformer.training.loop import Interrupted
     from pidformer.training.recipe import load_recipe, recipe_name
     from pidformer.training.run import train as run_training
 
@@ -41,11 +41,17 @@ def train(
     chosen = load_recipe(recipe, given)
     folder = out or Path("runs") / f"{recipe_name(recipe)}-seed{chosen.seed}"
     try:
-        scores = run_training(chosen, folder, data=data, device=device)
-    except Interrupted:
+        scores = run_training(
+            chosen,
+            folder,
+            data=data,
+            device=device,
+            compile_on_cpu=any(text.strip().startswith("train.compile") for text in given),
+        )
+    except Interrupted as stopped:
         if is_main_process():
             typer.echo(f"saved in {folder}; run the same command to go on", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code(stopped)) from None
     if not is_main_process():
         return
     if as_json:

@@ -12,7 +12,15 @@ from pidformer.control.energy import (
     laplacian,
     minimise_energy,
 )
-from pidformer.control.gains import PAPER_GAINS, PRESETS, Gains, GainTensors, PIDGains
+from pidformer.control.gains import (
+    PAPER_GAINS,
+    PRESETS,
+    Gains,
+    GainsLike,
+    GainTensors,
+    PIDGains,
+    as_gains,
+)
 from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
 from pidformer.control.report import StabilityReport, stability_report
 from pidformer.control.stability import (
@@ -45,11 +53,13 @@ __all__ = [
     "FirstLayer",
     "GainTensors",
     "Gains",
+    "GainsLike",
     "PIDController",
     "PIDGains",
     "PIDState",
     "Sensitivity",
     "StabilityReport",
+    "as_gains",
     "as_kernel",
     "bregman",
     "characteristic_polynomial",

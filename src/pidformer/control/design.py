@@ -10,7 +10,7 @@ import scipy
 import torch
 from numpy.typing import NDArray
 
-from pidformer.control.gains import Kind, PIDGains
+from pidformer.control.gains import GainsLike, Kind, PIDGains
 from pidformer.control.stability import (
     SETTLED,
     Derivative,
@@ -27,7 +27,7 @@ _GRID = 129
 
 
 def worst_radius(
-    gains: PIDGains,
+    gains: GainsLike,
     kappa_min: float = 0.0,
     points: int = 2001,
     *,
@@ -35,7 +35,7 @@ def worst_radius(
 ) -> float:
     """Largest spectral radius over real kappa in [kappa_min, 1]."""
     kappas = torch.linspace(kappa_min, 1, points, dtype=torch.float64)
-    return float(spectral_radius(kappas, gains, derivative=derivative).max())
+    return float(spectral_radius(gains, kappas, derivative=derivative).max())
 
 
 def design_gains(

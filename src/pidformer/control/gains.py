@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -143,3 +143,36 @@ PAPER_GAINS: Mapping[str, PIDGains] = {
 }
 PRESETS: Mapping[str, PIDGains] = {"default": PIDGains(p=0.6), **PAPER_GAINS}
 """`default` is what the study of docs/study.md supports; docs/control.md has the reason."""
+
+GainsLike = PIDGains | str | Mapping[str, float] | Sequence[float]
+"""Gains, "P,I,D[,BETA]", (p, i, d[, beta]), a preset ("default", "deit", ...) or fields."""
+
+
+def is_numbers(given: object) -> bool:
+    """Whether this is a row of numbers: (p, i, d[, beta]) of one controller, not its layers."""
+    return isinstance(given, Sequence) and all(isinstance(x, int | float) for x in given)
+
+
+def as_gains(given: GainsLike) -> PIDGains:
+    """One controller's gains, however they are written.
+
+    >>> as_gains("0.4,0.1,0") == as_gains((0.4, 0.1, 0)) == as_gains({"p": 0.4, "i": 0.1})
+    True
+    """
+    if isinstance(given, PIDGains):
+        return given
+    if isinstance(given, str):
+        return PIDGains.parse(given) if "," in given else PIDGains.preset(given)
+    if isinstance(given, Mapping):
+        return PIDGains.from_dict(given)
+    if is_numbers(given) and len(given) in (3, 4):
+        return PIDGains(**dict(zip(("p", "i", "d", "beta"), given, strict=False)))
+    raise InputError(
+        f"gains must be PIDGains, P,I,D,BETA (text or numbers), a preset or a mapping, got "
+        f"{given!r}; PIDGains() is a layer without control"
+    )
+
+
+def read_gains(given: Any) -> Any:
+    """What a layer takes: None, anything with gains of its own (`Gains`), or as in `as_gains`."""
+    return given if given is None or hasattr(given, "beta") else as_gains(given)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import Gains
+from pidformer.control.gains import Gains, read_gains
 from pidformer.errors import InputError, unknown
 
 FirstLayer = Literal["free", "controlled"]
@@ -60,6 +60,7 @@ class PIDController:
     first_layer: FirstLayer = "free"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "gains", read_gains(self.gains))
         check_first_layer(self.first_layer)
 
     def __call__(self, value: Tensor, state: PIDState | None) -> tuple[Tensor, PIDState]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pidformer.control.gains import PIDGains
+from pidformer.control.gains import GainsLike, PIDGains, as_gains
 from pidformer.control.stability import (
     Derivative,
     check_range,
@@ -104,7 +104,7 @@ def _show_factor(radius: float) -> str:
 
 
 def stability_report(
-    gains: PIDGains,
+    gains: GainsLike,
     kappa_min: float = 0.0,
     kappa_max: float = 1.0,
     *,
@@ -116,6 +116,7 @@ def stability_report(
     For the interval the verdict is exact; the worst kappa comes from a grid of 2001 points that
     includes both ends. Every one of `kappas`, real or complex, is examined.
     """
+    gains = as_gains(gains)
     if kappas is None:
         check_range(kappa_min, kappa_max)
         spectrum = f"[{kappa_min:g}, {kappa_max:g}]"
@@ -129,9 +130,9 @@ def stability_report(
         if len(points) == 0 or not bool(torch.isfinite(torch.view_as_real(points)).all()):
             raise InputError("kappas must be finite, and at least one must be given")
         spectrum = f"{len(points)} eigenvalue" + ("s" if len(points) > 1 else "")
-        stable = bool(schur_cohn(points, gains, derivative=derivative).all())
+        stable = bool(schur_cohn(gains, points, derivative=derivative).all())
         allowed = gain_margin_over(points, gains, derivative)
-    radii = spectral_radius(points, gains, derivative=derivative)
+    radii = spectral_radius(gains, points, derivative=derivative)
     worst = int(radii.argmax())
     radius = float(radii[worst])
     return StabilityReport(

@@ -30,7 +30,7 @@ from typing import Any, Literal, cast, get_args
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import MAX_GAIN, Gains, PIDGains
+from pidformer.control.gains import MAX_GAIN, Gains, GainsLike, PIDGains, as_gains
 from pidformer.errors import InputError, unknown
 
 Derivative = Literal["explicit", "implicit"]
@@ -39,8 +39,14 @@ SETTLED = 0.01
 """A mode counts as settled once it has decayed to this share."""
 
 
-def _complex(kappa: Any) -> Tensor:
-    return torch.as_tensor(kappa, dtype=torch.complex128)
+def _in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
+    """Gains, then kappa; the earlier order of these arguments is told by their types."""
+    if isinstance(kappa, PIDGains):
+        gains, kappa = kappa, gains
+    try:
+        return as_gains(gains), torch.as_tensor(kappa, dtype=torch.complex128)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"the arguments are gains, then kappa (numbers): {error}") from None
 
 
 def check_derivative(name: str) -> Derivative:
@@ -51,7 +57,7 @@ def check_derivative(name: str) -> Derivative:
 
 
 def characteristic_polynomial(
-    kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit"
+    gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit"
 ) -> Tensor:
     """Coefficients of z^3, z^2, z, 1 as (..., 4), complex128.
 
@@ -59,7 +65,7 @@ def characteristic_polynomial(
     derivative (no previous error), a pole at the origin takes its place. It changes no radius, and
     every kind of control has three poles.
     """
-    kappa = _complex(kappa)
+    gains, kappa = _in_order(gains, kappa)
     if check_derivative(derivative) == "implicit":
         # A step of length 1 / (1 + D) without D: divide the equation by 1 + D.
         slow = 1 + gains.d
@@ -77,9 +83,9 @@ def characteristic_polynomial(
     return torch.stack([one, *rest], dim=-1)
 
 
-def poles(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
+def poles(gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit") -> Tensor:
     """Roots of the characteristic polynomial, (..., 3), for real or complex kappa (...)."""
-    coefficients = characteristic_polynomial(kappa, gains, derivative=derivative)
+    coefficients = characteristic_polynomial(gains, kappa, derivative=derivative)
     companion = torch.zeros(*coefficients.shape[:-1], 3, 3).to(coefficients)
     companion[..., 0, :] = -coefficients[..., 1:]
     companion[..., 1, 0] = 1
@@ -87,9 +93,9 @@ def poles(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -
     return torch.linalg.eigvals(companion)
 
 
-def spectral_radius(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
+def spectral_radius(gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit") -> Tensor:
     """Largest |pole|, (...): the factor by which the slowest mode shrinks or grows per layer."""
-    return poles(kappa, gains, derivative=derivative).abs().amax(-1)
+    return poles(gains, kappa, derivative=derivative).abs().amax(-1)
 
 
 def closed_loop(
@@ -119,12 +125,12 @@ def closed_loop(
     return torch.cat(wide, dim=-2)
 
 
-def continuous_poles(kappa: Any, gains: PIDGains) -> Tensor:
+def continuous_poles(gains: GainsLike, kappa: Any) -> Tensor:
     """Exponents of the continuous model: roots of (1 + D) g^2 - (kappa - 1 - P) g + I = 0.
 
     Shape (..., 2), or (..., 1) without an integral, where g = (kappa - 1 - P) / (1 + D).
     """
-    kappa = _complex(kappa)
+    gains, kappa = _in_order(gains, kappa)
     half_sum = (kappa - 1 - gains.p) / (2 * (1 + gains.d))
     if gains.i == 0:
         return (2 * half_sum)[..., None]
@@ -133,7 +139,7 @@ def continuous_poles(kappa: Any, gains: PIDGains) -> Tensor:
 
 
 def stable_interval(
-    gains: PIDGains, *, derivative: Derivative = "explicit"
+    gains: GainsLike, *, derivative: Derivative = "explicit"
 ) -> tuple[float, float] | None:
     """The open interval of real kappa for which the recursion is stable; None if it is empty.
 
@@ -142,6 +148,7 @@ def stable_interval(
         explicit   P + I/2 + 2 D - 1 < kappa < 1 + P + D I / (1 + D),    D < 1
         implicit   P + I/2 - 2 D - 1 < kappa < 1 + P
     """
+    gains = as_gains(gains)
     is_explicit = check_derivative(derivative) == "explicit"
     if gains.i >= 4 * (1 + gains.d) or (is_explicit and gains.d >= 1):
         return None
@@ -156,7 +163,7 @@ def _load(gains: PIDGains, derivative: Derivative) -> float:
 
 
 def is_stable(
-    gains: PIDGains,
+    gains: GainsLike,
     kappa_min: float = 0.0,
     kappa_max: float = 1.0,
     *,
@@ -167,13 +174,13 @@ def is_stable(
     return interval is not None and interval[0] < kappa_min and kappa_max < interval[1]
 
 
-def schur_cohn(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explicit") -> Tensor:
+def schur_cohn(gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit") -> Tensor:
     """Whether all poles lie inside the unit circle, (...) bool, for real or complex kappa.
 
     Schur and Cohn's reduction: c is stable iff |c_0| < |c_n| and the polynomial of degree n - 1
     with coefficients conj(c_n) c_k - c_0 conj(c_{n-k}), k = 1..n, is stable. No root is computed.
     """
-    lead_first = characteristic_polynomial(kappa, gains, derivative=derivative)
+    lead_first = characteristic_polynomial(gains, kappa, derivative=derivative)
     stable = torch.ones(lead_first.shape[:-1], dtype=torch.bool, device=lead_first.device)
     for _ in range(lead_first.shape[-1] - 1):
         lead, last = lead_first[..., :1], lead_first[..., -1:]
@@ -183,12 +190,13 @@ def schur_cohn(kappa: Any, gains: PIDGains, *, derivative: Derivative = "explici
 
 
 def gain_margin(
-    gains: PIDGains, kappa_min: float = 0.0, *, derivative: Derivative = "explicit"
+    gains: GainsLike, kappa_min: float = 0.0, *, derivative: Derivative = "explicit"
 ) -> float:
     """Factor on p, i and d at which some real kappa >= kappa_min turns unstable; inf if none does.
 
     Without control, or with an implicit D of at least P/2 + I/4, no factor does.
     """
+    gains = as_gains(gains)
     load = _load(gains, derivative)
     is_rounding = load <= 1e-12 * _load(gains, "explicit")
     return math.inf if is_rounding else (1 + kappa_min) / load
@@ -198,7 +206,7 @@ def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) ->
     """The same for a given spectrum, by bisection on Schur and Cohn's criterion."""
 
     def holds(factor: float) -> bool:
-        return bool(schur_cohn(points, gains.scaled(factor), derivative=derivative).all())
+        return bool(schur_cohn(gains.scaled(factor), points, derivative=derivative).all())
 
     largest = max(gains.p, gains.i, gains.d)
     if largest == 0:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import PIDGains
+from pidformer.control.gains import GainsLike, PIDGains, as_gains
 from pidformer.control.pid import FirstLayer, PIDController, PIDState
 from pidformer.errors import InputError
 
@@ -70,7 +70,7 @@ def drift_matrix(kernel: Tensor, gains: PIDGains) -> Tensor:
     return kernel - (1 + gains.p) * identity(kernel)
 
 
-def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tensor:
+def trajectory(kernel: Any, v0: Any, gains: GainsLike | None, times: Any) -> Tensor:
     """Closed-form solution of the continuous model at `times`: (T, N, D).
 
     Without an integral (Lemmas 1, 4, 5), with B = K - (1 + P) Id:
@@ -80,7 +80,7 @@ def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tens
     With an integral, W = V - F obeys (1 + D) W'' = B W' - I W from W(0) = (beta - 1) V_0 and
     W'(0) = (B V_0 + P F) / (1 + D), solved as a first-order system of twice the size.
     """
-    gains = gains or PIDGains()
+    gains = PIDGains() if gains is None else as_gains(gains)
     kernel = as_kernel(kernel)
     v0 = as_values(v0, len(kernel))
     times = torch.as_tensor(times, dtype=torch.float64, device=v0.device)
@@ -103,14 +103,14 @@ def trajectory(kernel: Any, v0: Any, gains: PIDGains | None, times: Any) -> Tens
     return (torch.linalg.matrix_exp(system * times) @ start)[:, : len(kernel)] + reference
 
 
-def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
+def transfer_matrix(kernel: Any, gains: GainsLike | None) -> Tensor:
     """T with steady state T V_0, for the continuous model and for a stable layer recursion.
 
     No control, or D alone: the projector onto the fixed vectors of K, 1 pi^T when 1 is a simple
     eigenvalue. P, PD: beta P ((1 + P) Id - K)^-1, a non-negative matrix with row sums beta. With an
     integral: beta Id, whatever the kernel.
     """
-    gains = gains or PIDGains()
+    gains = PIDGains() if gains is None else as_gains(gains)
     kernel = as_kernel(kernel)
     eye = identity(kernel)
     if gains.i > 0:
@@ -130,7 +130,7 @@ def transfer_matrix(kernel: Any, gains: PIDGains | None) -> Tensor:
     return right @ torch.linalg.solve(left.T @ right, left.T)
 
 
-def steady_state(kernel: Any, v0: Any, gains: PIDGains | None) -> Tensor:
+def steady_state(kernel: Any, v0: Any, gains: GainsLike | None) -> Tensor:
     """Limit of the values, (N, D); see `transfer_matrix` for the formulas."""
     transfer = transfer_matrix(kernel, gains)
     return transfer @ as_values(v0, len(transfer))
@@ -150,12 +150,13 @@ class Sensitivity:
     """gain / beta: beta shrinks signal and perturbation alike, so this is the fair figure."""
 
 
-def sensitivity(kernel: Any, gains: PIDGains | None) -> Sensitivity:
+def sensitivity(kernel: Any, gains: GainsLike | None) -> Sensitivity:
     """Sensitivity of the steady state to v_0. The bound is attained by a constant perturbation.
 
     The kernel is held fixed. In a network the input also moves queries and keys, which adds a
     first-order term, bounded by (beta / P) |dK| |V_0|, that the paper leaves out.
     """
+    gains = None if gains is None else as_gains(gains)
     matrix = transfer_matrix(kernel, gains)
     gain = float(torch.linalg.matrix_norm(matrix, ord=torch.inf))
     controlled = gains is not None and (gains.p > 0 or gains.i > 0)
@@ -166,14 +167,14 @@ def sensitivity(kernel: Any, gains: PIDGains | None) -> Sensitivity:
 def simulate(
     kernel: Any,
     v0: Any,
-    gains: PIDGains | None,
+    gains: GainsLike | None,
     steps: int,
     first_layer: FirstLayer = "free",
 ) -> Tensor:
     """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D)."""
     kernel = as_kernel(kernel)
     value = as_values(v0, len(kernel))
-    controller = PIDController(gains or PIDGains(), first_layer)
+    controller = PIDController(PIDGains() if gains is None else as_gains(gains), first_layer)
     state: PIDState | None = None
     values = [value]
     for _ in range(steps):

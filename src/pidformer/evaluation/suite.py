@@ -21,7 +21,6 @@ from pidformer.errors import InputError, shortened, unknown
 from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
 from pidformer.fields import read_yaml, typed
 from pidformer.ranges import levels_of
-from pidformer.robustness.attacks import PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.registry import THREATS, threat_from
 from pidformer.robustness.threat import pixel_text
@@ -87,18 +86,11 @@ def load_suite(where: str | Path) -> Suite:
 
 
 def curve_suite(attacks: Sequence[str], budgets: Sequence[float]) -> Suite:
-    """The clean set, and each attack at each budget: rows "fgsm@2/255".
-
-    PGD can cross its ball two and a half times, as in the suite `quick`: steps that together are
-    only as long as the budget leave it weaker than FGSM.
-    """
+    """The clean set, and each attack at each budget: rows "fgsm@2/255"."""
     rows: list[Row] = [UnderThreat("clean", None)]
     for attack in attacks:
         for eps in budgets:
-            settings = {"eps": eps}
-            if attack == "pgd":
-                settings |= {"step_size": round(2.5 * 255 * eps / PGD().steps, 6) / 255}
-            rows.append(UnderThreat(f"{attack}@{pixel_text(eps)}", threat_from(attack, **settings)))
+            rows.append(UnderThreat(f"{attack}@{pixel_text(eps)}", threat_from(attack, eps=eps)))
     return Suite("curve", "accuracy over the budget", tuple(rows))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.gains import Gains
+from pidformer.control.gains import Gains, GainsLike, read_gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
@@ -32,7 +32,7 @@ class PIDAttention(nn.Module):
         self,
         dim: int,
         num_heads: int = 8,
-        gains: Gains | LearnedGains | None = None,
+        gains: Gains | GainsLike | LearnedGains | None = None,
         *,
         num_kv_heads: int | None = None,
         qkv_bias: bool = True,
@@ -64,7 +64,7 @@ class PIDAttention(nn.Module):
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads
         self.head_dim = dim // num_heads
-        self.gains = gains
+        self.gains = gains if isinstance(gains, LearnedGains) else read_gains(gains)
         self.first_layer = first_layer
         self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.is_causal = is_causal

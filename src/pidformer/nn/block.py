@@ -9,7 +9,7 @@ import torch
 from timm.layers import DropPath, LayerScale, Mlp
 from torch import Tensor, nn
 
-from pidformer.control.gains import Gains
+from pidformer.control.gains import Gains, GainsLike
 from pidformer.control.pid import FirstLayer, PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
@@ -27,7 +27,7 @@ class PIDBlock(nn.Module):
         self,
         dim: int,
         num_heads: int,
-        gains: Gains | LearnedGains | None = None,
+        gains: Gains | GainsLike | LearnedGains | None = None,
         *,
         mlp_ratio: float = 4.0,
         num_kv_heads: int | None = None,

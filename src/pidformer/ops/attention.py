@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.control.gains import Gains
+from pidformer.control.gains import Gains, GainsLike, read_gains
 from pidformer.control.pid import (
     FirstLayer,
     PIDState,
@@ -26,7 +26,7 @@ def pid_attention(
     k: Tensor,
     v: Tensor,
     state: PIDState | None,
-    gains: Gains | None,
+    gains: Gains | GainsLike | None,
     *,
     attn_mask: Tensor | None = None,
     is_causal: bool = False,
@@ -56,13 +56,14 @@ def pid_attention(
     """
     _check_shapes(q, k, v, value, packed)
     check_first_layer(first_layer)
-    way = _way(q, k, v, value, state, gains, attn_mask is not None, dropout_p, scale)
+    acting: Gains | None = read_gains(gains)
+    way = _way(q, k, v, value, state, acting, attn_mask is not None, dropout_p, scale)
     if way == "short":
         out, value, after = short_attention(
             (q, k, v) if packed is None else (packed, None, None),
             k.shape[1],
             state,
-            gains,
+            acting,
             is_causal=is_causal,
             scale=scale,
         )
@@ -79,14 +80,14 @@ def pid_attention(
             scale=scale,
             enable_gqa=bool(q.shape[-3] != k.shape[-3]),  # jit.trace gives a tensor
         )
-    if gains is None:
+    if acting is None:
         return out, state
     if value is None:
         value = v if v.shape[-2] == q.shape[-2] else v[..., v.shape[-2] - q.shape[-2] :, :]
     is_free = state is None and first_layer == "free"
     if way == "epilogue" and state is not None and out.dtype == value.dtype:
-        return control_epilogue(out, value, state, gains)
-    control, state = pid_step(value, state, gains, first_layer)
+        return control_epilogue(out, value, state, acting)
+    control, state = pid_step(value, state, acting, first_layer)
     return (out if is_free else add_control(out, control)), state
 
 

@@ -173,7 +173,7 @@ def _radii(
     radii = np.empty_like(grid_p)
     for place in np.ndindex(grid_p.shape):
         point = PIDGains(p=float(grid_p[place]), i=max(least_i, float(grid_i[place])), d=d)
-        radii[place] = float(spectral_radius(kappas, point).max())
+        radii[place] = float(spectral_radius(point, kappas).max())
     return grid_p, grid_i, radii
 
 

@@ -29,7 +29,7 @@ def save_segments(
     Returns, for each file, where its pictures are and the share of each class in per cent.
     """
     classes, palette = info["classes"], np.array(info["palette"], dtype=np.uint8)
-    found = []
+    found: list[dict[str, Any]] = []
     for file, image, labels in labelled:
         paths = {kind: out / f"{names[file]}.{kind}.png" for kind in ("overlay", "classes")}
         tinted = overlay(image, labels, palette, opacity)

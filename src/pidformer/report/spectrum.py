@@ -67,7 +67,7 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
     axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
     heads = [_thin(kappas[:, head].flatten(), kappas.shape[1]) for head in range(kappas.shape[1])]
     for head, points in enumerate(heads):
-        inside = schur_cohn(points, controllers.layers[layer][head]) if acts else None
+        inside = schur_cohn(controllers.layers[layer][head], points) if acts else None
         good = points if inside is None else points[inside]
         bad = points[:0] if inside is None else points[~inside]
         axes.scatter(good.real, good.imag, s=3.5, color=PID, alpha=0.4, linewidths=0)
@@ -90,7 +90,7 @@ def _shade_stable(axes: Axes, gains: PIDGains) -> None:
 def _stable_grid(gains: PIDGains) -> np.ndarray:
     """1 where kappa is stable, 0 elsewhere, over the square that is drawn."""
     real, imaginary = np.meshgrid(_LINE, _LINE)
-    return schur_cohn(torch.from_numpy(real + 1j * imaginary), gains).numpy().astype(float)
+    return schur_cohn(gains, torch.from_numpy(real + 1j * imaginary)).numpy().astype(float)
 
 
 def _thin(points: Tensor, heads: int) -> Tensor:

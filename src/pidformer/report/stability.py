@@ -62,7 +62,7 @@ def stability_figure(
 
 
 def _draw_poles(axes: Axes, gains: PIDGains, kappas: Tensor) -> None:
-    roots = poles(kappas, gains)
+    roots = poles(gains, kappas)
     angle = np.linspace(0, 2 * np.pi, 400)
     axes.fill(np.cos(angle), np.sin(angle), color=GOOD, alpha=0.08)
     axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
@@ -85,7 +85,7 @@ def _draw_poles(axes: Axes, gains: PIDGains, kappas: Tensor) -> None:
 
 def _draw_radius(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     kappas = torch.linspace(-1, 1, 801, dtype=torch.float64)
-    radii = spectral_radius(kappas, gains)
+    radii = spectral_radius(gains, kappas)
     axes.axhline(1, color=GREY, linewidth=1)
     axes.axvspan(kappa_min, 1, color=GREY, alpha=0.12, label=f"looked at: [{kappa_min:g}, 1]")
     for below, color, label in ((True, GOOD, "stable"), (False, BAD, "unstable")):
@@ -116,7 +116,7 @@ def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     for index in np.ndindex(grid_p.shape):
         least = LEAST_I if gains.i else 0.0
         point = PIDGains(p=float(grid_p[index]), i=max(least, float(grid_i[index])), d=gains.d)
-        radii[index] = float(spectral_radius(kappas, point).max())
+        radii[index] = float(spectral_radius(point, kappas).max())
     levels = np.linspace(0.5, 1, 11)
     filled = axes.contourf(grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min")
     axes.figure.colorbar(filled, ax=axes, label="worst radius", shrink=0.8)

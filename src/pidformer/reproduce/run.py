@@ -13,6 +13,7 @@ from typing import Any
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
+from pidformer.interrupts import Interrupted, forget
 from pidformer.reproduce.claims import BEAT, STALE, JobClaims
 from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.job_kinds import JobSetting, do, is_done
@@ -20,7 +21,6 @@ from pidformer.reproduce.jobs import Job, Plan
 from pidformer.reproduce.plan import make_plan
 from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.workers import in_processes, usable_cores
-from pidformer.training.loop import Interrupted
 
 POLL = 1.0
 
@@ -285,6 +285,7 @@ def _attempt(
         except (KeyboardInterrupt, Interrupted):
             if not claim.is_lost:
                 raise
+            forget()
             return True  # another process has it now
         except InputError as error:
             broken[job.id] = str(error)

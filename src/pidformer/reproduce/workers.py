@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pidformer.errors import InputError
-from pidformer.training.loop import Interrupted
+from pidformer.interrupts import Interrupted, raise_for, unhurried
 
 TICK = 1.0
 
@@ -56,10 +56,11 @@ def in_processes(work: Callable[[], Any], count: int) -> Iterator[Any]:
                     raise answer
                 yield answer
     finally:
-        for process in started.values():
-            if process.pid is not None:
-                process.terminate()
-                process.join()
+        with unhurried():
+            for process in started.values():
+                if process.pid is not None:
+                    process.terminate()
+                    process.join()
 
 
 @contextmanager
@@ -77,7 +78,8 @@ def _without_interrupts() -> Iterator[None]:
 
 def _serve(work: Callable[[], Any], threads: int, answers: Connection) -> None:
     """One process: from now on a signal ends it, or the end of the process that started it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, raise_for)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:

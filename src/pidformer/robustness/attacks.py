@@ -60,23 +60,26 @@ class PGD(Attack):
     Of several `restarts` each image keeps the one that is misclassified, and among those the one
     with the largest loss. With `early_stop` an image rests at the first place of its path where it
     is misclassified: faster, and never weaker, since a path may also lead back to the right class.
-    The defaults are those of the paper, whose steps just reach the edge of the ball; with a larger
-    `eps`, choose a larger `step_size` (2.5 eps / steps is common).
+    Without a `step_size` the steps are 2.5 eps / steps long, so that together they can cross the
+    ball. The paper's (eps 3/255, 20 steps of 0.15/255) only just reach its edge: suite `paper`.
     """
 
     eps: float = 3 / 255
     steps: int = 20
-    step_size: float = 0.15 / 255
+    step_size: float = None  # type: ignore[assignment]  # 2.5 eps / steps
     random_start: bool = True
     restarts: int = 1
     early_stop: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._read_budgets("step_size")
         check_budget("eps", self.eps)
-        check_budget("step_size", self.step_size)
         check_steps(steps=self.steps, restarts=self.restarts)
+        if self.step_size is None:
+            crossing = round(2.5 * 255 * self.eps / self.steps, 6) / 255
+            object.__setattr__(self, "step_size", crossing)
+        self._read_budgets("step_size")
+        check_budget("step_size", self.step_size)
         if self.restarts > 1 and not self.random_start:
             raise InputError("restarts > 1 needs random_start=True: all would end alike")
         if self.steps * self.step_size < self.eps * (1 - 1e-6):

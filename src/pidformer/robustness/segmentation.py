@@ -63,9 +63,10 @@ def check_threat(threat: object) -> None:
 
 
 def segmentation_threats(severity: int = 3) -> dict[str, PixelThreat | None]:
-    """The rows of a table: clean, the 15 corruptions at one severity, and PGD on pixels."""
+    """The rows of a table: clean, the 15 corruptions at one severity, and the paper's PGD."""
+    pgd = PGD(step_size=0.15 / 255)
     corruptions = [Corruption(name=name, severity=severity) for name in CORRUPTIONS]
-    return {row_name(threat): threat for threat in (None, *corruptions, PGD())}
+    return {row_name(threat): threat for threat in (None, *corruptions, pgd)}
 
 
 def row_name(threat: PixelThreat | None) -> str:

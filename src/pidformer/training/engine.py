@@ -35,7 +35,9 @@ _EVERYWHERE = StateDictOptions(full_state_dict=True)
 class Engine:
     """One process or many, with the same code; started alone, by torchrun or accelerate launch."""
 
-    def __init__(self, recipe: TrainRecipe, device: str = "auto") -> None:
+    def __init__(
+        self, recipe: TrainRecipe, device: str = "auto", *, compile_on_cpu: bool = False
+    ) -> None:
         chosen = as_device(device)
         if chosen.type == "mps":
             raise InputError("training takes the device auto, cpu or cuda (or cuda:1), got 'mps'")
@@ -69,7 +71,8 @@ class Engine:
         )
         self._sharded = sharded
         self._precision = recipe.precision
-        self._is_compiled = recipe.compile != "none"
+        # a recipe's mode is for CUDA devices: a CPU would compile for minutes, and gain little
+        self.is_compiled = recipe.compile != "none" and (compile_on_cpu or not is_cpu)
         accelerator = self._accelerator
         self.place = Place(
             accelerator.process_index,
@@ -187,7 +190,7 @@ class Engine:
             model.train()
 
     def _uncompiled(self) -> AbstractContextManager[Any]:
-        return torch.compiler.set_stance("force_eager") if self._is_compiled else nullcontext()
+        return torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
 
     def close(self) -> None:
         """End training, and clear the compiler, which keeps graphs and the memory they hold.
@@ -198,7 +201,7 @@ class Engine:
         self._accelerator.free_memory()
         self._accelerator.end_training()
         gc.collect()
-        if self._is_compiled:
+        if self.is_compiled:
             torch.compiler.reset()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()  # for those who share the GPU

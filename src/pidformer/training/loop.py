@@ -12,9 +12,8 @@ import math
 import signal
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,11 @@ from torch import Tensor
 
 from pidformer import results
 from pidformer.errors import InputError
+from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
 from pidformer.training.average import WeightAverage
-from pidformer.training.compiling import compile_options
+from pidformer.training.compiling import compile_options, compile_seconds
 from pidformer.training.engine import Engine
 from pidformer.training.nonfinite import NonFiniteWatch
 from pidformer.training.optimizer import build_optimizer
@@ -34,10 +34,6 @@ from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe
 from pidformer.training.schedule import last_step, learning_rate
 from pidformer.training.task import Relocatable, Task
-
-
-class Interrupted(Exception):
-    """A signal asked the run to end; it was saved first."""
 
 
 class Trainer:
@@ -58,7 +54,8 @@ class Trainer:
         model: Any = task.build().to(place.device)
         if recipe.train.grad_checkpointing:
             model.set_grad_checkpointing(True)
-        if recipe.train.compile != "none":
+        self.must_compile = engine.is_compiled
+        if engine.is_compiled:
             model.compile(options=compile_options(recipe.train.compile))
         self.gains = getattr(model, "gains", None)
         optimizer = build_optimizer(recipe.optim, model, recipe.peak_lr, place.device)
@@ -69,7 +66,7 @@ class Trainer:
         self.step = 0
         self.saved_at = time.monotonic()
         self._log = _Log(place.device)
-        self._stop_signal: int | None = None
+        self._stopping = Stopping()
 
     def fit(self, progress: TrainingProgress) -> dict[str, float]:
         """Train to the end and return the final scores."""
@@ -81,7 +78,7 @@ class Trainer:
         if self.step == 0:
             self._look_at_control()
         self.model.train()
-        with self._signals():
+        with self._stopping:
             while self.step < self.last_step:
                 self._train_epoch(progress)
                 if self._is_due(at_end=True):
@@ -167,7 +164,8 @@ class Trainer:
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
             if self.ramp is not None:
                 self.ramp.apply(self.model, self.step / self.last_step)
-            measured = self._train_step(batch, rate)
+            with self._compiling(progress) if self.must_compile else nullcontext():
+                measured = self._train_step(batch, rate)
             self.step += 1
             if measured is not None:
                 self._log.add(*measured)
@@ -185,6 +183,14 @@ class Trainer:
                     self._score(progress)
                     self._log.begun += time.perf_counter() - begun  # not the training's time
                 self._save_or_stop()
+
+    @contextmanager
+    def _compiling(self, progress: TrainingProgress) -> Iterator[None]:
+        """The first step, which compiles: there is nothing to save, so a signal ends it at once."""
+        progress.compiling(compile_seconds(self.model, self.engine.place.device))
+        with self._stopping.at_once():
+            yield
+        self.must_compile = False
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
         """One update: loss and gradient norm; None for a step that was skipped."""
@@ -246,7 +252,7 @@ class Trainer:
             due = self.step % train.checkpoint_steps == 0
         else:
             due = time.monotonic() - self.saved_at > train.checkpoint_seconds
-        stopping = self._stop_signal is not None
+        stopping = self._stopping.number is not None
         if world > 1:  # processes must agree, which costs a message: only now and then
             if not at_end and self.step % min(train.log_steps, train.checkpoint_steps or 10**9):
                 return
@@ -255,7 +261,7 @@ class Trainer:
             self.watch.check_now()
             self.save()
         if stopping:
-            raise Interrupted
+            raise Interrupted(self._stopping.number or signal.SIGTERM)
 
     def save(self, final: bool = False) -> None:
         """Write a checkpoint; at the end also the weights by themselves."""
@@ -321,26 +327,6 @@ class Trainer:
             self.average.reset()
         self.engine.restore(self.model, self.optimizer, found.tensors)
         self.engine.restore_scaler(found.state.get("scaler"))
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT and SIGTERM end the run at the next step, saved; a second SIGINT at once."""
-
-        def note(number: int, _: FrameType | None) -> None:
-            if self._stop_signal == signal.SIGINT == number:
-                raise KeyboardInterrupt
-            self._stop_signal = number
-
-        try:
-            old = {n: signal.signal(n, note) for n in (signal.SIGINT, signal.SIGTERM)}
-        except ValueError:  # not the main thread: whoever owns that handles signals
-            yield
-            return
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
 
 
 class _Log:

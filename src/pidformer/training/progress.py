@@ -31,7 +31,10 @@ class TrainingProgress(Display):
         self._bar = self.bar(self._label, last_step, step)
 
     def resumed(self, step: int, per_epoch: int) -> None:
-        self.say(f"{self._label}: going on from step {step} (epoch {step / per_epoch:.2f})")
+        self.tell(f"going on from step {step} (epoch {step / per_epoch:.2f})")
+
+    def compiling(self, seconds: int) -> None:
+        self.tell(f"compiling (about {seconds} s)")
 
     def advance(self, step: int) -> None:
         self._step = step
@@ -51,7 +54,11 @@ class TrainingProgress(Display):
             numbers.append(f"loss {self._latest['loss']:.4f}")
             numbers.append(_speed(self._latest))
         numbers.append(f"val {headline} {scores[headline]:.2f}")
-        self.say(f"{self._label}: " + "  ".join(numbers))
+        self.tell("  ".join(numbers))
+
+    def tell(self, line: str) -> None:
+        """Say a line of this run."""
+        self.say(f"{self._label}: {line}")
 
     def _write(self, group: str, metrics: Mapping[str, float]) -> None:
         if self._writer is not None:

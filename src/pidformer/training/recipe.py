@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from pidformer.control.gains import is_numbers
 from pidformer.convert import GainRamp
 from pidformer.data import Augment
 from pidformer.data.segmentation import SegmentAugment
@@ -31,7 +32,7 @@ class ModelRecipe:
     name: str = "pid_deit_tiny_patch16_224"
     """One of ours, or "timm:NAME": timm's, converted when there are gains."""
     gains: Any = None
-    """None (softmax), a preset, "P,I,D[,BETA]", {p, i, d, beta}, or a list of these by layer."""
+    """None (softmax), a preset, P,I,D[,BETA], {p, i, d, beta}, or a list of these by layer."""
     learn_gains: bool = False
     first_layer: Literal["free", "controlled"] = "free"
     attention_residual: bool = True
@@ -39,6 +40,10 @@ class ModelRecipe:
     """Further keywords of the model, of a closed list: patch_size, depth, drop_path_rate, ..."""
     init: str | None = None
     """A run folder or a .safetensors file whose weights training starts from."""
+
+    def __post_init__(self) -> None:
+        if is_numbers(self.gains):  # one controller: as text, a list is always one of layers
+            object.__setattr__(self, "gains", ",".join(map(repr, self.gains)))
 
 
 @dataclass(frozen=True, kw_only=True)

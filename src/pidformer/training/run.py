@@ -34,15 +34,17 @@ def train(
     data: str | Path | None = None,
     device: str = "auto",
     is_shown: bool = True,
+    compile_on_cpu: bool = False,
 ) -> dict[str, float]:
     """Train `recipe` into the run folder `out`, going on where it stands; the final scores.
 
     A folder that holds another recipe is refused, with the difference shown. Raises
-    `pidformer.training.loop.Interrupted` after a signal, with the run saved.
+    `pidformer.interrupts.Interrupted` after a signal, with the run saved. `train.compile` is for
+    CUDA devices, unless `compile_on_cpu`.
     """
     out = Path(out)
     task = build_task(recipe, data)
-    engine = Engine(recipe.train, device)
+    engine = Engine(recipe.train, device, compile_on_cpu=compile_on_cpu)
     if engine.is_main:  # the others would see a folder that is just being made
         check_folder(out, recipe)
         _check_data(out, task)
@@ -54,6 +56,11 @@ def train(
             with TrainingProgress(
                 out.name, is_shown=shown, tensorboard=out / "tensorboard"
             ) as progress:
+                if recipe.train.compile != "none" and not engine.is_compiled:
+                    progress.tell(
+                        "not compiled, as this is a CPU (train.compile="
+                        f"{recipe.train.compile} on the command line insists)"
+                    )
                 return trainer.fit(progress)
     finally:
         del trainer  # whose model holds the process group

@@ -26,7 +26,7 @@ from pidformer.tune.search import Scores, Space, search_grid, search_optuna
 
 Metric = Literal["clean", "pgd", "noise", "ppl"]
 Search = Literal["grid", "optuna"]
-THREATS = {"pgd": PGD(), "noise": Noise()}
+THREATS = {"pgd": PGD(step_size=0.15 / 255), "noise": Noise()}
 
 
 class Tuned(NamedTuple):

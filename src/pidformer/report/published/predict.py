@@ -169,7 +169,7 @@ def _panel(one: Correlation) -> Panel:
 def worst_radius(gains: PIDGains) -> float:
     """Largest |pole| over eigenvalues of attention from 0 to 1; below 1 every mode decays."""
     kappas = torch.linspace(0, 1, 201, dtype=torch.float64)
-    return float(spectral_radius(kappas, gains).max())
+    return float(spectral_radius(gains, kappas).max())
 
 
 def _gains(variant: Variant) -> PIDGains | None:

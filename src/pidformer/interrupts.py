@@ -1,0 +1,157 @@
+"""Ctrl-C and SIGTERM end a command: soon the first time, at once the second.
+
+The first signal raises in the main thread, and the command unwinds; training (`Stopping`) finishes
+its step and saves instead. A main thread deep in C++ hears of neither, so a thread of its own,
+which Python's C handler wakes at any time, ends the process at the second signal, or when
+unwinding takes longer than `PATIENCE`.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, NoReturn
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+PATIENCE = 4.0
+"""Seconds that a command has to unwind."""
+_ONE = 0.3
+"""Signals closer than this are one: a terminal and a wrapper may each send it."""
+_ending = threading.Lock()
+_unhurried = 0
+_wakeup = -1
+
+
+class Interrupted(Exception):
+    """A signal asked the work to end; it was saved first."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which unwinds as Ctrl-C does."""
+
+    number = signal.SIGTERM
+
+
+def exit_code(error: BaseException | None) -> int:
+    """130 after Ctrl-C, 143 after SIGTERM: 128 plus the signal, as shells count."""
+    return 128 + int(getattr(error, "number", signal.SIGINT))
+
+
+def raise_for(number: int, _: FrameType | None = None) -> NoReturn:
+    """A signal as an exception; a handler."""
+    raise Terminated if number == signal.SIGTERM else KeyboardInterrupt
+
+
+class Stopping:
+    """Work that notes a signal and ends by itself at its next stop; a second one raises.
+
+    Only in the main thread: in another, whoever owns the main one handles signals.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        """The signal that asked to stop, if one did."""
+        self._since = 0.0
+        self._can_wait = True
+
+    def __enter__(self) -> Stopping:
+        global _unhurried
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {n: signal.signal(n, self._note) for n in SIGNALS}
+        _unhurried += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _unhurried
+        _unhurried -= 1
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """A block with nothing to save, which may take minutes: the first signal raises."""
+        global _unhurried
+        if self.number is not None:
+            raise_for(self.number)
+        self._can_wait, _unhurried = False, _unhurried - 1
+        try:
+            yield
+        finally:
+            self._can_wait, _unhurried = True, _unhurried + 1
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        is_again = self.number == number and time.monotonic() - self._since > _ONE
+        if is_again or not self._can_wait:
+            raise_for(number)
+        self.number, self._since = number, time.monotonic()
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """A block that waits for others to save: only a second signal ends the process."""
+    global _unhurried
+    _unhurried += 1
+    try:
+        yield
+    finally:
+        _unhurried -= 1
+
+
+def handle() -> None:
+    """From now on, to the end of this process; for its main thread."""
+    global _wakeup
+    reading, _wakeup = os.pipe()
+    os.set_blocking(_wakeup, False)
+    os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are its own
+    for number in SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as in a shell's background jobs
+            signal.signal(number, raise_for)
+    signal.set_wakeup_fd(_wakeup, warn_on_full_buffer=False)
+    threading.Thread(target=_watch, args=(reading,), daemon=True).start()
+
+
+def is_handled() -> bool:
+    return _wakeup >= 0
+
+
+def forget() -> None:
+    """The last signal was for a part of the work, which has ended; the command goes on."""
+    if is_handled():
+        os.write(_wakeup, b"\0")
+
+
+def end(code: int) -> NoReturn:
+    """End the process now, with one line; a second caller waits for the first."""
+    _ending.acquire()
+    shown = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the cursor, which a bar may have hidden
+    word = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
+    os.write(2, f"{shown}pidformer: {word}\n".encode())
+    os._exit(code)
+
+
+def _watch(reading: int) -> None:
+    number, since, waits_since = 0, 0.0, 0.0
+    while True:
+        now = time.monotonic
+        if select.select([reading], [], [], 0.1 if number else None)[0]:
+            read = os.read(reading, 1)[0]
+            if read == number and now() - since > _ONE:
+                end(128 + number)
+            if read in (0, *SIGNALS):
+                number, since, waits_since = read, now(), now()
+        elif _unhurried:
+            waits_since = now()
+        elif now() - waits_since > PATIENCE:
+            end(128 + number)

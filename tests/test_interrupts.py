@@ -1,0 +1,148 @@
+"""Ctrl-C and SIGTERM, in real processes: how soon a command ends, what it says, what it saved."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from pidformer.interrupts import SIGNALS
+from pidformer.runs.folder import load_checkpoint
+from tests.training.tiny import OPTIONS
+
+ROOT = Path(__file__).parents[1]
+LINE = {signal.SIGINT: "pidformer: interrupted", signal.SIGTERM: "pidformer: terminated"}
+IDS = ["Ctrl-C", "SIGTERM"]
+
+
+def start(*arguments: str, patch: str = "", **environment: str) -> subprocess.Popen:
+    """A command in a process of its own, with `patch` run before; Ctrl-C is not ignored there."""
+    code = f"""
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+{textwrap.dedent(patch)}
+from pidformer.cli import main
+sys.argv = ["pidformer", *{list(arguments)!r}]
+main()
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
+    )
+
+
+def read_until(process: subprocess.Popen, word: str) -> None:
+    ending = threading.Timer(60, process.kill)
+    ending.start()
+    found = any(word in line for line in process.stderr)
+    ending.cancel()
+    assert found, f"{word!r} was never said"
+
+
+def ended(process: subprocess.Popen, within: float) -> tuple[int, list[str]]:
+    begun = time.monotonic()
+    try:
+        _, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert time.monotonic() - begun < within
+    return process.returncode, [line for line in errors.split("\n") if line]
+
+
+def train(out: Path, *overrides: str, patch: str = "") -> subprocess.Popen:
+    options = (f"model.options={OPTIONS}", "schedule.epochs=500", *overrides)
+    return start(
+        *("train", "digits/pid", "--device", "cpu", "--out", str(out), *options),
+        patch=patch,
+        TORCHINDUCTOR_CACHE_DIR=str(out.parent),  # nothing is compiled yet
+    )
+
+
+STEP = """
+    from pidformer.training.loop import Trainer
+    inner = Trainer._train_step
+    def step(self, batch, rate):
+        if self.step == 3:
+            print("in a step", file=sys.stderr, flush=True)
+            {wait}
+        return inner(self, batch, rate)
+    Trainer._train_step = step
+"""
+DEEP = "import hashlib; hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)"
+"""Many minutes in C, where no Python handler is called."""
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=IDS)
+def test_training_ends_after_the_step_it_is_in_and_saves(tmp_path, number):
+    process = train(tmp_path / "run", patch=STEP.format(wait="time.sleep(1)"))
+    read_until(process, "in a step")
+    process.send_signal(number)
+    code, said = ended(process, within=10)
+    assert code == 128 + number
+    assert said == [f"saved in {tmp_path / 'run'}; run the same command to go on"]
+    assert load_checkpoint(tmp_path / "run").step == 4
+
+
+@pytest.mark.parametrize(
+    ("number", "wait"), [(signal.SIGINT, DEEP), (signal.SIGTERM, "time.sleep(60)")]
+)
+def test_the_second_signal_ends_training_at_once(tmp_path, number, wait):
+    process = train(tmp_path / "run", patch=STEP.format(wait=wait))
+    read_until(process, "in a step")
+    process.send_signal(number)
+    time.sleep(1)
+    assert process.poll() is None  # it wants to finish its step
+    process.send_signal(number)
+    code, said = ended(process, within=5)
+    assert code == 128 + number
+    assert said == [LINE[number]]
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=IDS)
+def test_a_signal_while_compiling_ends_in_five_seconds_with_one_line(tmp_path, number):
+    process = train(tmp_path / "run", "train.compile=default")
+    read_until(process, "compiling (about 80 s)")
+    time.sleep(4)
+    process.send_signal(number)
+    code, said = ended(process, within=6)
+    assert code == 128 + number
+    assert [line for line in said if "No CUDA runtime" not in line] == [LINE[number]]
+
+
+def test_every_command_ends_soon_even_where_it_hears_nothing():
+    patch = f"""
+        import pidformer.control as module
+        def deaf(*_, **__):
+            print("busy", file=sys.stderr, flush=True)
+            {DEEP}
+        module.stability_report = deaf
+    """
+    process = start("stability", "--gains", "0.4,0.1,0.05", patch=patch)
+    read_until(process, "busy")
+    process.send_signal(signal.SIGINT)
+    code, said = ended(process, within=6)
+    assert code == 130 and said == [LINE[signal.SIGINT]]
+
+
+def test_a_recipe_that_compiles_does_not_on_a_cpu(tmp_path):
+    process = train(
+        tmp_path / "run",
+        "schedule.steps=1",
+        patch="""
+        import pidformer.training.recipe as module
+        inner = module.load_recipe
+        module.load_recipe = lambda name, given: inner(name, [*given, "train.compile=default"])
+    """,
+    )
+    code, said = ended(process, within=60)
+    assert code == 0 and "not compiled, as this is a CPU" in said[0]
+    assert not any("compiling" in line for line in said)
