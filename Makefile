@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint clean
+.PHONY: demo test bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -13,6 +13,10 @@ $(BIN)/python:
 
 .venv/installed-test: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[test]'
+	touch .venv/installed $@
+
+.venv/installed-docs: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch .venv/installed $@
 
 demo: .venv/installed
@@ -26,9 +30,13 @@ lint: .venv/installed-test
 test: lint
 	$(BIN)/pytest -n 2
 
+docs: .venv/installed-docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo "site/index.html"
+
 bench: .venv/installed-test
 	$(BIN)/python -m benchmarks goals
 	$(BIN)/python -m benchmarks growth
 
 clean:
-	rm -rf .venv build dist
+	rm -rf .venv build dist site

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 MADE = [ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
 """By a command, from records."""
 WRITTEN = [path for path in sorted((ROOT / "docs").glob("*.md")) if path not in MADE]
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *WRITTEN, *MADE]
+OTHERS = [ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")]
+PAGES = [*OTHERS, ROOT / "examples" / "README.md", *WRITTEN, *MADE]
 COMMAND = re.compile(r"^    (?:\$ |torchrun .* -m )?pidformer (.+)$", flags=re.MULTILINE)
 INLINE = re.compile(r"`pidformer ([^`]+)`")
 BENCHMARK = re.compile(r"python -m (benchmarks[. ]\w+)((?: +\[?(?:--)?[\w./-]+\]?)*)")

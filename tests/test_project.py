@@ -1,6 +1,7 @@
 """The package as a thing to install: imports, wheel, documents."""
 
 import ast
+import email
 import os
 import re
 import subprocess
@@ -86,20 +87,59 @@ def test_imports_go_one_way():
     assert lint_imports(str(ROOT / "pyproject.toml")) == EXIT_STATUS_SUCCESS
 
 
-@pytest.mark.slow
-def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
-    run = {"check": True, "capture_output": True, "text": True}
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+ALONE |= {"OMP_NUM_THREADS": "1"}
+"""Nothing of ours on the path; one thread, since other tests run beside it."""
+RUN = {"check": True, "capture_output": True, "text": True, "env": ALONE}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(tmp_path), str(ROOT)], **run
+        [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)], **RUN
     )
-    (wheel,) = tmp_path.glob("*.whl")
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory):
+    """The programs of a new environment: the wheel, and beside it the libraries of this one."""
+    place = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(place)], **RUN)
+    new = place / "bin" / "python"
+    install = ["install", "--quiet", "--no-deps", "--no-index", "--ignore-installed", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(new), *install], **RUN)
+    (packages,) = place.glob("lib/python3*/site-packages")
+    libraries = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "libraries.pth").write_text("\n".join(libraries))  # whose own .pth are not read
+    return place / "bin"
+
+
+def in_it(installed: Path, cwd: Path, *line: str) -> str:
+    """What a command of the environment prints."""
+    done = subprocess.run(
+        [str(installed / line[0]), *line[1:]],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=ALONE,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_wheel_has_its_data_and_metadata_that_stand_alone(wheel):
     checked = subprocess.run(
-        [sys.executable, "-m", "twine", "check", "--strict", str(wheel)], **run
+        [sys.executable, "-m", "twine", "check", "--strict", str(wheel)], **RUN
     )
     assert "PASSED" in checked.stdout
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
         names = archive.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        about = email.message_from_bytes(archive.read(metadata))
     data = (
         "py.typed",
         "data/digits.npz",
@@ -112,13 +152,28 @@ def test_the_wheel_builds_checks_and_works_elsewhere(tmp_path):
         "evaluation/suites/digits.yaml",
     )
     assert {f"pidformer/{name}" for name in data} <= set(names)
-    assert not [name for name in names if name.startswith(("tests", "benchmarks"))]
-    where = python(
-        "import pidformer; print(pidformer.__file__)",
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"},
+    assert not [name for name in names if name.startswith(("tests", "benchmarks", "examples"))]
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+    text = about.get_payload(decode=True).decode()
+    assert "Ten lines" in text and not re.search(r"\]\((?!https?:)|<picture|srcset", text)
+    assert about["Summary"] and about["Keywords"] and about["License-Expression"] == "Apache-2.0"
+    assert about["Description-Content-Type"] == "text/markdown"
+
+
+@pytest.mark.slow
+def test_the_readme_runs_top_to_bottom_from_the_installed_wheel(installed, tmp_path):
+    assert in_it(installed, tmp_path, "pidformer", "--version").strip()
+    shown = (ROOT / "README.md").read_text().split("$ pidformer stability --preset deit\n")[1]
+    verdict = shown.splitlines()[1].strip()
+    assert verdict in in_it(installed, tmp_path, "pidformer", "stability", "--preset", "deit")
+    short = ["--out", "runs/pid", "schedule.epochs=1", "schedule.warmup_epochs=0"]
+    in_it(installed, tmp_path, "pidformer", "train", "digits/pid.yaml", *short)
+    more = "print(pf.load('runs/pid')(torch.rand(2, 1, 8, 8)).shape, pf.__file__)"
+    said = in_it(
+        installed, tmp_path, "python", "-c", "\n".join([*python_blocks(ROOT / "README.md"), more])
     )
-    assert str(tmp_path) in where
+    assert "stable on [0, 1]" in said and "[2, 10]" in said
+    assert said.split()[-1].startswith(str(installed.parent))
 
 
 def python_blocks(path: Path) -> list[str]:
