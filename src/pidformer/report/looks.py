@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from pidformer.report.collect import Run
+from pidformer.report.run import Run
 from pidformer.report.tables import (
     about_text,
     is_controlled,

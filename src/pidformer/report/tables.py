@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
-from pidformer.report.collect import Run
 from pidformer.report.paper import TABLE1, TABLE2, TABLE3, Pair
+from pidformer.report.run import Run
 from pidformer.report.table1 import TITLES, Cell, Line, difference_texts, table1
 from pidformer.report.views import (
     NOT_MEASURED,

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import figures, looks
-from pidformer.report.collect import MAIN_TASK, Run, check_twins, collect, inputs_hash
+from pidformer.report.collect import check_twins, collect, inputs_hash
 from pidformer.report.cost import cost_view
 from pidformer.report.markdown import as_markdown
 from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.run import MAIN_TASK, Run
 from pidformer.report.table1 import as_data
 from pidformer.report.tables import Robustness, other_table, robustness, robustness_view
 from pidformer.report.templates import page_template

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pidformer.errors import InputError
-from pidformer.report.collect import Run
 from pidformer.report.looks import layers
+from pidformer.report.run import Run
 from pidformer.results import Record
 from pidformer.robustness.compare import Group
 
