@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pidformer.report.tables import minus
+from pidformer.report.markdown import table
+from pidformer.report.numbers import minus
 from pidformer.reproduce.study import StudyPlan
 from study.comparisons import Compared
 from study.section import Section
-from study.tables import table
 
 
 def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Section]:

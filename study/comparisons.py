@@ -1,90 +1,20 @@
-"""Means over seeds, and paired differences to the softmax twin, of anything that was measured."""
-# S seeds, N items (images, blocks of text)
+"""Variants against their softmax twins: what the intervals say, in words, and Holm's correction."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import numpy as np
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import difference_text
+from pidformer.statistics import LEVEL, Crossed, holm
+from study.records import Study
 
-from pidformer.report.published import PublishedRun
-from pidformer.report.tables import minus
-from pidformer.results import Record, check_pair
-from pidformer.statistics import (
-    LEVEL,
-    Crossed,
-    Mean,
-    crossed_items,
-    crossed_mean,
-    holm,
-    mean_over_seeds,
-)
-from study.records import Study, Variant
-
-Pairs = Sequence[Sequence[Record]]
-"""Records of the same row and seed: of the twin, and of the variant; see `gain`."""
 UNRESOLVED = "not resolved"
 ONE_PAIR = "one pair of runs, silent on other seeds"
 _SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
 MOST_UNRESOLVED = 6
 """Differences without a finding that are named one by one; the table has them all."""
-NONE = "-"
-"""A number that is not there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """One number of a run, and how two models are compared on it."""
-
-    title: str
-    find: Callable[[PublishedRun], Record | None]
-    read: Callable[[Record], float]
-    compare: Callable[[Pairs], Crossed] | None = None
-    """Variant minus twin; None: over seeds alone."""
-    contrast: Callable[[Record], float] | None = None
-    """What is subtracted over seeds, when it is not what is shown (a logarithm)."""
-    better: int = 1
-    """1: more is better; -1: less is; 0: neither."""
-    table: str = ""
-    """Which of the tables it stands in; empty: the first."""
-    digits: int = 2
-    difference_digits: int = 2
-
-    def mean(self, variant: Variant) -> Mean | None:
-        records = [r for run in variant.runs if (r := self.find(run)) is not None]
-        return mean_over_seeds([self.read(r) for r in records]) if records else None
-
-    def difference(self, twin: Variant, variant: Variant, *against: Variant) -> Crossed | None:
-        """Variant minus twin, on the seeds of both; `against`, another twin and variant: minus
-        their difference, on the seeds of all four."""
-        pairs = self._pairs(twin, variant, *against)
-        if not pairs:
-            return None
-        if self.compare is not None:
-            return self.compare(pairs)
-        value = self.contrast or self.read
-        return crossed_mean([gain([value(r) for r in pair]) for pair in pairs], 0.0, 0)
-
-    def _pairs(self, *variants: Variant) -> list[list[Record]]:
-        by_seed = [{run.seed: run for run in variant.runs} for variant in variants]
-        found = []
-        for seed in sorted(set.intersection(*map(set, by_seed))):
-            records = [self.find(runs[seed]) for runs in by_seed]
-            known = [record for record in records if record is not None]
-            if len(known) == len(variants):
-                for other in known[1:]:
-                    check_pair(known[0], other)
-                found.append(known)
-        return found
-
-
-def gain(values: Sequence[Any]) -> Any:
-    """b - a of (a, b), and of (a, b, c, d) the difference of differences: (b - a) - (d - c)."""
-    a, b, *others = values
-    return (b - a) - gain(others) if others else b - a
 
 
 class Compared(NamedTuple):
@@ -155,33 +85,6 @@ def compare_pairs(
                 if difference is not None:
                     found.append(Compared(name, other, metric, difference))
     return found
-
-
-def over_items(
-    values: Callable[[Record], np.ndarray], scale: float = 1.0
-) -> Callable[..., Crossed]:
-    """The comparison of plain means over items: `values` gives (N,) of a record."""
-
-    def compare(pairs: Pairs) -> Crossed:
-        gains = [gain([values(r).astype(float) for r in pair]) for pair in pairs]
-        return crossed_items(scale * np.stack(gains))
-
-    return compare
-
-
-def mean_text(found: Mean | None, digits: int = 2) -> str:
-    if found is None:
-        return NONE
-    if math.isnan(found.low):
-        return minus(f"{found.mean:.{digits}f}")
-    return minus(f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]")
-
-
-def difference_text(found: Crossed, digits: int = 2) -> str:
-    text = f"{found.mean:+.{digits}f}"
-    if not math.isnan(found.low):
-        text += f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
-    return minus(text)
 
 
 def findings(compared: Sequence[Compared]) -> list[str]:

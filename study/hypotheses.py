@@ -7,22 +7,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from pidformer.report.markdown import table
+from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import StudyPlan
 from pidformer.reproduce.study.fields import Pair
 from pidformer.reproduce.study.questions import Hypothesis
 from pidformer.statistics import LEVEL
-from study.comparisons import (
-    ONE_PAIR,
-    UNRESOLVED,
-    Compared,
-    Judged,
-    Metric,
-)
+from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.image_metrics import classification_metrics
 from study.predictors import Correlation, correlations
 from study.records import Study
 from study.section import Section
-from study.tables import table
 
 ONE_SEED, NO_RUNS, UNMEASURED = "one seed only", "no runs yet", "not measured yet"
 _OPEN = (UNRESOLVED, ONE_SEED, UNMEASURED, NO_RUNS)

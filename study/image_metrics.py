@@ -8,12 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from pidformer.report.metrics import Metric
 from pidformer.report.published import PublishedRun
-from pidformer.report.shrink import corruption_hits
 from pidformer.report.table1 import TITLES
 from pidformer.results import Measurement, Record
-from pidformer.robustness.compare import hits
-from study.comparisons import Metric, over_items
+from pidformer.robustness.compare import outcomes, over_items
 from study.network_metrics import token_metrics
 
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
@@ -119,7 +118,7 @@ def _accuracy(title: str, key: Measurement, part: int | None) -> Metric:
 
 def _outcomes(record: Record, part: int | None) -> np.ndarray:
     """Right or not (or the share of corruptions survived), for each image of a part."""
-    found = corruption_hits(record) if "survived" in record.details else hits(record)
+    found = outcomes(record)
     return found if part is None else found[part::2]
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
 from pidformer.report.published import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
-from study.comparisons import Metric, compare_all, findings
+from study.comparisons import compare_all, findings
 from study.image_metrics import (
     classification_metrics,
     corruption_metrics,

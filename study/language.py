@@ -8,12 +8,12 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.metrics import Metric, compare_loss
 from pidformer.report.panels import Panel
 from pidformer.report.published import PublishedRun
-from pidformer.report.shrink import block_losses
 from pidformer.results import Record
 from pidformer.statistics import mean_over_seeds
-from study.comparisons import Metric, compare_all, findings, over_items
+from study.comparisons import compare_all, findings
 from study.pictures import lines_panel
 from study.records import Study
 from study.section import Section
@@ -138,7 +138,7 @@ def _metric(key: Key) -> Metric:
         title=key.title,
         find=partial(_find, key=key),
         read=lambda record: record.metrics["ppl"],
-        compare=over_items(block_losses),
+        compare=compare_loss,
         better=-1,
         difference_digits=4,
     )

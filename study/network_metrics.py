@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
-from pidformer.report.looks import layers
+from pidformer.report.certificates import layers
+from pidformer.report.metrics import Metric
 from pidformer.report.published import PublishedRun
 from pidformer.results import Record
-from study.comparisons import Metric
 from study.records import Study
 from study.section import Section
 from study.tables import by_variant

@@ -16,15 +16,16 @@ import torch
 
 from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
+from pidformer.report.markdown import table
+from pidformer.report.numbers import NONE, minus
 from pidformer.report.panels import Panel
-from pidformer.report.tables import minus
 from pidformer.reproduce.study.questions import CORRELATES
-from study.comparisons import NONE, Compared
+from study.comparisons import Compared
 from study.network_metrics import SPECTRA, TOKENS, inside_metrics
 from study.pictures import Point, points_panel
 from study.records import Study, Variant
 from study.section import Section
-from study.tables import bold, table
+from study.tables import bold
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""

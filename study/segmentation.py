@@ -6,13 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
-from pidformer.data.segmentation.confusion import unpack_areas
+from pidformer.report.metrics import Metric, compare_miou
 from pidformer.report.published import PublishedRun
 from pidformer.results import Record
-from pidformer.statistics import Crossed, crossed_mean
-from study.comparisons import Metric, Pairs, compare_all, findings
+from study.comparisons import compare_all, findings
 from study.records import Study
 from study.section import Section
 from study.tables import by_metric, by_seed
@@ -107,38 +104,3 @@ def _row_title(row: str) -> str:
     if len(parts) == 3:
         return f"{parts[1].replace('_', ' ')}, severity {parts[2]}"
     return {"fgsm": "FGSM", "pgd": "PGD"}.get(row, row)
-
-
-def compare_miou(pairs: Pairs) -> Crossed:
-    """mIoU of the second minus the first: seeds as they are, images by the jackknife.
-
-    The mIoU of a set is no mean over its images; leaving out one image after the other gives the
-    variance that drawing them anew would make, without chance.
-    """
-    by_seed, without = [], []
-    for a, b in pairs:
-        (whole_a, left_a), (whole_b, left_b) = (leave_one_out(areas(r)) for r in (a, b))
-        by_seed.append(whole_b - whole_a)
-        without.append(left_b - left_a)
-    means = np.mean(without, axis=0)  # (N,)
-    count = len(means)
-    variance = float((count - 1) / count * ((means - means.mean()) ** 2).sum())
-    return crossed_mean(by_seed, variance, count)
-
-
-def areas(record: Record) -> np.ndarray:
-    """Hits, true and predicted pixels of each pair, (N, 3, K)."""
-    return unpack_areas(record.details["areas"], record.details["num_classes"])
-
-
-def leave_one_out(per_pair: np.ndarray) -> tuple[float, np.ndarray]:
-    """mIoU in per cent of the set, and of the set without each of its pairs, (N,)."""
-    total = per_pair.sum(0)
-    return float(_miou(total)), _miou(total - per_pair)
-
-
-def _miou(summed: np.ndarray) -> np.ndarray:
-    hits, truth, predicted = np.moveaxis(summed.astype(float), -2, 0)  # (..., K)
-    union = truth + predicted - hits
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return 100 * np.nanmean(np.where(union > 0, hits / union, np.nan), axis=-1)

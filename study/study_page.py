@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pidformer.report.markdown import table
+from pidformer.report.numbers import NONE
 from pidformer.report.panels import Panel
 from pidformer.report.published import PublishedRun
 from pidformer.report.rerun import train_command
-from pidformer.report.views import machine_text
+from pidformer.report.sources import machine_text
 from study.classification import classification_sections
-from study.comparisons import NONE
 from study.language import language_sections
 from study.pictures import differences_panel
 from study.records import Study, training_length
 from study.section import Section
 from study.segmentation import segmentation_sections
-from study.tables import table
 
 IMAGES = Path("images") / "results"
 MORE = "<!-- more -->"

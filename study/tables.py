@@ -6,19 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
-from pidformer.report.tables import short_gains
-from study.comparisons import NONE, Compared, Judged, Metric, mean_text
+from pidformer.report.groups import short_gains
+from pidformer.report.markdown import table
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import NONE, mean_text
+from study.comparisons import Compared, Judged
 from study.records import Study, Variant
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Markdown; the first `left` columns hold words, the others numbers."""
-    lines = [_row(heads), _row(["---"] * left + ["---:"] * (len(heads) - left))]
-    return "\n".join([*lines, *map(_row, rows)])
-
-
-def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
 
 
 def gains_text(variant: Variant) -> str:

@@ -8,13 +8,16 @@ from typing import NamedTuple
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
+from pidformer.report.markdown import table
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import NONE
 from pidformer.report.panels import Panel
-from study.comparisons import NONE, Compared, Metric, compare_all
+from study.comparisons import Compared, compare_all
 from study.image_metrics import classification_metrics
 from study.pictures import Point, points_panel
 from study.records import Study, Variant, training_length
 from study.section import Section
-from study.tables import bold, table
+from study.tables import bold
 
 _METRICS = ("Clean", "PGD")
 _WORDS = (

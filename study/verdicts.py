@@ -8,7 +8,9 @@ from functools import cache
 from typing import NamedTuple
 
 from pidformer.errors import unknown
-from pidformer.report.tables import minus
+from pidformer.report.markdown import table
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import NONE, minus
 from study.claims import (
     FAILS,
     FILE,
@@ -19,12 +21,11 @@ from study.claims import (
     Claims,
     Part,
 )
-from study.comparisons import NONE, UNRESOLVED, Compared, Metric, compare_pairs
+from study.comparisons import UNRESOLVED, Compared, compare_pairs
 from study.image_sections import image_metrics
 from study.language import language_metrics
 from study.records import Study, load_registered, training_length
 from study.segmentation import segmentation_metrics
-from study.tables import table
 
 METRICS: Mapping[str, Callable[[Study], dict[str, Metric]]] = {
     "classification": image_metrics,

@@ -10,9 +10,9 @@ from pidformer import results
 from pidformer.errors import InputError
 from pidformer.report.publish import publish, run_name
 from pidformer.report.published import read_folder, read_run
-from pidformer.report.shrink import block_losses, corruption_hits, newest, shrink
+from pidformer.report.shrink import block_losses, newest, shrink
 from pidformer.results import Record
-from pidformer.robustness.compare import hits
+from pidformer.robustness.compare import hits, outcomes
 from tests.report.fresh import classifiers, fresh_run
 from tests.training.tiny import tiny_recipe
 
@@ -92,7 +92,7 @@ def test_corruptions_become_one_record_with_what_every_image_survived(runs, publ
     run, path = sorted(runs)[0], sorted(published)[0]
     rows = [r for r in results.read(run) if r.settings.get("row", "").startswith("corruption/")]
     record = read_run(path).one("robustness", row="corruption")
-    shares = corruption_hits(record)
+    shares = outcomes(record)
     assert len(rows) == 4 and np.allclose(shares, np.mean([hits(r) for r in rows], axis=0))
     assert record.metrics["top1"] == pytest.approx(100 * shares.mean())
     assert record.metrics["top1/fog/3"] == rows[1].metrics["top1"]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from pidformer.report.metrics import Metric
 from study import classification, hypotheses, training_length
-from study.comparisons import Metric
 from tests.study.made import metric
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 
 from pidformer import results
+from pidformer.report.metrics import Metric
 from pidformer.report.published import PublishedRun
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
-from study.comparisons import Metric
 from study.pages import results_pages
 from study.records import Study
 

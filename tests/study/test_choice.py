@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import StudyPlan, StudyRow
 from pidformer.reproduce.study.questions import Choice
 from study.choice import choice_section
-from study.comparisons import Metric, compare_all
+from study.comparisons import compare_all
 from tests.study.made import metric, study_of
 
 SEEDS = (10, 11, 12)

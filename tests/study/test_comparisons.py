@@ -5,9 +5,10 @@ from scipy import stats
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
+from pidformer.report.metrics import Metric
 from pidformer.results import Record, check_pair
 from pidformer.statistics import crossed_mean
-from study.comparisons import Compared, Metric, compare_all, findings
+from study.comparisons import Compared, compare_all, findings
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 

@@ -4,21 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import StudyPlan, StudyRow
 from pidformer.reproduce.study.questions import Hypothesis
 from pidformer.results import Record
+from pidformer.robustness.compare import over_items
 from pidformer.statistics import Crossed
 from study import predictors
 from study.classification import classification_sections
-from study.comparisons import (
-    Compared,
-    Judged,
-    Metric,
-    compare_all,
-    judge,
-    over_items,
-    wins_text,
-)
+from study.comparisons import Compared, Judged, compare_all, judge, wins_text
 from study.hypotheses import hypotheses_section
 from tests.study.made import cells, metric, study_of
 

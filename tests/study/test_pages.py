@@ -10,11 +10,11 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
+from pidformer.report.numbers import minus
 from pidformer.report.panels import save_panels
 from pidformer.report.publish import publish
 from pidformer.report.rerun import train_command
-from pidformer.report.tables import minus
-from pidformer.report.views import machine_text
+from pidformer.report.sources import machine_text
 from pidformer.results import Record
 from study import study_page
 from study.claims import read_claims

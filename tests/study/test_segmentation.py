@@ -10,12 +10,12 @@ from pidformer.data.segmentation.confusion import (
     segmentation_scores,
     unpack_areas,
 )
+from pidformer.report.metrics import compare_miou, leave_one_out
+from pidformer.report.numbers import minus
 from pidformer.report.publish import publish
-from pidformer.report.tables import minus
 from pidformer.results import Record
 from study.pages import results_pages
 from study.records import read_studies
-from study.segmentation import compare_miou, leave_one_out
 from tests.data.pairs import write_parquet
 from tests.report.fresh import segmenters
 from tests.study.made import cells

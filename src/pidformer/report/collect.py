@@ -13,7 +13,7 @@ from typing import Any
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.files import check_inside
-from pidformer.report.published import published_files, read_folder
+from pidformer.report.published import PublishedRun, published_files, read_folder
 from pidformer.report.rerun import train_command
 from pidformer.report.run import MEASURED, Run
 from pidformer.results import FILE_NAME, Record
@@ -136,8 +136,14 @@ def check_twins(runs: Sequence[Run]) -> None:
     for task in dict.fromkeys(run.task for run in runs):
         same_task = [run for run in runs if run.task == task]
         for first, second in pairwise(same_task):
-            _check_recipes(first, second)
+            if not _are_published_twins(first, second):
+                _check_recipes(first, second)
         _check_data(same_task)
+
+
+def _are_published_twins(first: Run, second: Run) -> bool:
+    runs = [run for run in (first, second) if isinstance(run, PublishedRun)]
+    return len(runs) == 2 and len({run.header.settings["twin"] for run in runs}) == 1
 
 
 def _check_recipes(first: Run, second: Run) -> None:
@@ -167,7 +173,10 @@ def _check_data(runs: Sequence[Run]) -> None:
             m = record.measurement
             if m.kind not in MEASURED or not m.data_hash:
                 continue
-            key = (m.kind, m.seed, m.limit, m.spectrum_limit, m.what, m.split, m.views)
+            key: tuple[Any, ...] = (m.kind, m.seed, m.limit, m.spectrum_limit, m.what)
+            key = (*key, m.split, m.views)
+            if m.kind == "language":  # a model may be measured on several texts
+                key = (*key, Path(str(record.settings.get("data"))).name)
             first, other = seen.setdefault(key, (run, record))
             if other.measurement.data_hash != m.data_hash:
                 raise InputError(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from pidformer.report.looks import training_groups
 from pidformer.report.published import PublishedRun
 from pidformer.report.run import Run
-from pidformer.report.views import NOTHING, CellView, Column, LineView, Sources, TableView
+from pidformer.report.sources import Sources
+from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
+from pidformer.report.training_curves import training_groups
 from pidformer.results import Record
 
 

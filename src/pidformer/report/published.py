@@ -12,7 +12,6 @@ from pidformer.files import check_links
 from pidformer.models.options import check_model
 from pidformer.report.run import Run
 from pidformer.results import FILE_NAME, Record
-from pidformer.runs.twins import recipe_hash
 
 SHARED = ("weights", "gains", "machine")
 """Settings that a measurement takes from the first line unless it says otherwise."""
@@ -53,7 +52,8 @@ class PublishedRun(Run):
             "model": str(self.folder),
             "gains": about["gains"],
             "train_seed": self.seed,
-            "recipe": recipe_hash(self.recipe),
+            "recipe": about["twin"],
+            "variant": self.variant,
             "machine": about.get("machine"),
             "command": about.get("command"),
         }

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pidformer.results import Record
-from pidformer.robustness.compare import hits
+from pidformer.robustness.compare import pack_survived
 
 MILLI = "block_millinats"
 _INSIDE = ("similarity", "effective_rank", "verdict", "ratio", "initial_ratio", "output")
@@ -36,13 +34,7 @@ def shrink(records: Sequence[Record]) -> list[Record]:
             corrupted.setdefault(group, []).append(record)
         else:
             kept.append(_small(record))
-    return kept + [_merged(key[0], group) for key, group in corrupted.items()]
-
-
-def corruption_hits(record: Record) -> np.ndarray:
-    """Of a record made of several corruptions: the share that each image survived, (N,)."""
-    raw = zlib.decompress(base64.b64decode(record.details["survived"]))
-    return np.frombuffer(raw, dtype=np.uint8) / record.metrics["rows"]
+    return kept + [merged_corruptions(group) for group in corrupted.values()]
 
 
 def block_losses(record: Record) -> np.ndarray:
@@ -52,10 +44,10 @@ def block_losses(record: Record) -> np.ndarray:
     return np.asarray(record.details.get("block_nll", []), dtype=float)
 
 
-def _merged(name: str, records: Sequence[Record]) -> Record:
+def merged_corruptions(records: Sequence[Record]) -> Record:
     """One record of many corruptions: the mean, each one's accuracy, and what each image did."""
-    counts = np.sum([hits(record) for record in records], axis=0).astype(np.uint8)  # 75 at most
     first = records[0]
+    name = str(first.settings["row"]).split("/")[0]
     by_row = {
         "top1/" + str(r.settings["row"]).removeprefix(f"{name}/"): r.metrics["top1"]
         for r in records
@@ -69,8 +61,8 @@ def _merged(name: str, records: Sequence[Record]) -> Record:
     names = {row.split("/")[1] for row in by_row}
     threat = f"{len(names)} corruptions, {len(records)} rows"
     settings = dict(first.settings) | {"row": name, "threat": threat, "eps": None}
-    packed = base64.b64encode(zlib.compress(counts.tobytes(), 9)).decode()
-    return replace(first, metrics=metrics | by_row, settings=settings, details={"survived": packed})
+    details = {"survived": pack_survived(records)}
+    return replace(first, metrics=metrics | by_row, settings=settings, details=details)
 
 
 def _small(record: Record) -> Record:

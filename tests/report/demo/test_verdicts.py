@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from pidformer.report.demo.models import MODELS, Model
-from pidformer.report.demo.words import (
+from pidformer.report.demo.models import MODELS, DemoModel
+from pidformer.report.demo.verdicts import (
     collapse_verdict,
     residual_verdict,
     robustness_verdict,
 )
 from pidformer.results import Record
 from pidformer.robustness.compare import Group
-from pidformer.statistics import pack, paired_difference
+from pidformer.statistics import crossed_items, pack
 
 BUDGETS = (0.0, 0.05, 0.1)
 IMAGES = 1000
@@ -47,7 +47,7 @@ def summary(name, clean=97, similarity=0.2, attacked=50, seeds=2):
                 rows[row] = record(row, eps, percent, (*key, attack == "pgd"))
         runs.append(rows)
     layers = tuple((0.1, end, end) for end in spread(similarity))
-    return Model(name, Group(MODELS[name], tuple(runs)), layers)
+    return DemoModel(name, Group(MODELS[name], tuple(runs)), layers)
 
 
 def found(**models):
@@ -137,7 +137,7 @@ def test_the_interval_is_the_paired_one_over_images_and_seeds():
     for name, percents in (("softmax", (90, 92)), ("pid", (93, 96))):
         number = list(MODELS).index(name)
         hits[name] = np.stack([right(p, (number, s, 5, p)) for s, p in enumerate(percents)])
-    expected = paired_difference(hits["softmax"], hits["pid"])
-    assert expected.points == pytest.approx(3.5)
+    expected = crossed_items(100 * (hits["pid"].astype(float) - hits["softmax"]))
+    assert expected.mean == pytest.approx(3.5)
     words = f"+3.5 points [{expected.low:+.1f}, {expected.high:+.1f}]"
     assert words in residual_verdict(models).headline

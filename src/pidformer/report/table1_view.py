@@ -1,30 +1,31 @@
-"""The paper's tables from collected runs, each number tied to its records."""
+"""The paper's Table 1 from collected runs, each number tied to its records."""
 
 from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
-from pidformer.report.paper import TABLE1, TABLE2, TABLE3, Pair
+from pidformer.report.groups import about_text, named_apart, twins_of
+from pidformer.report.paper import TABLE1, Pair
 from pidformer.report.run import Run
-from pidformer.report.table1 import TITLES, Cell, Line, difference_texts, table1
-from pidformer.report.views import (
+from pidformer.report.sources import Sources
+from pidformer.report.table1 import TITLES, Cell, Table1Line, table1
+from pidformer.report.table_view import (
     NOT_MEASURED,
     CellView,
     Column,
     LineView,
     Note,
-    Sources,
     TableView,
+    difference_cell,
 )
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.folder import read_model_info
-from pidformer.statistics import Difference, mean_over_seeds
 
 PAPER_ROWS = tuple(dict.fromkeys(row for row, _ in TABLE1))
 _OF_IMAGENET = (*SUBSETS, "imagenet-c")
@@ -44,7 +45,7 @@ class Robustness(NamedTuple):
 
     condition: Condition
     groups: list[Group]
-    lines: list[Line]
+    lines: list[Table1Line]
     curves: list[Group]
     """The same models with their rows over budgets."""
 
@@ -60,25 +61,9 @@ def robustness(runs: Sequence[Run]) -> list[Robustness]:
         plain = [{n: r for n, r in rows.items() if "@" not in n} for rows in all_rows]
         curves = [{n: r for n, r in rows.items() if "@" in n} for rows in all_rows]
         groups = named_apart(group_runs(plain))
-        lines = sorted(table1(groups), key=_order) if groups else []
+        lines = sorted(table1(groups, twins_of(groups)), key=_order) if groups else []
         found.append(Robustness(condition, groups, lines, named_apart(group_runs(curves))))
     return sorted(found, key=lambda r: (-len(r.groups), r.condition.domain != "pixel"))
-
-
-def named_apart(groups: Sequence[Group]) -> list[Group]:
-    """Models of the same name get their gains, or a number, behind it."""
-    found: list[Group] = []
-    labels = [group.label for group in groups]
-    for place, group in enumerate(groups):
-        label = group.label
-        if labels.count(label) > 1:
-            about = group_about(group)
-            extra = about.get("gains") or "softmax"
-            label = f"{label} ({extra})"
-            if label in [other.label for other in found]:
-                label = f"{group.label} ({place + 1})"
-        found.append(Group(label, group.runs))
-    return found
 
 
 def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
@@ -95,7 +80,7 @@ def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
     return [(key[0], rows) for key, rows in found.items()]
 
 
-def _order(line: Line) -> tuple[int, str]:
+def _order(line: Table1Line) -> tuple[int, str]:
     names = [TITLES.get(row, row) for row in PAPER_ROWS]
     return (names.index(line.title), "") if line.title in names else (len(names), "")
 
@@ -104,10 +89,11 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
     """Table 1, with the paper's numbers beside ours and the rows that are missing."""
     groups, condition = found.groups, found.condition
     columns = [Column("Row")]
-    for place, group in enumerate(groups):
+    twins = [place for place, twin in enumerate(twins_of(groups)) if twin is not groups[place]]
+    for place, (group, twin) in enumerate(zip(groups, twins_of(groups), strict=True)):
         columns.append(Column(group.label, about_text(group)))
-        if place:
-            columns.append(Column("Difference", f"to {groups[0].label}"))
+        if place in twins:
+            columns.append(Column("Difference", f"to {twin.label}"))
     columns.append(Column("The paper", "ImageNet, softmax / PID", is_paper=True))
     shown: set[tuple[str, str]] = set()
     lines = []
@@ -117,8 +103,8 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         cells = []
         for place, group in enumerate(groups):
             cells.append(_cell(line.cells[place], _source(group, row, found, sources)))
-            if place:
-                cells.append(_difference(line.differences[place]))
+            if place in twins:
+                cells.append(difference_cell(line.differences[place]))
         cells.append(_paper(TABLE1.get((row, line.metric))))
         metric = line.metric + _budget(groups, row)
         metric += ", lower is better" if line.lower_is_better else ""
@@ -127,7 +113,9 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
     for row, metric in missing:
         if metric == "top-5":
             continue
-        blank = [NOT_MEASURED, *[cell for _ in groups[1:] for cell in (NOT_MEASURED, CellView(""))]]
+        blank = []
+        for place in range(len(groups)):
+            blank += [NOT_MEASURED, *([CellView("")] if place in twins else [])]
         title = TITLES.get(row, row)
         lines.append(LineView(title, metric, (*blank, _paper(TABLE1[row, metric]))))
     first = next(iter(groups[0].runs[0].values()))
@@ -147,7 +135,7 @@ def _budget(groups: Sequence[Group], row: str) -> str:
     return "" if eps is None else f", eps {pixel_text(eps)}"
 
 
-def row_of(line: Line) -> str:
+def row_of(line: Table1Line) -> str:
     """The row that a line of Table 1 is of."""
     names = {title: row for row, title in TITLES.items()}
     return names.get(line.title, line.title)
@@ -159,12 +147,12 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
     over = "over training seeds (Student's t)" if many else "over images (Wilson)"
     return (
         f"Per cent on {first.metrics['images']:.0f} images of {first.settings.get('data')}{limit}; "
-        f"attacks in the {condition.domain} domain. Small: 95 % intervals {over}; differences by "
-        "bootstrap over images" + (" and seeds" if many else "") + ", p from "
-        + ("a t-test over seeds" if many else "McNemar's test")
-        + ". Bold differences: the interval leaves out zero. The last column is the paper's own "
-        "(DeiT-tiny on ImageNet, its budgets), not measured here."
-    )  # fmt: skip
+        f"attacks in the {condition.domain} domain. Small: 95 % intervals {over}, those of "
+        f"differences over images{' and seeds' if many else ''} (numbers that are kept without "
+        "their images: over seeds alone). Bold differences: the interval leaves out zero and p is "
+        "below 0.05. The last column is the paper's own (DeiT-tiny on ImageNet, its budgets), not "
+        "measured here."
+    )
 
 
 def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
@@ -216,115 +204,5 @@ def _cell(cell: Cell | None, source: str | None) -> CellView:
     return CellView(f"{cell.value:.2f}", small, source)
 
 
-def _difference(found: Difference | None) -> CellView:
-    if found is None:
-        return CellView("")
-    _, p_value = difference_texts(found)
-    small = f"{found.low:+.1f} to {found.high:+.1f}" + (f", p {p_value}" if p_value else "")
-    return CellView(minus(f"{found.points:+.2f}"), minus(small), is_clear=is_clear(found))
-
-
-def is_clear(found: Difference) -> bool:
-    """Whether the 95 % interval leaves out zero."""
-    return found.low > 0 or found.high < 0
-
-
-def minus(text: str) -> str:
-    """With a proper minus sign."""
-    return text.replace("-", "\u2212")
-
-
 def _paper(pair: Pair | None) -> CellView:
     return CellView("" if pair is None else f"{pair[0]:.2f} / {pair[1]:.2f}", is_paper=True)
-
-
-def group_about(group: Group) -> Mapping[str, Any]:
-    return next(iter(group.runs[0].values())).settings
-
-
-def is_controlled(group: Group) -> bool:
-    gains = group_about(group).get("gains")
-    return bool(gains) and "PIDGains(p=0.0, i=0.0, d=0.0" not in str(gains)
-
-
-def about_text(group: Group) -> str:
-    """What a model is, for the head of its column."""
-    gains = group_about(group).get("gains")
-    kind = short_gains(str(gains)) if gains else "no controller"
-    seeds = len(group.runs)
-    return f"{kind}; {seeds} seed{'s' if seeds > 1 else ''}"
-
-
-def short_gains(text: str) -> str:
-    """ "PIDGains(p=0.6, i=0.1, d=0.05, beta=1.0)" -> "p 0.6, i 0.1, d 0.05, beta 1.0"."""
-    if text.count("PIDGains") > 1:
-        return "gains by layer"
-    return text.removeprefix("PIDGains(").removesuffix(")").replace("=", " ")
-
-
-def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableView | None:
-    """Table 2 (segmentation) or 3 (language): a line for each model; None without any record."""
-    number, name, metric, places, paper, unit = _OTHERS[kind]
-    models: list[Rows] = []
-    for run in runs:
-        rows: dict[str, Record] = {}
-        for record in _plain_records(run, kind):
-            if metric in record.metrics and record.settings.get(name) in places:
-                rows[str(record.settings[name])] = record
-        models.append(rows)
-    groups = named_apart(group_runs(models))
-    if not groups:
-        return None
-    lines = []
-    for group in groups:
-        cells = []
-        for place in places:
-            records = [run[place] for run in group.runs if place in run]
-            source = sources.add(f"Table {number}, {group.label}", place, records)
-            cells.append(mean_cell([r.metrics[metric] for r in records], source))
-        lines.append(LineView(group.label, about_text(group), tuple(cells)))
-    for which, label in enumerate(("softmax", "PID")):
-        cells = [CellView(f"{paper[place][which]:.2f}", is_paper=True) for place in places]
-        lines.append(LineView(f"the paper, {label}", "the paper's own, not measured", tuple(cells)))
-    first = next(iter(groups[0].runs[0].values()))
-    protocol = first.settings.get("protocol")
-    how = f" ({protocol} windows)" if protocol else ""
-    return TableView(
-        title=f"Table {number}: {kind}",
-        caption=f"{unit} on {first.settings.get('data')}{how}; small: 95 % intervals over training "
-        f"seeds where there are several. The paper's lines are for {_PAPER_SETS[kind]}.",
-        columns=(Column("Model"), *(Column(_PLACES[place]) for place in places)),
-        lines=tuple(lines),
-    )
-
-
-def _plain_records(run: Run, kind: str) -> list[Record]:
-    """Those of the undisturbed set; of language only the protocol nearest to the paper's."""
-    found = [
-        r
-        for r in run.of(kind)
-        if r.measurement.noise is None
-        and (kind != "segmentation" or r.settings.get("row") in (None, "clean"))
-    ]
-    used = {r.settings.get("protocol") for r in found}
-    best = next((name for name in PROTOCOLS if name in used), None)
-    return [r for r in found if r.settings.get("protocol") == best]
-
-
-PROTOCOLS = ("sliding", "strided", "segments", "documents")
-_OTHERS: Mapping[str, tuple[int, str, str, tuple[str, ...], Mapping[str, Pair], str]] = {
-    "segmentation": (2, "views", "miou", ("single", "multi"), TABLE2, "mIoU, per cent,"),
-    "language": (3, "split", "ppl", ("valid", "test"), TABLE3, "Perplexity"),
-}
-"""Number of the table, setting and metric of its records, columns, the paper's numbers, unit."""
-_PLACES = {"single": "single scale", "multi": "multi scale", "valid": "valid", "test": "test"}
-_PAPER_SETS = {"segmentation": "ADE20K", "language": "WikiText-103"}
-
-
-def mean_cell(values: Sequence[float], source: str | None, digits: int = 2) -> CellView:
-    """Mean over seeds with its 95 % interval."""
-    if not values:
-        return NOT_MEASURED
-    found = mean_over_seeds(values)
-    small = "" if math.isnan(found.low) else f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    return CellView(f"{found.mean:.{digits}f}", small, source)

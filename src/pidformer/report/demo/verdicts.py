@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from pidformer.report.demo.models import CHANCE, SHOWN, Model, Spread
-from pidformer.report.table1 import Line, table1
-from pidformer.report.tables import is_clear
-from pidformer.report.words import threats_sentence, twin_sentence
+from pidformer.report.demo.models import CHANCE, SHOWN, DemoModel, Spread
+from pidformer.report.findings import threats_sentence, twin_sentence
+from pidformer.report.table1 import Table1Line, table1
 from pidformer.robustness.compare import Group, compare, hits
 from pidformer.statistics import percentage
 
 COLLAPSED = 0.99
 """Tokens count as collapsed when their similarity in the last layer is at least this."""
 TWINS = ("softmax", "PID")
-Models = Mapping[str, Model]
+Models = Mapping[str, DemoModel]
 
 
 class Verdict(NamedTuple):
@@ -51,8 +50,8 @@ def collapse_verdict(models: Models) -> Verdict:
     }.get(fates, began[fates[1]])
     found = compare(softmax.accuracy, pid.accuracy, "clean")
     order = "no clear difference from softmax"
-    if found is not None and is_clear(found):
-        order = "better than softmax" if found.points > 0 else "worse than softmax"
+    if found is not None and found.verdict:
+        order = "better than softmax" if found.mean > 0 else "worse than softmax"
     return Verdict(
         f"Without the residual around attention, softmax {began[fates[0]]}: token similarity "
         f"{softmax.last_similarity.mean:.3f} in the last layer, accuracy "
@@ -97,7 +96,7 @@ def robustness_verdict(models: Models) -> Verdict:
     return Verdict(headline, " ".join(parts))
 
 
-def _lines(models: Models) -> list[Line]:
+def _lines(models: Models) -> list[Table1Line]:
     """The twins with the residual as in Table 1, without the attacks of budget 0."""
     groups = []
     for name, label in zip(("softmax", "pid"), TWINS, strict=True):
@@ -107,19 +106,19 @@ def _lines(models: Models) -> list[Line]:
     return [line for line in table1(groups) if line.metric == "top-1"]
 
 
-def is_at_chance(model: Model) -> bool:
+def is_at_chance(model: DemoModel) -> bool:
     """Not better than guessing, by the 95 % interval over the images of all seeds."""
     outcomes = [hits(run["clean"]) for run in model.accuracy.runs]
     right, images = (sum(map(count, outcomes)) for count in (sum, len))
     return percentage("top1", int(right), images)["top1_low"] <= CHANCE
 
 
-def _accuracy(model: Model) -> str:
+def _accuracy(model: DemoModel) -> str:
     chance = f" (chance is {CHANCE:.0f} %)" if is_at_chance(model) else ""
     return f"{model.percent('clean').mean:.1f} %{chance}"
 
 
-def _fate(model: Model) -> Literal["all", "some", "none"]:
+def _fate(model: DemoModel) -> Literal["all", "some", "none"]:
     """With how many of the seeds the tokens collapsed."""
     similarity = model.last_similarity
     if similarity.low >= COLLAPSED:
@@ -127,7 +126,7 @@ def _fate(model: Model) -> Literal["all", "some", "none"]:
     return "some" if similarity.high >= COLLAPSED else "none"
 
 
-def _onset(model: Model) -> str:
+def _onset(model: DemoModel) -> str:
     """From which layer to the last the tokens are alike."""
     means = [Spread.of(layer).mean for layer in zip(*model.similarity, strict=True)]
     apart = [depth for depth, mean in enumerate(means, 1) if mean < COLLAPSED]

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from pidformer.files import atomic_path
 from pidformer.robustness.compare import Group
+from pidformer.robustness.threat import as_budget
 
 _COLOURS = ("#d9622b", "#2f81c7", "#1b7f5c", "#8e5bb5", "#8a6d1f", "#5b6770")
 
@@ -22,7 +23,7 @@ def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, float |
             "attack": attack,
             "model": group.label,
             "run": str(record.settings["model"]),
-            "eps255": 255 * float(record.settings["eps"]),
+            "eps255": 255 * as_budget(row.partition("@")[2]),
             "threat": str(record.settings["threat"]),
             **{name: record.metrics[name] for name in ("top1", "top1_low", "top1_high", "images")},
         }

@@ -1,4 +1,4 @@
-"""What a page shows of a table: cells of text, and where each number comes from."""
+"""Where the numbers of a page come from: records, and the commands and machines that made them."""
 
 from __future__ import annotations
 
@@ -6,55 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pidformer.results import Record
-
-
-@dataclass(frozen=True)
-class CellView:
-    """A cell: its number, its interval, and the anchor of the records behind it."""
-
-    text: str
-    small: str = ""
-    source: str | None = None
-    is_clear: bool = False
-    """A difference whose 95 % interval leaves out zero."""
-    is_paper: bool = False
-    """The paper's number, not ours."""
-
-
-NOTHING = CellView("\u2013")
-NOT_MEASURED = CellView("\u2013", "not measured")
-
-
-@dataclass(frozen=True)
-class Note:
-    """What is missing, and the command that would make it."""
-
-    text: str
-    command: str | None = None
-
-
-@dataclass(frozen=True)
-class Column:
-    title: str
-    small: str = ""
-    is_paper: bool = False
-
-
-@dataclass(frozen=True)
-class LineView:
-    title: str
-    small: str
-    cells: tuple[CellView, ...]
-    threat: str = ""
-
-
-@dataclass(frozen=True)
-class TableView:
-    title: str
-    caption: str
-    columns: tuple[Column, ...]
-    lines: tuple[LineView, ...]
-    notes: tuple[Note, ...] = ()
 
 
 @dataclass(frozen=True)
