@@ -15,12 +15,12 @@ from statistics import geometric_mean
 
 import numpy as np
 import torch
-from tests.robustness import reading
-from tests.robustness.photographs import photographs
 
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 from pidformer.robustness.corruptions.frost import frost_textures
 from pidformer.robustness.corruptions.severities import constants_size, severity_constants
+from tests.robustness import reading
+from tests.robustness.photographs import photographs
 
 
 def main() -> None:

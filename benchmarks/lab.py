@@ -21,7 +21,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page, sync_playwright
-from tests import chromium
 
 from pidformer import results
 from pidformer.lab.knobs import Knobs
@@ -30,6 +29,7 @@ from pidformer.lab.server import open_lab
 from pidformer.lab.static import export_page
 from pidformer.training import load_recipe
 from pidformer.training.run import train
+from tests import chromium
 
 PROMPT = (
     "If the class defines a method with this name, it is called with the value of the attribute. "

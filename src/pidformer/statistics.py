@@ -18,7 +18,6 @@ Hits = NDArray[np.bool_]
 Scores = NDArray[Any]
 LEVEL = 0.05
 """Of the tests, and of the 95 % intervals."""
-_MANY = 1000
 
 
 def percentage(name: str, hits: int, total: int) -> dict[str, float]:
@@ -48,73 +47,6 @@ def mean_over_seeds(values: Sequence[float]) -> Mean:
         return Mean(mean, math.nan, math.nan, count)
     half = float(scipy.stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
     return Mean(mean, mean - half, mean + half, count)
-
-
-class Difference(NamedTuple):
-    """second - first on the same images, in points of per cent."""
-
-    points: float
-    low: float
-    high: float
-    mcnemar: tuple[float, ...]
-    """McNemar's exact p-value of each pair of runs: may the two be equally good on such images?
-    Empty when the scores are not hits."""
-    seeds_p: float
-    """Paired t-test over training seeds; NaN with a single pair."""
-
-
-def mcnemar(first: Hits, second: Hits) -> float:
-    """Exact two-sided p-value from the images that only one of the two gets right."""
-    only_first = int((first & ~second).sum())
-    only_second = int((second & ~first).sum())
-    discordant = only_first + only_second
-    return float(scipy.stats.binomtest(only_first, discordant).pvalue) if discordant else 1.0
-
-
-def paired_difference(
-    first: Scores, second: Scores, *, seed: int = 0, resamples: int = 10_000
-) -> Difference:
-    """Compare two models on the same images: `first` and `second` are (N,) or, over seeds, (S, N).
-
-    Entries are hits (booleans) or any score of an image. Row s of one is paired with row s of the
-    other. The 95 % interval is a percentile bootstrap that draws images and, when there are
-    several, training seeds anew (crossed, so that an image that is hard for all seeds is counted
-    once). With one seed it speaks of these two trained models, not of the method.
-    """
-    first, second = np.atleast_2d(first), np.atleast_2d(second)
-    if first.shape != second.shape or not first.size:
-        raise InputError(
-            "a paired comparison needs the same images and as many seeds on both sides, got "
-            f"{first.shape} and {second.shape}"
-        )
-    gain = second.astype(float) - first.astype(float)  # (S, N)
-    drawn = _resampled_means(gain, np.random.default_rng(seed), resamples)
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    by_seed = gain.mean(axis=1)
-    are_hits = first.dtype == second.dtype == np.bool_
-    return Difference(
-        points=100 * float(by_seed.mean()),
-        low=100 * float(low),
-        high=100 * float(high),
-        mcnemar=tuple(mcnemar(a, b) for a, b in zip(first, second, strict=True) if are_hits),
-        seeds_p=_t_test(by_seed),
-    )
-
-
-def _resampled_means(
-    gain: NDArray[np.float64], rng: np.random.Generator, resamples: int
-) -> NDArray[np.float64]:
-    """Means of `gain` (S, N) over seeds and images drawn anew."""
-    seeds, images = gain.shape
-    seed_weights = rng.multinomial(seeds, np.full(seeds, 1 / seeds), size=resamples) / seeds
-    # images with the same gains over seeds are interchangeable, so their counts are drawn; hits
-    # of five seeds have at most 3^5 = 243 patterns, whatever the number of images
-    patterns, counts = np.unique(gain, axis=1, return_counts=True)
-    if patterns.shape[1] <= _MANY:
-        weights = rng.multinomial(images, counts / images, size=resamples) / images
-        return np.einsum("rs,sp,rp->r", seed_weights, patterns, weights)
-    drawn = [gain[:, rng.integers(images, size=images)].mean(axis=1) for _ in range(resamples)]
-    return np.einsum("rs,rs->r", seed_weights, np.stack(drawn))
 
 
 def _t_test(differences: NDArray[np.float64]) -> float:

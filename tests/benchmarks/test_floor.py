@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from benchmarks.floor import (
     FUSED,
     LEAN,
@@ -21,7 +22,6 @@ from benchmarks.floor import (
     main,
     stream_bytes,
 )
-
 from pidformer.control import PIDGains
 from pidformer.control.pid import pid_step
 

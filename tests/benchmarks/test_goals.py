@@ -4,9 +4,9 @@ import json
 
 import pytest
 import torch
-from benchmarks.goals import goals
 
 from benchmarks import goals as benchmark
+from benchmarks.goals import goals
 from pidformer import results
 from pidformer.bench import generate, model, operator, train
 from pidformer.bench.timing import Timing, Workload, rows_of

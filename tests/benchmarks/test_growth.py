@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from benchmarks._growth_figure import growth_figure
 
 from benchmarks import growth
+from benchmarks._growth_figure import growth_figure
 from pidformer.bench import model
 from pidformer.bench.setting import BenchSetting
 from pidformer.control.pid import PIDState

@@ -5,8 +5,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from pidformer.report.figures import training_panels
-from pidformer.report.looks import Curves
 from pidformer.report.style import style
+from pidformer.report.training_curves import Curves
 
 
 @pytest.mark.parametrize(("low", "is_plain"), [(3.6, True), (0.01, False)])

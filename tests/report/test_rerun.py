@@ -8,12 +8,12 @@ import pytest
 from pidformer.models.gains import as_gains
 from pidformer.report.collect import Run, collect
 from pidformer.report.cost import training_seconds
-from pidformer.report.published.studies import read_run
+from pidformer.report.published import read_run
 from pidformer.report.rerun import train_command
 from pidformer.results import Record, append
 from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training import load_recipe, shipped_recipes
-from tests.report.published.fresh import fresh_run
+from tests.report.fresh import fresh_run
 from tests.training.tiny import tiny_recipe
 
 ROOT = Path(__file__).parents[2]

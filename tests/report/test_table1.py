@@ -6,7 +6,7 @@ from pidformer.report.table1 import as_data, rich_table, table1
 from pidformer.results import Record
 from pidformer.robustness.compare import compare, group_runs
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
-from pidformer.statistics import pack, paired_difference, percentage
+from pidformer.statistics import crossed_items, pack, percentage
 
 
 def record(row, right, *, gains=None, seed=0, label="m", **more):
@@ -64,11 +64,11 @@ def test_a_line_for_each_row_and_metric_with_its_difference():
     (line,) = table1(groups)
     assert (line.title, line.metric) == ("Clean", "top-1")
     assert line.cells[0].value == pytest.approx(100 * first.mean())
-    assert line.differences == (None, paired_difference(first, second))
+    assert line.differences == (None, crossed_items(100.0 * (second * 1.0 - first)))
     table = rich_table([line], groups)
     assert [column.header for column in table.columns][2:] == ["a", "b", "difference", "p"]
     data = as_data([line], groups)[0]
-    assert data["differences"]["b"]["points"] == pytest.approx(line.differences[1].points)
+    assert data["differences"]["b"]["points"] == pytest.approx(line.differences[1].mean)
 
 
 def test_where_the_terminal_is_narrow_intervals_go_below_their_numbers(capsys):
@@ -99,7 +99,7 @@ def test_over_seeds_pairs_are_of_the_same_seed():
     first, second = group_runs(runs)
     found = compare(first, second, "clean")
     stacked = [np.stack([hit[m, s] for s in (0, 1, 2)]) for m in (0, 1)]
-    assert found == paired_difference(*stacked)
+    assert found == crossed_items(100.0 * (stacked[1] * 1.0 - stacked[0]))
     (line,) = table1([first, second])
     assert line.cells[0].seeds == 3 and line.cells[0].value == pytest.approx(
         100 * stacked[0].mean()
@@ -117,6 +117,17 @@ def test_other_images_cannot_be_paired():
         table1(groups)
 
 
+def test_records_of_other_sizes_cannot_be_paired():
+    groups = group_runs(
+        [
+            run({"clean": hits(0.5, 30)}, label="a"),
+            run({"clean": hits(0.5, 40)}, label="b", gains="g"),
+        ]
+    )
+    with pytest.raises(InputError, match="same items of all runs, got 30 and 40"):
+        table1(groups)
+
+
 def test_corruptions_are_one_line():
     rows = {f"corruption/{name}/{s}": hits(0.4) for name in ("fog", "snow") for s in (1, 2)}
     better = {row: right | hits(0.2) for row, right in rows.items()}
@@ -126,8 +137,8 @@ def test_corruptions_are_one_line():
     assert [cell.value for cell in line.cells] == pytest.approx(errors)
     assert line.lower_is_better and line.threat == "4 of 15 x 5"
     difference = line.differences[1]
-    assert difference.points == pytest.approx(errors[1] - errors[0])
-    assert difference.low < difference.points < difference.high < 0
+    assert difference.mean == pytest.approx(errors[1] - errors[0])
+    assert difference.low < difference.mean < difference.high < 0
 
 
 def test_imagenet_c_is_mce():

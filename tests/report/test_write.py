@@ -9,8 +9,8 @@ from scipy import stats
 import pidformer as pf
 from pidformer import results
 from pidformer.report.paper import TABLE1
+from pidformer.report.sources import Entry
 from pidformer.report.style import LEAST_I
-from pidformer.report.views import Entry
 from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
 from tests.report.records import MACHINE, analysis, robustness, twins, write_run
@@ -194,8 +194,8 @@ def test_tables_2_and_3_have_the_papers_layout(tmp_path):
     found = write_report([tmp_path / "runs"], tmp_path / "out")
     page = Page(found.page.read_text(encoding="utf-8"))
     tables = [cells for cells in page.rows if cells[0].startswith("pid-seed0")]
-    assert tables[0][1:] == ["31.00", "32.00"] and tables[1][1] == "34.00"
-    assert "not measured" in tables[1][2]
+    assert tables[0][1:] == ["31.00", "+1.00", "32.00", "+1.00"] and tables[1][1] == "34.00"
+    assert tables[1][2].startswith("\u22120.029") and "not measured" in tables[1][3]
     papers = [cells for cells in page.rows if cells[0].startswith("the paper, PID")]
     assert [cells[1:] for cells in papers] == [["37.42", "38.28"], ["32.44", "33.45"]]
 

@@ -13,7 +13,7 @@ from pidformer.report.write import write_report
 from pidformer.reproduce import demo
 from pidformer.reproduce.demo_plan import demo_plan
 from pidformer.robustness.compare import hits
-from pidformer.statistics import paired_difference
+from pidformer.statistics import crossed_items
 
 TINY = (
     "model.options={patch_size: 4, embed_dim: 16, depth: 3, num_heads: 2, mlp_ratio: 2}",
@@ -104,9 +104,10 @@ def test_the_report_reads_the_same_runs_and_gives_the_same_interval(made, tmp_pa
     line = next(line for line in found if line["row"] == "Clean")
     (told,) = line["differences"].values()
     rows = [{r.settings.get("row"): r for r in results.read(run)} for run in twins]
-    expected = paired_difference(*(hits(row["clean"]) for row in rows))
+    softmax, pid = (hits(row["clean"]).astype(float) for row in rows)
+    expected = crossed_items(100 * (pid - softmax))
     assert (told["points"], told["low"], told["high"]) == expected[:3]
-    interval = f"{expected.points:+.1f} points [{expected.low:+.1f}, {expected.high:+.1f}]"
+    interval = f"{expected.mean:+.1f} points [{expected.low:+.1f}, {expected.high:+.1f}]"
     said = made.found["verdicts"]["residual"]["headline"]
     assert interval.replace("-", "\u2212") in said
     assert {path.stem for path in report.figures} >= {"similarity", "attacks", "training"}

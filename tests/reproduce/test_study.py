@@ -1,7 +1,6 @@
-"""The study as a plan: its rows are what docs/study.md says, and it can be worked through."""
+"""A study file as a plan: what it may hold, and that it can be worked through."""
 
 import os
-import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,96 +11,26 @@ from pidformer import results
 from pidformer.control import PIDGains
 from pidformer.errors import InputError
 from pidformer.evaluation.suite import load_suite
-from pidformer.report.published import read_studies, write_results
-from pidformer.reproduce import make_plan, reproduce, run_plan, study
+from pidformer.reproduce import make_plan, reproduce, run_plan
 from pidformer.reproduce.job_kinds import JobSetting
 from pidformer.reproduce.run import JobState, _fits
+from pidformer.reproduce.study import StudyPlan, StudyRow, load_study
+from pidformer.reproduce.study import plan as study
+from pidformer.reproduce.study.file import gains_by_layer
+from pidformer.reproduce.study.measures import read_measures
 from pidformer.reproduce.times import Spent, Times, estimates
-from pidformer.studies import Row, StudyPlan, gains_by_layer, load_study
-from pidformer.studies.measures import read_measures
-from pidformer.training import load_recipe
+from study.pages import write_results
+from study.records import read_studies
 from tests.training.tiny import tiny_recipe
 
 ROOT = Path(__file__).parents[2]
 AB = [["a", "b"]]
-EPOCHS = {"main": 100, "short": 40, "terms": 40, "length": 10}
+STUDY = ROOT / "study" / "tiny-imagenet-100.yaml"
 
 
 @pytest.fixture(scope="module")
 def shipped():
-    return load_study()
-
-
-def test_every_row_of_the_study_is_a_recipe(shipped):
-    for row in shipped.rows:
-        recipe = load_recipe(shipped.recipe, row.overrides)
-        assert recipe.schedule.epochs == EPOCHS.get(row.group, 15), row.name
-        assert recipe.schedule.warmup_epochs == -(-recipe.schedule.epochs // 10) or (
-            row.group == "main"
-        )
-
-
-@pytest.mark.slow
-def test_every_row_of_the_study_builds_and_runs(shipped):
-    import torch
-
-    from pidformer.models.build import build_classifier
-
-    images = torch.rand(1, 3, 64, 64)
-    for row in {row.name: row for row in shipped.rows}.values():
-        recipe = load_recipe(shipped.recipe, [*row.overrides, "model.options.embed_dim=12"])
-        fields = recipe.to_dict()["model"]
-        model = build_classifier(fields, num_classes=4, channels=3, image_size=64).eval()
-        assert model(images).isfinite().all(), row.name
-
-
-def test_the_page_lists_every_row_with_its_seeds(shipped):
-    page = (ROOT / "docs" / "study.md").read_text()
-    for row in shipped.rows:
-        assert f"`{row.name}`" in page, row.name
-    for group in shipped.groups:
-        rows = [row for row in shipped.rows if row.group == group]
-        line = next(x for x in page.splitlines() if x.startswith(f"| `{group}`"))
-        assert re.sub(r"\s", "", ",".join(map(str, rows[0].seeds))) in line.replace(" ", "")
-
-
-def test_the_page_says_how_many_runs_there_are(shipped):
-    page = (ROOT / "docs" / "study.md").read_text()
-    runs = {(row.name, seed) for row in shipped.rows for seed in row.seeds}
-    assert f"all registered rows {len(runs)};" in page
-
-
-def test_hypotheses_are_those_of_the_page(shipped):
-    """The same words, and the rows and metrics that the page says decide them."""
-    page = (ROOT / "docs" / "study.md").read_text()
-    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| H")]
-    table = {name.strip(): [cell.strip() for cell in cells] for name, *cells in lines}
-    assert list(table) == [one.name for one in shipped.hypotheses]
-    for one in shipped.hypotheses:
-        text, rows, metrics = table[one.name]
-        assert one.text == text
-        assert all(metric in metrics for metric in one.expects), one.name
-        used = {row for pair in (*one.pairs, *one.against) for row in pair}
-        if one.name == "H2":
-            assert rows == "the same" and one.pairs == shipped.hypotheses[0].pairs
-        elif one.name == "H11":  # "`p`, `pid` less `softmax` at 10, 15, 40 and 100 epochs"
-            kinds = {(a.split("_")[0], b.split("_")[0]) for a, b in one.pairs}
-            assert kinds == {("p", "softmax"), ("pid", "softmax")} and len(one.pairs) == 10
-        else:
-            assert used == {*re.findall(r"`(\w+)`", rows)}, one.name
-    asked = {pair for one in shipped.hypotheses for pair in one.pairs}
-    assert {*shipped.contrasts} <= asked
-    claims = [one for one in shipped.hypotheses if one.name in ("H1", "H2", "H12")]
-    wanted = {(row, metric) for one in claims for row, _ in one.pairs for metric in one.expects}
-    assert wanted <= {*shipped.primary}  # "H1, H2 and H12 are primary"
-
-
-def test_pairs_of_hypotheses_are_of_one_half_of_the_images(shipped):
-    groups = {row.name: row.group for row in shipped.rows}
-    for one in shipped.hypotheses:
-        both = one.against or one.pairs
-        for pair, other in zip(one.pairs, both, strict=True):
-            assert len({shipped.halves[groups[row]] for row in (*pair, *other)}) == 1, pair
+    return load_study(STUDY)
 
 
 @pytest.mark.parametrize(
@@ -139,18 +68,6 @@ def test_a_hypothesis_that_makes_no_sense_gets_one_clear_line(tmp_path, given, s
     assert load_study(path).hypotheses[0].pairs == (("a", "b"),)
 
 
-def test_seeds_that_search_and_seeds_that_confirm_are_apart(shipped):
-    from pidformer.report.published.studies import CONFIRMING
-
-    seeds = {group: set() for group in shipped.groups}
-    for row in shipped.rows:
-        seeds[row.group] |= {*row.seeds}
-    assert min(min(own) for own in seeds.values()) >= CONFIRMING
-    # the runs that gave rise to the claims of `short` had seed 10 and were seen on odd images
-    assert shipped.halves == dict.fromkeys(shipped.groups, 1) | {"short": 0}
-    assert all(seeds["short"].isdisjoint(own) for group, own in seeds.items() if group != "short")
-
-
 def test_control_where_it_is_to_act():
     gains = PIDGains(p=0.6, i=0.3, beta=0.5)
     none = PIDGains(beta=0.5)
@@ -166,7 +83,7 @@ def test_control_where_it_is_to_act():
 
 def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
     (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=2)
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=2)
     trained = [job.arguments["run"].name for job in plan.jobs if job.kind == "train"]
     assert trained[:4] == [f"{name}-seed10" for name in ("softmax", "p", "pid", "pid_learned")]
     assert len(trained) == 8 and trained[4] == "softmax-seed11"
@@ -174,14 +91,14 @@ def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
     assert kinds == ["train", "evaluate", "evaluate", "analyze", "publish"]
     suites = [job.arguments["suite"] for job in plan.jobs[1:3]]
     assert all(load_suite(name).rows for name in suites)
-    whole = make_plan(tmp_path / "out", scale="study", data=tmp_path)
+    whole = make_plan(tmp_path / "out", study=STUDY, data=tmp_path)
     runs = [job.arguments["run"] for job in whole.jobs if job.kind == "train"]
     assert len(runs) == len(set(runs)) == len({(r.name, s) for r in shipped.rows for s in r.seeds})
 
 
 def test_a_run_whose_records_came_from_elsewhere_is_not_made_again(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
-    out, asked = tmp_path / "out", {"scale": "study", "data": tmp_path, "only": ["main"]}
+    out, asked = tmp_path / "out", {"study": STUDY, "data": tmp_path, "only": ["main"]}
     records = out / "results" / "tiny-imagenet-100"
     records.mkdir(parents=True)
     (records / "p-seed10.jsonl").touch()
@@ -197,7 +114,7 @@ def test_a_run_whose_records_came_from_elsewhere_is_not_made_again(tmp_path):
 
 def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path)
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path)
     guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
     assert guess["pid_15-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
     spent = {job.id: Spent() for job in plan.jobs}
@@ -213,7 +130,7 @@ def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path
 def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
     """Many processes share a GPU at first, few at the end, when jobs take less time."""
     (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main", "short"])
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main", "short"])
     trained = [job for job in plan.jobs if job.kind == "train"]
     order = trained[:10][::-1]  # not the plan's order
     paces = [9.0, 9.0, 9.0, 9.0, 9.0, 5.0, 4.0, 3.0, 2.0, 1.0]
@@ -226,7 +143,7 @@ def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
 
 def test_times_are_kept_with_their_order(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
     times, (first, second) = Times(tmp_path / "jobs"), plan.jobs[:2]
     for place, job in enumerate((second, first)):
         times.write(job, Spent(2.5, 3))
@@ -239,16 +156,18 @@ def test_times_are_kept_with_their_order(tmp_path):
 
 def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
     with pytest.raises(InputError, match="unknown group of the study 'mian'; did you mean 'main'"):
-        make_plan(tmp_path, scale="study", data=tmp_path, only=["mian"])
+        make_plan(tmp_path, study=STUDY, data=tmp_path, only=["mian"])
     with pytest.raises(InputError, match="no data, say where with --data DIR"):
-        reproduce(tmp_path / "out", scale="study")
-    with pytest.raises(InputError, match="unknown study"):
-        load_study("imagenet")
+        reproduce(tmp_path / "out", study=STUDY)
+    with pytest.raises(InputError, match="no study at imagenet; give a YAML file, such as study/"):
+        make_plan(tmp_path, study="imagenet")
+    with pytest.raises(InputError, match="unknown scale 'study'"):
+        make_plan(tmp_path, scale="study")
     (tmp_path / "tiny-imagenet-100").mkdir()
     for minutes in (-1, 0, float("nan")):
         for dry_run in (False, True):
             with pytest.raises(InputError, match="minutes must be positive, got"):
-                reproduce(tmp_path, scale="study", data=tmp_path, minutes=minutes, dry_run=dry_run)
+                reproduce(tmp_path, study=STUDY, data=tmp_path, minutes=minutes, dry_run=dry_run)
 
 
 GROUP = {"seeds": [0], "rows": {"a": {}}}
@@ -357,7 +276,7 @@ def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):
 
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", scale="study", data=tmp_path, only=["main"], seeds=1)
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
     lines = [JobState(job=j, state="waiting", spent=0.0, estimate=10.0) for j in plan.jobs]
     train, evaluate = plan.jobs[:2]
     assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
@@ -387,7 +306,7 @@ def tiny(tmp_path, monkeypatch):
     fields = tiny_recipe("schedule.epochs=1", "train.ema=null", "model.gains=null").to_dict()
     recipe.write_text(yaml.safe_dump(fields))
     rows = [
-        Row(name=name, group="main", overrides=overrides, seeds=(10,), suites=suites)
+        StudyRow(name=name, group="main", overrides=overrides, seeds=(10,), suites=suites)
         for name, overrides in {
             "softmax": (),
             "leaky": ("model.gains=0.4,0.1,0,1", "model.options.integral_leak=0.5"),
@@ -411,7 +330,7 @@ def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny
     (made,) = read_studies([tmp_path / "out" / "results"])
     assert [v.name for v in made.variants] == ["softmax", "leaky"]
     page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").others[0].read_text()
-    measured = {(r.settings["row"], r.settings["domain"]) for r in made.runs[0].all("robustness")}
+    measured = {(r.settings["row"], r.settings["domain"]) for r in made.runs[0].of("robustness")}
     assert {("fgsm@2/255", "pixel"), ("pgd@1/255", "pixel"), ("fgsm", "normalized")} <= measured
     assert "FGSM, normalized, 16 images" in page
     assert "integral leak 0.5" in page and "SPSA, 8 images" in page and "similarity" in page

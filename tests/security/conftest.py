@@ -1,7 +1,7 @@
 import pytest
 
 from tests.data.pairs import write_parquet
-from tests.report.published.fresh import fresh_run
+from tests.report.fresh import fresh_run
 from tests.security.tricks import Trap
 from tests.training.test_segmentation import recipe as segmenter
 from tests.training.tiny import tiny_recipe

@@ -308,7 +308,7 @@ def test_what_a_recipe_says_of_its_making_opens_nothing(runs, trap, tmp_path):
 
 @pytest.mark.parametrize("trick", ["options", "name", "link", "about"])
 def test_published_records_are_refused_alike(trick, runs, trap, capsys, tmp_path):
-    from tests.report.published.fresh import classifiers
+    from tests.report.fresh import classifiers
 
     study = tmp_path / "results" / "study"
     made = classifiers(tmp_path / "made", seeds=(0,), variants={"softmax": "null"})

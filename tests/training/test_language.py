@@ -392,8 +392,8 @@ def test_hugging_faces_trainer_trains_it(tmp_path):
 def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
     from pidformer.evaluation.language import evaluate_language
     from pidformer.report.collect import collect
-    from pidformer.report.tables import other_table
-    from pidformer.report.views import Sources
+    from pidformer.report.other_tables import other_table
+    from pidformer.report.sources import Sources
 
     twins = [tmp_path / "softmax-seed0", tmp_path / "softmax-seed1"]
     for seed, run in enumerate(twins):
@@ -404,6 +404,6 @@ def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
     table = other_table(collect([*twins, whole[0]]), Sources(), kind="language")
     lines = {line.title: line for line in table.lines}
     assert lines["softmax"].small == "no controller; 2 seeds"
-    assert lines["softmax"].cells[1].text == f"{np.mean(found[:2]):.2f}"
+    assert lines["softmax"].cells[2].text == f"{np.mean(found[:2]):.2f}"
     controlled = next(line for line in table.lines if line.small.startswith("p 0.4, i 0.5, d 0.1"))
-    assert controlled.cells[1].text == f"{found[2]:.2f}"
+    assert controlled.cells[2].text == f"{found[2]:.2f}"

@@ -45,7 +45,7 @@ def analyze(
     Example: pidformer analyze runs/pid --data /data/imagenet --limit 1000 --json
     """
     from pidformer.evaluation.analysis import analyze as measure
-    from pidformer.report.analysis import analysis_figures
+    from pidformer.report.analysis_figures import analysis_figures
 
     found = measure(
         models,

@@ -45,14 +45,13 @@ def report(
 
     Example: pidformer report runs/softmax-seed0 runs/pid-seed0 --out my-report --json
 
-    Of published records it writes results.md, a page per study in results/, and their pictures:
+    Published records are read like run folders:
 
     Example: pidformer report runs --publish results/camvid
 
-    Example: pidformer report results --out docs
+    Example: pidformer report results/camvid
     """
-    from pidformer.report.published import is_published, write_results
-    from pidformer.report.published import publish as publish_runs
+    from pidformer.report.publish import publish as publish_runs
     from pidformer.report.write import write_report
 
     if publish is not None:
@@ -61,13 +60,6 @@ def report(
             typer.echo(json.dumps({"published": [str(path) for path in paths]}))
         else:
             typer.echo(f"{len(paths)} runs in {publish}")
-        return
-    if is_published(folders):
-        made = write_results(folders, out)
-        if as_json:
-            typer.echo(json.dumps(made.to_dict()))
-        else:
-            typer.echo(f"{made.runs} runs of {made.studies} studies; page: {made.page}")
         return
     command = shlex.join(["pidformer", *sys.argv[1:]])
     found = write_report(folders, out, mixed=mixed, command=command)

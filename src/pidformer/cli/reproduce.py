@@ -17,7 +17,7 @@ def reproduce(
         str,
         typer.Option(
             help="demo: digits on a CPU; small: tiny-imagenet-100, camvid, novels; paper: "
-            "ImageNet-1k, ADE20K, WikiText-103; study: the rows of docs/study.md."
+            "ImageNet-1k, ADE20K, WikiText-103."
         ),
     ] = "demo",
     data: Annotated[
@@ -29,20 +29,19 @@ def reproduce(
     seeds: Annotated[
         int | None,
         typer.Option(
-            help="Train with seeds 0 to N - 1 (2 by default); of the study, N of its own.",
+            help="Train with seeds 0 to N - 1 (2 by default); with --study, N of its own.",
             metavar="N",
         ),
     ] = None,
     only: Annotated[
         str | None,
-        typer.Option(help="Parts of it: table1,table2,table3,figures; of the study, its groups."),
+        typer.Option(help="Parts of it: table1,table2,table3,figures; with --study, its groups."),
     ] = None,
     study: Annotated[
-        str | None,
+        Path | None,
         typer.Option(
-            help="A registered study in place of a scale: tiny-imagenet-100, "
-            "tiny-imagenet-100-long, or a YAML file.",
-            metavar="NAME",
+            help="A registered study in place of a scale: its YAML file (docs/reproduce.md).",
+            metavar="FILE",
         ),
     ] = None,
     minutes: Annotated[
@@ -65,7 +64,7 @@ def reproduce(
 
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
 
-    Example: pidformer reproduce --study tiny-imagenet-100-long --data DIR --only long --out long
+    Example: pidformer reproduce --study study/tiny-imagenet-100-long.yaml --data DIR --out long
     """
     from pidformer.interrupts import Interrupted, exit_code
     from pidformer.reproduce import reproduce as run

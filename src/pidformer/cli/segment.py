@@ -36,7 +36,7 @@ def segment(
     """
     from pidformer.display import counted
     from pidformer.evaluation.segmentation import label_photographs, segmentation_info
-    from pidformer.report.segments import picture_names, save_segments
+    from pidformer.report.segment_pictures import picture_names, save_segments
 
     files = _files(images)
     names = picture_names(files)

@@ -1,77 +1,28 @@
-"""Run folders as a report reads them: found, completed, and checked to belong together."""
+"""Runs as a report reads them, from folders or published files: found, completed, checked."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from pidformer import results
-from pidformer.control import PIDGains
 from pidformer.errors import InputError
 from pidformer.files import check_inside
-from pidformer.models.gains import as_gains
+from pidformer.report.published import PublishedRun, published_files, read_folder
 from pidformer.report.rerun import train_command
+from pidformer.report.run import MEASURED, Run
 from pidformer.results import FILE_NAME, Record
 from pidformer.runs.folder import read_recipe
 from pidformer.runs.twins import recipe_hash, twin_recipe
 from pidformer.training.recipe import difference
 
-MEASURED = ("robustness", "analysis", "segmentation", "language")
-"""Records that a report shows, beside those of training."""
 _NOT_ENTERED = {"checkpoints", "tensorboard", "figures", "claims", "jobs"}
 _SHOWN = 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One folder: its records, with what its recipe says filled in."""
-
-    folder: Path
-    records: tuple[Record, ...]
-    recipe: Mapping[str, Any] | None
-    left_out: int = 0
-    """Records of weights that the folder no longer holds."""
-
-    @property
-    def label(self) -> str:
-        return self.folder.resolve().name
-
-    @property
-    def task(self) -> str:
-        if self.recipe is not None:
-            return str(self.recipe.get("task", "classification"))
-        kinds = {record.kind for record in self.records}
-        return next((kind for kind in ("segmentation", "language") if kind in kinds), MAIN_TASK)
-
-    @property
-    def gains(self) -> tuple[PIDGains, ...]:
-        """The different gains of its layers; none for softmax, or when there is no recipe."""
-        given = (self.recipe or {}).get("model", {}).get("gains")
-        if given is None:
-            return ()
-        layers = given if isinstance(given, list) else [given]
-        return tuple(dict.fromkeys(as_gains(layer) for layer in layers))
-
-    @property
-    def command(self) -> str:
-        """What trains it again."""
-        return train_command(self.recipe or {}, "NEW_FOLDER")
-
-    def of(self, kind: str, **settings: Any) -> list[Record]:
-        """Its records of one kind whose settings have these values."""
-        return [
-            r
-            for r in self.records
-            if r.kind == kind and all(r.settings.get(k) == v for k, v in settings.items())
-        ]
-
-
-MAIN_TASK = "classification"
 
 
 def collect(folders: Sequence[str | Path]) -> list[Run]:
@@ -84,7 +35,7 @@ def collect(folders: Sequence[str | Path]) -> list[Run]:
             raise InputError(f"no folder at {folder}; give run folders, or what contains them")
         for place in _walk(folder):
             places.setdefault(place.resolve(), place)
-    runs = [run for place in places.values() if (run := _read(place)) is not None]
+    runs = [run for place in places.values() for run in _read(place)]
     if not runs:
         given = ", ".join(map(str, folders))
         raise InputError(f"no run in {given}; train one with pidformer train RECIPE --out FOLDER")
@@ -97,24 +48,45 @@ def inputs_hash(folders: Sequence[str | Path]) -> str:
     for folder in map(Path, folders):
         for place in _walk(folder):
             digest.update(f"{place.relative_to(folder)}\n".encode())
-            path = place / FILE_NAME
-            check_inside(path, place)
-            digest.update(path.read_bytes() if path.exists() else b"")
+            for path in _files(place):
+                check_inside(path, place)
+                digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for place, inner, files in os.walk(folder):
+def _walk(folder: Path) -> list[Path]:
+    """The run folders at and below a folder; where there are none, its folders of published runs.
+
+    A study that is worked through leaves both, of the same runs.
+    """
+    runs, published = [], []
+    for place, inner, _ in os.walk(folder):
         inner[:] = sorted(set(inner) - _NOT_ENTERED)
-        if FILE_NAME in files or "recipe.yaml" in files:
-            yield Path(place)
+        if _is_run(Path(place)):
+            runs.append(Path(place))
+        elif published_files(Path(place)):
+            published.append(Path(place))
+    return runs or published
 
 
-def _read(folder: Path) -> Run | None:
+def _is_run(folder: Path) -> bool:
+    return any((folder / name).exists() for name in (FILE_NAME, "recipe.yaml"))
+
+
+def _files(folder: Path) -> list[Path]:
+    """The records of a run folder, or of a folder of published runs."""
+    if not _is_run(folder):
+        return published_files(folder)
+    return [path for path in [folder / FILE_NAME] if path.exists()]
+
+
+def _read(folder: Path) -> list[Run]:
+    if not _is_run(folder):
+        return [run.with_log() for run in read_folder(folder)]
     recipe = read_recipe(folder) if (folder / "recipe.yaml").exists() else None
     records = results.read(folder)
     if recipe is None and not any(r.kind in MEASURED for r in records):
-        return None
+        return []
     run = Run(folder=folder, records=(), recipe=recipe)
     about: dict[str, Any] = {"label": run.label, "model": str(folder), "gains": None}
     if recipe is not None:
@@ -130,7 +102,7 @@ def _read(folder: Path) -> Run | None:
         replace(r, settings=_completed(r.settings, about | ({} if r.kind in MEASURED else trained)))
         for r in kept
     )
-    return replace(run, records=completed, left_out=left_out)
+    return [replace(run, records=completed, left_out=left_out)]
 
 
 def _completed(settings: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, Any]:
@@ -164,8 +136,14 @@ def check_twins(runs: Sequence[Run]) -> None:
     for task in dict.fromkeys(run.task for run in runs):
         same_task = [run for run in runs if run.task == task]
         for first, second in pairwise(same_task):
-            _check_recipes(first, second)
+            if not _are_published_twins(first, second):
+                _check_recipes(first, second)
         _check_data(same_task)
+
+
+def _are_published_twins(first: Run, second: Run) -> bool:
+    runs = [run for run in (first, second) if isinstance(run, PublishedRun)]
+    return len(runs) == 2 and len({run.header.settings["twin"] for run in runs}) == 1
 
 
 def _check_recipes(first: Run, second: Run) -> None:
@@ -195,7 +173,10 @@ def _check_data(runs: Sequence[Run]) -> None:
             m = record.measurement
             if m.kind not in MEASURED or not m.data_hash:
                 continue
-            key = (m.kind, m.seed, m.limit, m.spectrum_limit, m.what, m.split, m.views)
+            key: tuple[Any, ...] = (m.kind, m.seed, m.limit, m.spectrum_limit, m.what)
+            key = (*key, m.split, m.views)
+            if m.kind == "language":  # a model may be measured on several texts
+                key = (*key, Path(str(record.settings.get("data"))).name)
             first, other = seen.setdefault(key, (run, record))
             if other.measurement.data_hash != m.data_hash:
                 raise InputError(

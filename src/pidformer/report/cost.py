@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from pidformer.report.collect import Run
-from pidformer.report.looks import training_groups
-from pidformer.report.views import NOTHING, CellView, Column, LineView, Sources, TableView
+from pidformer.report.published import PublishedRun
+from pidformer.report.run import Run
+from pidformer.report.sources import Sources
+from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
+from pidformer.report.training_curves import training_groups
 from pidformer.results import Record
 
 
@@ -62,6 +64,8 @@ def _speed(run: Run) -> float | None:
 
 def training_seconds(run: Run) -> float | None:
     """Time in training steps, from the speeds that the log holds; evaluation aside."""
+    if isinstance(run, PublishedRun):
+        return run.header.metrics.get("train_seconds")
     recipe = run.recipe or {}
     size, last, total = recipe.get("data", {}).get("batch_size"), 0, 0.0
     for record in run.of("train"):

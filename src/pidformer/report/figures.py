@@ -13,12 +13,12 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from pidformer.control import PIDGains, is_stable, spectral_radius
-from pidformer.report.curve import curve_points
-from pidformer.report.looks import HEADLINES, Curves
+from pidformer.report.attack_curve import curve_points
+from pidformer.report.groups import is_controlled, short_gains
 from pidformer.report.panels import Panel
 from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
 from pidformer.report.table1 import TITLES
-from pidformer.report.tables import is_controlled, short_gains
+from pidformer.report.training_curves import HEADLINES, Curves
 from pidformer.robustness.compare import Group
 
 Drawn = tuple[Panel, str]

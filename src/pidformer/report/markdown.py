@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pidformer.report.views import CellView, Note, TableView
+from pidformer.report.table_view import CellView, Note, TableView
 
 _ENTRY = ("value", "run", "threat", "seconds")
 
@@ -17,8 +17,7 @@ def as_markdown(
     parts = [f"# pidformer report\n\nMade by `{content['command']}`, {content['made']}."]
     if content["findings"]:
         parts.append("\n".join(f"- {line}" for line in content["findings"]))
-    for table in content["tables"]:
-        parts.append(_table(table))
+    parts += map(_shown, content["tables"])
     for figure in content["figures"]:
         body = f"## {figure.title}\n\n"
         if figure.panels:
@@ -27,7 +26,7 @@ def as_markdown(
         if figure.missing is not None:
             body += _note(figure.missing)
         parts.append(body)
-    parts += [_table(table) for table in content["details"]]
+    parts += map(_shown, content["details"])
     if content["verdicts"]:
         said = "\n".join(f"- {run}: {verdict}" for run, verdict in content["verdicts"])
         parts.append(f"## Certificates\n\n{said}")
@@ -41,39 +40,40 @@ def as_markdown(
     )
     parts.append("## Commands\n\n" + "\n".join(commands))
     for section, entries in sources.sections.items():
-        lines = ["| row | value | run | threat | seconds | command |", "|---|---|---|---|---|---|"]
+        heads = ["row", *_ENTRY, "command"]
+        rows = []
         for entry in entries:
-            texts = {key: _escaped(value) for key, value in entry_text(entry).items()}
-            lines.append(
-                _row([_escaped(entry.row), *(texts[name] for name in _ENTRY), str(entry.command)])
-            )
-        parts.append(f"### Records: {section}\n\n" + "\n".join(lines))
+            texts = entry_text(entry)
+            rows.append([entry.row, *(texts[name] for name in _ENTRY), str(entry.command)])
+        parts.append(f"### Records: {section}\n\n{table(heads, rows, left=len(heads))}")
     return "\n\n".join(parts) + "\n"
 
 
-def _table(table: TableView) -> str:
-    heads = [c.title + (f" ({c.small})" if c.small else "") for c in table.columns]
-    lines = [_row(heads), _row(["---"] + ["--:"] * (len(heads) - 1))]
-    for line in table.lines:
-        title = line.title + (f", {line.small}" if line.small else "")
-        lines.append(_row([_escaped(title), *map(_cell, line.cells)]))
-    notes = "\n\n".join(_note(note) for note in table.notes)
-    return "\n\n".join(
-        p for p in (f"## {table.title}", "\n".join(lines), table.caption, notes) if p
-    )
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    lines = [_row(heads), _row(["---"] * left + ["---:"] * (len(heads) - left))]
+    return "\n".join([*lines, *map(_row, rows)])
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    return "| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |"
+
+
+def _shown(view: TableView) -> str:
+    heads = [c.title + (f" ({c.small})" if c.small else "") for c in view.columns]
+    rows = [
+        [line.title + (f", {line.small}" if line.small else ""), *map(_cell, line.cells)]
+        for line in view.lines
+    ]
+    notes = "\n\n".join(_note(note) for note in view.notes)
+    return "\n\n".join(
+        part for part in (f"## {view.title}", table(heads, rows), view.caption, notes) if part
+    )
 
 
 def _cell(cell: CellView) -> str:
     text = f"**{cell.text}**" if cell.is_clear else cell.text
-    return _escaped(text + (f" ({cell.small})" if cell.small else ""))
-
-
-def _escaped(text: str) -> str:
-    return text.replace("|", r"\|")
+    return text + (f" ({cell.small})" if cell.small else "")
 
 
 def _note(note: Note) -> str:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from pidformer.report.metrics import Metric, compare_accuracy, compare_error
+from pidformer.report.shrink import merged_corruptions
 from pidformer.results import Record
-from pidformer.robustness.compare import Group, compare, compare_mean
+from pidformer.robustness.compare import Group, Rows, has_outcomes
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, mce
-from pidformer.statistics import Difference, mean_over_seeds
+from pidformer.statistics import Crossed
 
 TITLES = {
     "clean": "Clean",
@@ -59,110 +62,124 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of the table; `differences` are to the first column."""
+class Table1Line:
+    """One line of the table; `differences` are to the first column, or to each model's twin."""
 
     title: str
     metric: str
     lower_is_better: bool
     threat: str
     cells: tuple[Cell | None, ...]
-    differences: tuple[Difference | None, ...]
+    differences: tuple[Crossed | None, ...]
 
 
-def table1(groups: Sequence[Group]) -> list[Line]:
-    """Lines in the order of the records."""
-    rows = list(dict.fromkeys(row for group in groups for run in group.runs for row in run))
-    lines: list[Line] = []
-    stems = list(dict.fromkeys(_stem(row) for row in rows))
-    for stem in stems:
-        if stem in rows:
-            lines += _plain_lines(groups, stem)
-        else:
-            lines.append(_corruption_line(groups, stem, [r for r in rows if _stem(r) == stem]))
+def table1(groups: Sequence[Group], twins: Sequence[Group] | None = None) -> list[Table1Line]:
+    """Lines in the order of the records; `twins`: which of the groups each is compared with."""
+    names = [group.label for group in groups]
+    places = [0 if twins is None else names.index(twins[k].label) for k in range(len(groups))]
+    groups = _with_merged_corruptions(groups)
+    rows = dict.fromkeys(row for group in groups for run in group.runs for row in run)
+    lines = []
+    for row in rows:
+        first = next(run[row] for group in groups for run in group.runs if row in run)
+        for metric in _metrics(groups, row, first):
+            cells = tuple(_cell(metric, group) for group in groups)
+            differences = tuple(
+                metric.difference(groups[place], group) if groups[place] is not group else None
+                for place, group in zip(places, groups, strict=True)
+            )
+            threat = first.measurement.threat or ""
+            if "survived" in first.details:
+                threat = f"{first.metrics['rows']:.0f} of {len(CORRUPTIONS)} x {len(SEVERITIES)}"
+            is_lower = metric.better < 0
+            title = _title(row)
+            lines.append(Table1Line(title, metric.title, is_lower, threat, cells, differences))
     return lines
 
 
-def _plain_lines(groups: Sequence[Group], row: str) -> Iterable[Line]:
-    for metric, (title, lower) in _METRICS.items():
-        cells = tuple(_cell(group, row, metric) for group in groups)
-        if not any(cells) or ("@" in row and metric != "top1"):
-            continue
-        differences: tuple[Difference | None, ...] = tuple(
-            compare(groups[0], group, row) if metric == "top1" and place else None
-            for place, group in enumerate(groups)
-        )
-        yield Line(_title(row), title, lower, _threat_of(groups, row), cells, differences)
-
-
-def _corruption_line(groups: Sequence[Group], stem: str, rows: Sequence[str]) -> Line:
-    """All corruptions of a set as one number: mCE for ImageNet-C, else the mean error."""
-    is_mce = stem == "imagenet-c" and len(rows) == len(CORRUPTIONS) * len(SEVERITIES)
-    score: Callable[[Mapping[str, Record]], float] = _mce if is_mce else _mean_error
-    cells: list[Cell | None] = []
+def _with_merged_corruptions(groups: Sequence[Group]) -> list[Group]:
+    """All corruptions of a set as one record, of the runs that have them all."""
+    rows = dict.fromkeys(row for group in groups for run in group.runs for row in run)
+    wanted: dict[str, list[str]] = {}
+    for row in rows:
+        parts = row.split("/")  # "imagenet-c/fog/3"
+        if len(parts) == 3 and parts[2].isdigit():
+            wanted.setdefault(parts[0], []).append(row)
+    merged = {row for own in wanted.values() for row in own}
+    found = []
     for group in groups:
-        whole = [run for run in group.runs if all(row in run for row in rows)]
-        values = [score({row: run[row] for row in rows}) for run in whole]
-        cells.append(_over_seeds(values) if values else None)
-    differences = tuple(
-        _error_difference(compare_mean(groups[0], group, rows)) if place and not is_mce else None
-        for place, group in enumerate(groups)
-    )
-    count = f"{len(rows)} of {len(CORRUPTIONS)} x {len(SEVERITIES)}"
-    metric = "mCE" if is_mce else "mean error"
-    return Line(TITLES.get(stem, stem), metric, True, count, tuple(cells), differences)
-
-
-def _error_difference(gain: Difference | None) -> Difference | None:
-    """A gain in accuracy is a loss in error."""
-    if gain is None:
-        return None
-    return gain._replace(points=-gain.points, low=-gain.high, high=-gain.low)
-
-
-def _mce(rows: Mapping[str, Record]) -> float:
-    errors: dict[str, list[float]] = {name: [] for name in CORRUPTIONS}
-    for name in CORRUPTIONS:
-        for severity in SEVERITIES:
-            top1 = rows[f"imagenet-c/{name}/{severity}"].metrics["top1"]
-            errors[name].append(1 - top1 / 100)
-    return mce(errors)
-
-
-def _mean_error(rows: Mapping[str, Record]) -> float:
-    return sum(100 - record.metrics["top1"] for record in rows.values()) / len(rows)
-
-
-def _cell(group: Group, row: str, metric: str) -> Cell | None:
-    values = group.values(row, metric)
-    if not values:
-        return None
-    if len(values) > 1:
-        cell = _over_seeds(values)  # Student's t knows nothing of 0 and 100 %
-        return replace(cell, low=max(cell.low, 0.0), high=min(cell.high, 100.0))
-    (low,), (high,) = (
-        group.values(row, f"{metric}_{end}") or [math.nan] for end in ("low", "high")
-    )
-    return Cell(values[0], low, high, 1)
-
-
-def _over_seeds(values: Sequence[float]) -> Cell:
-    found = mean_over_seeds(values)
-    return Cell(found.mean, found.low, found.high, found.seeds)
-
-
-def _threat_of(groups: Sequence[Group], row: str) -> str:
-    for group in groups:
+        runs = []
         for run in group.runs:
-            if row in run:
-                return run[row].measurement.threat or ""
-    return ""
+            kept = {row: record for row, record in run.items() if row not in merged}
+            for stem, own in wanted.items():
+                if all(row in run for row in own):
+                    kept[stem] = merged_corruptions([run[row] for row in own])
+            runs.append(kept)
+        found.append(Group(group.label, tuple(runs)))
+    return found
 
 
-def _stem(row: str) -> str:
-    """The set of a corrupted row ("imagenet-c/fog/3"), else the row itself."""
-    parts = row.split("/")
-    return parts[0] if len(parts) == 3 and parts[2].isdigit() else row
+def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metric]:
+    """What the records of a row tell: of corruptions one number, mCE or the mean error."""
+    find = partial(_row_of, row=row)
+    records = [record for group in groups for run in group.runs if (record := find(run))]
+    has_items = all(map(has_outcomes, records))
+    if "survived" in first.details:
+        whole = len(CORRUPTIONS) * len(SEVERITIES)
+        if row == "imagenet-c" and first.metrics["rows"] == whole:
+            yield Metric(title="mCE", find=find, read=_mce, better=-1)
+        else:
+            compare = compare_error if has_items else None
+            read = partial(_error, name="top1")
+            yield Metric(title="mean error", find=find, read=read, compare=compare, better=-1)
+        return
+    for name, (title, is_lower) in _METRICS.items():
+        if not any(name in r.metrics for r in records) or ("@" in row and name != "top1"):
+            continue
+        yield Metric(
+            title=title,
+            find=partial(_row_of, row=row, name=name),
+            read=partial(_read, name=name),
+            compare=compare_accuracy if name == "top1" and has_items else None,
+            better=-1 if is_lower else 1,
+        )
+
+
+def _row_of(run: Rows, row: str, name: str = "top1") -> Record | None:
+    record = run.get(row)
+    return record if record is not None and name in record.metrics else None
+
+
+def _read(record: Record, name: str) -> float:
+    return record.metrics[name]
+
+
+def _error(record: Record, name: str) -> float:
+    return 100 - record.metrics[name]
+
+
+def _mce(record: Record) -> float:
+    return mce(
+        {
+            name: [1 - record.metrics[f"top1/{name}/{severity}"] / 100 for severity in SEVERITIES]
+            for name in CORRUPTIONS
+        }
+    )
+
+
+def _cell(metric: Metric, group: Group) -> Cell | None:
+    found = metric.mean(group)
+    if found is None:
+        return None
+    if found.seeds > 1:
+        low, high = found.low, found.high
+        if metric.title != "mCE":  # Student's t knows nothing of 0 and 100 %
+            low, high = max(low, 0.0), min(high, 100.0)
+        return Cell(found.mean, low, high, found.seeds)
+    (record,) = metric.records(group)
+    name = next((n for n, (title, _) in _METRICS.items() if title == metric.title), None)
+    low, high = (record.metrics.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
+    return Cell(found.mean, low, high, 1)
 
 
 def _title(row: str) -> str:
@@ -170,7 +187,9 @@ def _title(row: str) -> str:
     return TITLES.get(name, name) + (f" {budget}" if at else "")
 
 
-def rich_table(lines: Sequence[Line], groups: Sequence[Group], width: int | None = None) -> Table:
+def rich_table(
+    lines: Sequence[Table1Line], groups: Sequence[Group], width: int | None = None
+) -> Table:
     """For a terminal. Differences are to the first column; ↓ marks what is better when lower.
 
     Where `width` columns are too few for it, intervals go below their numbers.
@@ -181,7 +200,7 @@ def rich_table(lines: Sequence[Line], groups: Sequence[Group], width: int | None
     return _rich_table(lines, groups, "\n")
 
 
-def _rich_table(lines: Sequence[Line], groups: Sequence[Group], gap: str) -> Table:
+def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) -> Table:
     table = Table(
         box=SIMPLE_HEAD,
         caption=_caption(groups),
@@ -210,13 +229,14 @@ def _rich_table(lines: Sequence[Line], groups: Sequence[Group], gap: str) -> Tab
     return table
 
 
-def difference_texts(difference: Difference | None) -> tuple[str, str]:
-    """ "+1.20 [+0.4, +2.0]" and its p-value: McNemar's for one pair, the t-test's over seeds."""
+def difference_texts(difference: Crossed | None) -> tuple[str, str]:
+    """ "+1.20 [+0.4, +2.0]" and its p-value; a number without images and seeds has neither."""
     if difference is None:
         return "", ""
-    text = f"{difference.points:+.2f} [{difference.low:+.1f}, {difference.high:+.1f}]"
-    p_value = difference.mcnemar[0] if len(difference.mcnemar) == 1 else difference.seeds_p
-    return text, "" if math.isnan(p_value) else f"{p_value:.2g}"
+    if math.isnan(difference.low):
+        return f"{difference.mean:+.2f}", ""
+    text = f"{difference.mean:+.2f} [{difference.low:+.1f}, {difference.high:+.1f}]"
+    return text, "" if math.isnan(difference.p) else f"{difference.p:.2g}"
 
 
 def _caption(groups: Sequence[Group]) -> str:
@@ -227,9 +247,9 @@ def _caption(groups: Sequence[Group]) -> str:
     }
     notes = [f"per cent; {images}; domain {', '.join(sorted(map(str, domains))) or 'pixel'}"]
     if any(len(group.runs) > 1 for group in groups):
-        notes.append("95 % intervals over seeds (t); differences: bootstrap over images and seeds")
+        notes.append("95 % intervals over seeds (t); of differences over seeds and images (t)")
     else:
-        notes.append("95 % intervals over images (Wilson); differences: bootstrap, McNemar's p")
+        notes.append("95 % intervals over images (Wilson; of differences paired t)")
     recipes = {run_record.settings.get("recipe") for g in groups for run_record in _firsts(g)}
     if len(groups) > 1 and len(recipes) > 1:
         notes.append("the models are no twins: their recipes differ in more than gains and seed")
@@ -240,8 +260,8 @@ def _firsts(group: Group) -> list[Record]:
     return [next(iter(run.values())) for run in group.runs]
 
 
-def as_data(lines: Sequence[Line], groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """For machines: one object a line."""
+def as_data(lines: Sequence[Table1Line], groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """For machines: one object per line."""
     labels = [group.label for group in groups]
     found = []
     for line in lines:
@@ -254,11 +274,11 @@ def as_data(lines: Sequence[Line], groups: Sequence[Group]) -> list[dict[str, An
         }
         differences = {
             label: {
-                "points": d.points,
-                "low": d.low,
-                "high": d.high,
-                "mcnemar": list(d.mcnemar),
-                "seeds_p": _number(d.seeds_p),
+                "points": d.mean,
+                "low": _number(d.low),
+                "high": _number(d.high),
+                "p": _number(d.p),
+                "seeds": d.seeds,
             }
             for label, d in zip(labels, line.differences, strict=True)
             if d is not None

@@ -12,16 +12,21 @@ from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
-from pidformer.report import figures, looks
-from pidformer.report.collect import MAIN_TASK, Run, check_twins, collect, inputs_hash
+from pidformer.report import certificates, figures
+from pidformer.report.collect import check_twins, collect, inputs_hash
 from pidformer.report.cost import cost_view
+from pidformer.report.findings import findings
+from pidformer.report.groups import is_controlled
 from pidformer.report.markdown import as_markdown
+from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.run import MAIN_TASK, Run
+from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
-from pidformer.report.tables import Robustness, other_table, robustness, robustness_view
+from pidformer.report.table1_view import Robustness, robustness, robustness_view
+from pidformer.report.table_view import Note, TableView
 from pidformer.report.templates import page_template
-from pidformer.report.views import Entry, Note, Sources, TableView
-from pidformer.report.words import findings
+from pidformer.report.training_curves import Curves, training_curves, training_groups
 from pidformer.robustness.compare import Group
 
 DATA_FILE = "report.json"
@@ -80,13 +85,13 @@ def write_report(
     out_folder(out / "figures")
     sources = Sources()
     tables = robustness(runs)
-    groups = looks.analysed(runs)
-    similarity = looks.similarity_curves(groups)
+    groups = certificates.analysed(runs)
+    similarity = certificates.similarity_curves(groups)
     drawn = _figures(runs, tables, groups, similarity)
     views = _views(runs, tables, sources)
     details = [
         view
-        for view in (looks.certificate_view(groups, sources), cost_view(runs, sources))
+        for view in (certificates.certificate_view(groups, sources), cost_view(runs, sources))
         if view is not None
     ]
     for table in tables:
@@ -102,7 +107,7 @@ def write_report(
         "tables": views,
         "details": details,
         "figures": drawn,
-        "verdicts": looks.certificate_verdicts(groups),
+        "verdicts": certificates.certificate_verdicts(groups),
         "sources": sources,
         "runs": runs,
         "command": command,
@@ -176,7 +181,7 @@ def _figures(
     runs: Sequence[Run],
     tables: Sequence[Robustness],
     groups: Sequence[Group],
-    similarity: Sequence[looks.Curves],
+    similarity: Sequence[Curves],
 ) -> list[FigureView]:
     folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
     curves = next((table.curves for table in tables if table.curves), [])
@@ -209,7 +214,7 @@ def _figures(
 def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
     found = []
     for task in dict.fromkeys(run.task for run in runs):
-        losses, scores, headline = looks.training_curves(runs, task)
+        losses, scores, headline = training_curves(runs, task)
         losses = [c for c in losses if c.runs and c.runs[0][0]]
         if losses:
             panels = figures.training_panels(losses, scores, headline)
@@ -227,7 +232,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
     marked: dict[str, Sequence[PIDGains]] = {}
     for task in dict.fromkeys(run.task for run in runs):
         by_folder = {str(run.folder): run for run in runs}
-        for group in looks.training_groups(runs, task):
+        for group in training_groups(runs, task):
             gains = by_folder[str(group.runs[0]["train"].settings["model"])].gains
             if gains:
                 marked[group.label] = gains
@@ -238,7 +243,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
     measured = [
         run["spectrum"].metrics["min_real"]
         for group in groups
-        if looks.is_controlled(group)
+        if is_controlled(group)
         for run in group.runs
         if "spectrum" in run and "min_real" in run["spectrum"].metrics
     ]

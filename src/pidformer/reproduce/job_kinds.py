@@ -17,8 +17,8 @@ from pidformer.evaluation.images import remaining, run_suite
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Suite, curve_suite, load_suite, read_budgets
 from pidformer.files import out_folder
-from pidformer.report.analysis import analysis_figures
-from pidformer.report.published import publish
+from pidformer.report.analysis_figures import analysis_figures
+from pidformer.report.publish import publish
 from pidformer.report.write import is_current, write_report
 from pidformer.reproduce.demo_page import write_demo_page
 from pidformer.reproduce.jobs import Job

@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
-from pidformer.reproduce.study import study_plan
+from pidformer.reproduce.study.plan import study_plan
 
 SCALES = ("demo", "small", "paper")
-STUDY = "study"
-"""The scale of docs/study.md, whose parts are groups of rows."""
 MOST_SEEDS = 1000
 PARTS = ("table1", "table2", "table3", "figures")
 
@@ -156,13 +154,13 @@ def make_plan(
 ) -> Plan:
     """The jobs of the parts `only` (all, by default) at a scale, with seeds 0 to `seeds` - 1 (2).
 
-    The scale "study", or a `study` by name or file, takes its groups of rows and their own seeds:
+    With a `study` (its file), `only` names groups of its rows, and their seeds are the study's own:
     `study_plan`.
     """
-    if scale == STUDY or study is not None:
+    if study is not None:
         return study_plan(out, data=data, only=only, seeds=seeds, study=study)
     if scale not in SCALES:
-        raise unknown("scale", scale, (*SCALES, STUDY))
+        raise unknown("scale", scale, SCALES)
     seeds = 2 if seeds is None else seeds
     check_seeds(seeds)
     for name in only:

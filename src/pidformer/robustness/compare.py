@@ -1,18 +1,35 @@
 """Models side by side: runs that differ only in their seed are one model; pairs are compared."""
+# S training seeds, N images
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
+from pidformer.errors import InputError
 from pidformer.results import Record, check_pair
-from pidformer.statistics import Difference, Hits, Scores, paired_difference, unpack
+from pidformer.statistics import Crossed, Hits, Scores, crossed_items, unpack
 
 Rows = Mapping[str, Record]
 """Records of one run, by row."""
+Pairs = Sequence[Sequence[Record]]
+"""Records of the same measurement and seed: of the first model, and of the second; see `gain`."""
+
+
+class Seeded(Protocol):
+    """Runs of one model, and the training seed of each."""
+
+    @property
+    def runs(self) -> Sequence[Any]: ...
+
+    @property
+    def seeds(self) -> Sequence[object]: ...
 
 
 @dataclass(frozen=True)
@@ -33,11 +50,14 @@ class Group:
 
 
 def group_runs(runs: Sequence[Rows]) -> list[Group]:
-    """Runs of the same recipe and gains but different seeds become one group, in order."""
+    """Runs of the same recipe and gains but different seeds become one group, in order.
+
+    Published runs carry the name of their variant, which tells them apart too.
+    """
     groups: dict[tuple[object, ...], list[Rows]] = {}
     for run in (run for run in runs if run):
         about = _about(run)
-        shared = ("recipe", "gains", "ema") if about.get("recipe") else ("model",)
+        shared = ("recipe", "gains", "ema", "variant") if about.get("recipe") else ("model",)
         key: tuple[object, ...] = tuple(about.get(name) for name in shared)
         seeds = [_about(other).get("train_seed") for other in groups.get(key, [])]
         if about.get("train_seed") in seeds:  # the same seed twice is no second sample of it
@@ -46,50 +66,71 @@ def group_runs(runs: Sequence[Rows]) -> list[Group]:
     return [Group(_label(found), tuple(found)) for found in groups.values()]
 
 
-def compare(first: Group, second: Group, row: str, *, seed: int = 0) -> Difference | None:
+def paired_runs(*models: Seeded) -> list[tuple[Any, ...]]:
+    """The runs of each training seed that all of the models have; single runs are paired anyway."""
+    if all(len(model.runs) == 1 for model in models):
+        return [tuple(model.runs[0] for model in models)]
+    by_seed = [dict(zip(model.seeds, model.runs, strict=True)) for model in models]
+    shared = [seed for seed in by_seed[0] if all(seed in own for own in by_seed)]
+    return [tuple(own[seed] for own in by_seed) for seed in shared]
+
+
+def gain(values: Sequence[Any]) -> Any:
+    """b - a of (a, b), and of (a, b, c, d) the difference of differences: (b - a) - (d - c)."""
+    a, b, *others = values
+    return (b - a) - gain(others) if others else b - a
+
+
+def over_items(
+    values: Callable[[Record], Scores], scale: float = 1.0
+) -> Callable[[Pairs], Crossed]:
+    """The comparison of plain means over items: `values` gives (N,) of a record."""
+
+    def compare(pairs: Pairs) -> Crossed:
+        found = [[values(record).astype(float) for record in pair] for pair in pairs]
+        sizes = sorted({len(one) for pair in found for one in pair})
+        if len(sizes) > 1:
+            given = " and ".join(map(str, sizes))
+            raise InputError(f"a paired comparison needs the same items of all runs, got {given}")
+        return crossed_items(scale * np.stack([gain(pair) for pair in found]))
+
+    return compare
+
+
+def compare(first: Group, second: Group, row: str) -> Crossed | None:
     """second - first in points of top-1 accuracy on the same images under the same draws.
 
-    Runs are paired by training seed where both have the same ones, else only single runs can be
-    paired. None when the row is missing on a side or holds no image's outcome.
+    Runs are paired by training seed. None when the row is missing on a side or holds no image's
+    outcome.
     """
-    pairs = _pairs(first, second)
-    found = [(a.get(row), b.get(row)) for a, b in pairs]
-    both = [(a, b) for a, b in found if a and b and "right" in a.details and "right" in b.details]
-    if not both:
-        return None
+    found = [(a.get(row), b.get(row)) for a, b in paired_runs(first, second)]
+    both = [(a, b) for a, b in found if a and b and has_outcomes(a) and has_outcomes(b)]
     for a, b in both:
         check_pair(a, b)
-    left, right = (np.stack([hits(pair[side]) for pair in both]) for side in (0, 1))
-    return paired_difference(left, right, seed=seed)
+    return over_items(outcomes, scale=100)(both) if both else None
 
 
-def compare_mean(
-    first: Group, second: Group, rows: Sequence[str], *, seed: int = 0
-) -> Difference | None:
-    """The same for the mean accuracy over several rows of the same images (corruptions)."""
-    sides: tuple[list[Scores], list[Scores]] = ([], [])
-    for pair in _pairs(first, second):
-        if any(row not in run for run in pair for row in rows):
-            return None
-        for side, run in zip(sides, pair, strict=True):
-            side.append(np.mean([hits(run[row]) for row in rows], axis=0))
-        check_pair(pair[0][rows[0]], pair[1][rows[0]])
-    if not sides[0]:
-        return None
-    return paired_difference(np.stack(sides[0]), np.stack(sides[1]), seed=seed, resamples=2000)
+def has_outcomes(record: Record) -> bool:
+    return "right" in record.details or "survived" in record.details
+
+
+def outcomes(record: Record) -> Scores:
+    """What each image did, (N,): right or not, or the share of corruptions that it survived."""
+    if "survived" not in record.details:
+        return hits(record)
+    raw = zlib.decompress(base64.b64decode(record.details["survived"]))
+    return np.frombuffer(raw, dtype=np.uint8) / record.metrics["rows"]
+
+
+def pack_survived(records: Sequence[Record]) -> str:
+    """On how many of the records each image was classified right, as text; 255 at most."""
+    counts = np.sum([hits(record) for record in records], axis=0).astype(np.uint8)
+    return base64.b64encode(zlib.compress(counts.tobytes(), 9)).decode()
 
 
 def hits(record: Record) -> Hits:
     """Which images of a record were classified right."""
     return unpack(record.details["right"], int(record.metrics["images"]))
-
-
-def _pairs(first: Group, second: Group) -> list[tuple[Rows, Rows]]:
-    if len(first.runs) == len(second.runs) == 1:
-        return [(first.runs[0], second.runs[0])]
-    by_seed = dict(zip(second.seeds, second.runs, strict=True))
-    shared = zip(first.seeds, first.runs, strict=True)
-    return [(run, by_seed[seed]) for seed, run in shared if seed in by_seed]
 
 
 def _about(run: Rows) -> Mapping[str, object]:

@@ -9,15 +9,15 @@ from typing import Any
 from matplotlib.figure import Figure, SubFigure
 
 from pidformer.analysis import Trajectory
-from pidformer.report.demo.models import CHANCE, MODELS, SHOWN, Model
+from pidformer.report.demo.models import CHANCE, MODELS, SHOWN, DemoModel
 from pidformer.report.figures import Drawn, draw_curves, similarity_panel
-from pidformer.report.looks import Curves
 from pidformer.report.panels import Panel
 from pidformer.report.style import INK, PID, SOFTMAX
+from pidformer.report.training_curves import Curves
 
 
 def all_figures(
-    models: Mapping[str, Model], paths: Mapping[str, Trajectory]
+    models: Mapping[str, DemoModel], paths: Mapping[str, Trajectory]
 ) -> dict[str, list[Drawn]]:
     """By name; `paths` are the tokens of one image in each model."""
     pairs = {"with": ("softmax", "pid"), "without": ("softmax_no_residual", "pid_no_residual")}
@@ -34,12 +34,12 @@ def all_figures(
     }
 
 
-def _similarity(model: Model) -> Curves:
+def _similarity(model: DemoModel) -> Curves:
     runs = tuple((tuple(range(1, len(run) + 1)), run) for run in model.similarity)
     return Curves(model.label.split(",")[0], _is_controlled(model), runs)
 
 
-def _attack(models: Mapping[str, Model], attack: str) -> Drawn:
+def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
     """Accuracy over the budget."""
     curves = []
     for name, model in models.items():
@@ -68,7 +68,7 @@ def _attack(models: Mapping[str, Model], attack: str) -> Drawn:
     return Panel(draw), words
 
 
-def _tokens(model: Model, path: Trajectory) -> Drawn:
+def _tokens(model: DemoModel, path: Trajectory) -> Drawn:
     """The tokens of one image at several depths."""
     words = (
         f"The tokens of one image at several depths, {model.label}; similarity at the end "
@@ -77,7 +77,7 @@ def _tokens(model: Model, path: Trajectory) -> Drawn:
     return Panel(partial(_draw_tokens, model=model, path=path), width=6.4, height=1.75), words
 
 
-def _draw_tokens(figure: Figure | SubFigure, model: Model, path: Trajectory) -> None:
+def _draw_tokens(figure: Figure | SubFigure, model: DemoModel, path: Trajectory) -> None:
     points = path.points
     depth = len(points) - 1
     shown = sorted({0, 1, 2, depth // 2, 3 * depth // 4, depth})
@@ -97,5 +97,5 @@ def _draw_tokens(figure: Figure | SubFigure, model: Model, path: Trajectory) -> 
     figure.suptitle(title, fontsize=11.5, color=INK)
 
 
-def _is_controlled(model: Model) -> bool:
+def _is_controlled(model: DemoModel) -> bool:
     return model.name.startswith("pid")

@@ -8,8 +8,8 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pidformer.errors import InputError
-from pidformer.report.collect import Run
-from pidformer.report.looks import layers
+from pidformer.report.certificates import layers
+from pidformer.report.run import Run
 from pidformer.results import Record
 from pidformer.robustness.compare import Group
 
@@ -40,7 +40,7 @@ class Spread(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Model:
+class DemoModel:
     """One of the four: its runs over seeds, as rows of accuracy and as similarity by layer."""
 
     name: str
@@ -68,7 +68,7 @@ class Model:
         )
 
 
-def read_models(runs: Sequence[Run]) -> dict[str, Model]:
+def read_models(runs: Sequence[Run]) -> dict[str, DemoModel]:
     """The four models, told by the names of their run folders (MODEL-seedN)."""
     found = {}
     for name in MODELS:
@@ -83,7 +83,7 @@ def read_models(runs: Sequence[Run]) -> dict[str, Model]:
         ):
             raise InputError(f"{MODELS[name]} has no finished run; run the same command to go on")
         similarity = tuple(layers(records[0]) for records in tokens)
-        found[name] = Model(name, Group(MODELS[name], tuple(rows)), similarity)
+        found[name] = DemoModel(name, Group(MODELS[name], tuple(rows)), similarity)
     return found
 
 

@@ -12,7 +12,7 @@ from pidformer.files import atomic_path, out_folder
 from pidformer.report.collect import collect, inputs_hash
 from pidformer.report.demo.figures import all_figures
 from pidformer.report.demo.models import ATTACKED, CHANCE, SHOWN, read_models
-from pidformer.report.demo.words import verdicts
+from pidformer.report.demo.verdicts import verdicts
 from pidformer.report.panels import picture, save_panels
 from pidformer.report.templates import page_template
 from pidformer.report.write import DATA_FILE

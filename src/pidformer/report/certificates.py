@@ -1,0 +1,116 @@
+"""What analysis found in the trained models: similarity by layer, spectra and certificates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pidformer.report.groups import about_text, is_controlled, named_apart
+from pidformer.report.numbers import minus
+from pidformer.report.run import Run
+from pidformer.report.sources import Sources
+from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
+from pidformer.report.training_curves import Curves
+from pidformer.results import Record
+from pidformer.robustness.compare import Group, Rows, group_runs
+
+
+def analysed(runs: Sequence[Run]) -> list[Group]:
+    """Models with "analysis" records, rows named by what was looked at; the newest of each."""
+    models: list[Rows] = []
+    for run in runs:
+        by_variant: dict[Any, dict[str, Record]] = {}
+        for record in run.of("analysis"):
+            rows = by_variant.setdefault(record.settings.get("gains"), {})
+            rows[str(record.settings.get("what"))] = record
+        models += by_variant.values()
+    return named_apart(group_runs(models))
+
+
+def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
+    """Token similarity by layer."""
+    found = []
+    for group in groups:
+        lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
+        if lines:
+            runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
+            found.append(Curves(group.label, is_controlled(group), runs))
+    return found
+
+
+def layers(record: Record) -> tuple[float, ...]:
+    """similarity_layer_1, similarity_layer_2, ... of a record."""
+    values: list[float] = []
+    while (name := f"similarity_layer_{len(values) + 1}") in record.metrics:
+        values.append(record.metrics[name])
+    return tuple(values)
+
+
+def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | None:
+    """Where the eigenvalues of attention lie, and what the gains make of them."""
+    lines = []
+    for group in groups:
+        spectra = [run["spectrum"] for run in group.runs if "spectrum" in run]
+        certificates = [run["certificate"] for run in group.runs if "certificate" in run]
+        similar = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
+        section = f"Analysis, {group.label}"
+        tokens = sources.add(section, "token_similarity", similar)
+        cells = [
+            _cell(similar, _last_layer, 3, tokens),
+            _cell(similar, "effective_rank_last", 1, tokens),
+            _cell(spectra, "min_real", 3, sources.add(section, "spectrum", spectra)),
+            _cell(spectra, "max_imag", 3, sources.add(section, "spectrum", spectra)),
+        ]
+        source = sources.add(section, "certificate", certificates)
+        cells += [
+            _cell(certificates, "worst_radius", 3, source),
+            _cell(certificates, "share_outside", 1, source, scale=100),
+        ]
+        lines.append(LineView(group.label, about_text(group), tuple(cells)))
+    if not lines:
+        return None
+    return TableView(
+        title="Inside the trained models",
+        caption="Token similarity (1: all tokens alike) and effective rank (1: all on one line, "
+        "whatever their signs) in the last layer; the smallest real part and largest imaginary "
+        "part of the attention matrices' eigenvalues kappa; the largest radius of the closed loop "
+        "with the run's gains, and the share of modes outside the unit circle, per cent. Small: "
+        "the range over training seeds.",
+        columns=(
+            Column("Model"),
+            Column("Similarity", "last layer"),
+            Column("Effective rank", "last layer"),
+            Column("min Re kappa"),
+            Column("max |Im kappa|"),
+            Column("Worst radius"),
+            Column("Outside", "per cent"),
+        ),
+        lines=tuple(lines),
+    )
+
+
+def certificate_verdicts(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """What `certify` said of each run: (run, verdict)."""
+    return [
+        (str(run["certificate"].settings.get("label")), str(run["certificate"].details["verdict"]))
+        for group in groups
+        for run in group.runs
+        if "certificate" in run and "verdict" in run["certificate"].details
+    ]
+
+
+def _last_layer(record: Record) -> float | None:
+    found = layers(record)
+    return found[-1] if found else None
+
+
+def _cell(
+    records: Sequence[Record], metric: Any, digits: int, source: str | None, scale: float = 1
+) -> CellView:
+    read = metric if callable(metric) else lambda record: record.metrics.get(metric)
+    values = [scale * value for record in records if (value := read(record)) is not None]
+    if not values:
+        return NOTHING
+    mean = f"{sum(values) / len(values):.{digits}f}"
+    spread = f"{min(values):.{digits}f} to {max(values):.{digits}f}" if len(values) > 1 else ""
+    return CellView(minus(mean), minus(spread), source)

@@ -1,0 +1,109 @@
+"""One number of a run, its mean over seeds, and how two models are compared on it."""
+# N items (images, pairs, blocks of text), K classes
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pidformer.data.segmentation.confusion import unpack_areas
+from pidformer.report.shrink import block_losses
+from pidformer.results import Record, check_pair
+from pidformer.robustness.compare import Pairs, Seeded, gain, outcomes, over_items, paired_runs
+from pidformer.statistics import Crossed, Mean, crossed_mean, mean_over_seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """One number of a run, and how two models are compared on it."""
+
+    title: str
+    find: Callable[[Any], Record | None]
+    """The record that holds it, of one of a model's runs."""
+    read: Callable[[Record], float]
+    compare: Callable[[Pairs], Crossed] | None = None
+    """Model minus twin; None: over seeds alone."""
+    contrast: Callable[[Record], float] | None = None
+    """What is subtracted over seeds, when it is not what is shown (a logarithm)."""
+    better: int = 1
+    """1: more is better; -1: less is; 0: neither."""
+    table: str = ""
+    """Which of the tables it stands in; empty: the first."""
+    digits: int = 2
+    difference_digits: int = 2
+
+    def records(self, model: Seeded) -> list[Record]:
+        return [r for run in model.runs if (r := self.find(run)) is not None]
+
+    def mean(self, model: Seeded) -> Mean | None:
+        found = self.records(model)
+        return mean_over_seeds([self.read(r) for r in found]) if found else None
+
+    def difference(self, twin: Seeded, model: Seeded, *against: Seeded) -> Crossed | None:
+        """Model minus twin, on the seeds of both; `against`, another twin and model: minus their
+        difference, on the seeds of all four."""
+        pairs = self._pairs(twin, model, *against)
+        if not pairs:
+            return None
+        if self.compare is not None:
+            return self.compare(pairs)
+        value = self.contrast or self.read
+        return crossed_mean([gain([value(r) for r in pair]) for pair in pairs], 0.0, 0)
+
+    def _pairs(self, *models: Seeded) -> list[list[Record]]:
+        found = []
+        for runs in paired_runs(*models):
+            records = [self.find(run) for run in runs]
+            known = [record for record in records if record is not None]
+            if len(known) == len(models):
+                for other in known[1:]:
+                    check_pair(known[0], other)
+                found.append(known)
+        return found
+
+
+compare_accuracy = over_items(outcomes, scale=100)
+"""In points of per cent, image by image."""
+compare_error = over_items(outcomes, scale=-100)
+"""The same of errors."""
+compare_loss = over_items(block_losses)
+"""In nats per token, block by block."""
+
+
+def compare_miou(pairs: Pairs) -> Crossed:
+    """mIoU of the second minus the first: seeds as they are, images by the jackknife.
+
+    The mIoU of a set is no mean over its images; leaving out one image after the other gives the
+    variance that drawing them anew would make, without chance.
+    """
+    by_seed, without = [], []
+    for a, b in pairs:
+        (whole_a, left_a), (whole_b, left_b) = (leave_one_out(areas(r)) for r in (a, b))
+        by_seed.append(whole_b - whole_a)
+        without.append(left_b - left_a)
+    means = np.mean(without, axis=0)  # (N,)
+    count = len(means)
+    variance = float((count - 1) / count * ((means - means.mean()) ** 2).sum())
+    return crossed_mean(by_seed, variance, count)
+
+
+def areas(record: Record) -> np.ndarray:
+    """Hits, true and predicted pixels of each pair, (N, 3, K)."""
+    classes = record.details.get("num_classes") or len(record.details["confusion"])
+    return unpack_areas(record.details["areas"], classes)
+
+
+def leave_one_out(per_pair: np.ndarray) -> tuple[float, np.ndarray]:
+    """mIoU in per cent of the set, and of the set without each of its pairs, (N,)."""
+    total = per_pair.sum(0)
+    return float(_miou(total)), _miou(total - per_pair)
+
+
+def _miou(summed: np.ndarray) -> np.ndarray:
+    hits, truth, predicted = np.moveaxis(summed.astype(float), -2, 0)  # (..., K)
+    union = truth + predicted - hits
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return 100 * np.nanmean(np.where(union > 0, hits / union, np.nan), axis=-1)

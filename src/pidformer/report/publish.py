@@ -1,0 +1,212 @@
+"""Run folders into a repository: `STUDY/VARIANT-seedN.jsonl`, small, without paths or weights.
+
+The first line of a file is a record of kind "run": recipe, seed, gains, weights' hash, machine and
+the command that trains it again. The others are measurements; what they share with the first line
+is not written again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+from pidformer.report.collect import collect
+from pidformer.report.cost import training_seconds
+from pidformer.report.published import SCORES, SHARED, PublishedRun
+from pidformer.report.rerun import measure_command, train_command
+from pidformer.report.run import MEASURED, Run
+from pidformer.report.shrink import newest, shrink
+from pidformer.results import Record
+from pidformer.runs.folder import load_weights
+from pidformer.runs.twins import control_free_hash
+
+FILE_BYTES, ALL_BYTES = 1_000_000, 8_000_000
+"""The most that a file, and a folder of studies, may take."""
+CONTROL = "control"
+"""Records of the control's size as a run trains, and their curve: (epoch, ratio)."""
+_DROPPED = frozenset(
+    {"model", "label", "train_seed", "recipe", "ema", "batch_size", "device", "suite", "eps"}
+    | {"decoder_gains", "backbone", "scale"}
+)
+_POINTS = 12
+_PATH = re.compile(r"(^|[\s'\"=:(,])(~|[A-Za-z]:\\|/\w)")
+_NAME = re.compile(r"(?P<variant>.+)-seed(?P<seed>\d+)")
+
+
+def publish(folders: Sequence[str | Path], to: str | Path) -> list[Path]:
+    """Write one file for each run at or below `folders` into the study `to`; their paths.
+
+    Runs are called VARIANT-seedN by their folders (a leading "STUDY-" is left out). Publishing a
+    run again replaces its file. A run that was not measured, an absolute path that would be
+    left, and files too large for a repository are refused, before anything is written.
+    """
+    to = Path(to)
+    if to.exists() and not to.is_dir():
+        raise InputError(f"{to} is a file; --publish names the folder of a study")
+    made: dict[Path, str] = {}
+    for run in collect(folders):
+        if isinstance(run, PublishedRun):
+            raise InputError(f"{run.folder} is published already; give run folders")
+        name = run_name(run, to.name)
+        path = to / f"{name}.jsonl"
+        if path in made:
+            raise InputError(f"two of the runs are called {name}; publish them apart")
+        made[path] = _text(_records(run, to.name, name))
+    _check_sizes(to, made)
+    to.mkdir(parents=True, exist_ok=True)
+    for path, text in made.items():
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return list(made)
+
+
+def run_name(run: Run, study: str) -> str:
+    """VARIANT-seedN of a run folder."""
+    label = run.label.removeprefix(f"{study}-")
+    seed = (run.recipe or {}).get("seed")
+    found = _NAME.fullmatch(label)
+    if found is None:
+        return f"{label}-seed{0 if seed is None else seed}"
+    if seed is not None and int(found["seed"]) != seed:
+        raise InputError(f"{run.folder} is a run of seed {seed}; rename it to end in -seed{seed}")
+    return label
+
+
+def _records(run: Run, study: str, name: str) -> list[Record]:
+    if run.recipe is None:
+        raise InputError(f"{run.folder} has no recipe.yaml; only runs of training are published")
+    measured = [r for r in run.records if r.kind in MEASURED and not r.settings.get("ema")]
+    if not measured:
+        command = shlex.join(["pidformer", "evaluate", str(run.folder)])
+        raise InputError(f"{run.folder} was not measured; use {command}")
+    counted = Counter(str(r.settings.get("gains")) for r in measured)
+    own_gains = counted.most_common(1)[0][0]  # those of a trial with other gains stay behind
+    measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
+    own = shrink(newest(measured))
+    header = _header(run, study, name, measured)
+    shared = {key: header.settings.get(key) for key in SHARED}
+    lines = [header]
+    for record in own:
+        settings = {
+            key: value
+            for key, value in record.settings.items()
+            if key not in _DROPPED and value is not None and shared.get(key, _NOTHING) != value
+        }
+        settings["data"] = _data_name(record, run)
+        settings["command"] = measure_command(record)
+        lines.append(replace(record, settings=settings))
+    for record in lines:
+        _check_paths(run, record)
+    return lines
+
+
+_NOTHING = object()
+
+
+def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
+    """What the measurements of a run share; the machine is the one that made most of them."""
+    last = measured[-1]
+    machines = Counter(json.dumps(r.settings.get("machine")) for r in measured)
+    recipe = _bare(run.recipe or {})
+    variant, _, seed = name.rpartition("-seed")
+    settings = {
+        "study": study,
+        "run": name,
+        "variant": variant,
+        "seed": int(seed),
+        "task": run.task,
+        "gains": last.settings.get("gains"),
+        "weights": last.settings.get("weights"),
+        "recipe": recipe,
+        "recipe_hash": last.settings.get("recipe"),
+        "twin": control_free_hash(recipe),
+        "data": recipe.get("data", {}).get("name"),
+        "machine": json.loads(machines.most_common(1)[0][0]),
+        "command": train_command(recipe),
+    }
+    metrics = {"train_seconds": training_seconds(run), "parameters": _parameters(run.folder)}
+    known = {key: value for key, value in metrics.items() if value is not None}
+    return Record(
+        kind="run", metrics=known, settings=settings, details=_curves(run), time=last.time
+    )
+
+
+def _parameters(folder: Path) -> float | None:
+    path = folder / "model.safetensors"
+    if not path.exists():
+        return None
+    return float(sum(tensor.numel() for tensor in load_weights(path).values()))
+
+
+def _curves(run: Run) -> dict[str, list[list[float]]]:
+    """A few points of the training loss, validation scores and the control's size, by epoch."""
+    logged = [r for r in run.of("train") if "epoch" in r.metrics]
+    epochs = {r.step: r.metrics["epoch"] for r in logged}
+    found = {"loss": _thin([(r.metrics["epoch"], r.metrics["loss"]) for r in logged])}
+    for name in SCORES:
+        scored = [r for r in run.of("evaluate") if r.step in epochs and name in r.metrics]
+        if scored:
+            found[name] = _thin([(epochs[r.step], r.metrics[name]) for r in scored])
+    sizes = [(r.metrics["epoch"], r.metrics["ratio"]) for r in run.of(CONTROL)]
+    finite = [(epoch, ratio) for epoch, ratio in sizes if math.isfinite(ratio)]
+    if finite:
+        found[CONTROL] = _thin(finite[:1]) + _thin(finite[1:])  # from before the first step
+    return found
+
+
+def _thin(points: Sequence[tuple[float, float]]) -> list[list[float]]:
+    step = max(1, -(-len(points) // _POINTS))
+    kept = list(reversed(points[::-1][::step]))  # the last one always
+    return [[round(x, 3), round(y, 5)] for x, y in kept]
+
+
+def _data_name(record: Record, run: Run) -> str:
+    trained = str((run.recipe or {}).get("data", {}).get("name"))
+    name = Path(str(record.settings.get("data", ""))).name
+    return name if name not in ("", "data", "None") else trained
+
+
+def _bare(value: Any) -> Any:
+    """A recipe without folders: of a path, its last part."""
+    if isinstance(value, Mapping):
+        return {key: _bare(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_bare(entry) for entry in value]
+    if isinstance(value, str) and (_PATH.search(value) or value.startswith((".", "runs/"))):
+        return Path(value).name
+    return value
+
+
+def _check_paths(run: Run, record: Record) -> None:
+    for key, value in record.settings.items():
+        if isinstance(value, str) and _PATH.search(value):
+            raise InputError(
+                f"a {record.kind} record of {run.folder} holds a path in {key} ({value}); the "
+                "repository keeps none"
+            )
+
+
+def _text(records: Sequence[Record]) -> str:
+    return "".join(record.to_json() + "\n" for record in records)
+
+
+def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
+    for path, text in made.items():
+        if len(text) > FILE_BYTES:
+            raise InputError(f"{path} would have {len(text):,} bytes, {FILE_BYTES:,} at most")
+    others = [path for path in to.parent.glob("*/[!.]*.jsonl") if path not in made]
+    total = sum(map(len, made.values())) + sum(path.stat().st_size for path in others)
+    if total > ALL_BYTES:
+        raise InputError(
+            f"{to.parent} would hold {total:,} bytes of records, {ALL_BYTES:,} at most; publish "
+            "fewer runs or rows"
+        )

@@ -1,0 +1,208 @@
+"""The paper's Table 1 from collected runs, each number tied to its records."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pidformer.data.imagenet import SUBSETS, imagenet_classes
+from pidformer.report.groups import about_text, named_apart, twins_of
+from pidformer.report.paper import TABLE1, Pair
+from pidformer.report.run import Run
+from pidformer.report.sources import Sources
+from pidformer.report.table1 import TITLES, Cell, Table1Line, table1
+from pidformer.report.table_view import (
+    NOT_MEASURED,
+    CellView,
+    Column,
+    LineView,
+    Note,
+    TableView,
+    difference_cell,
+)
+from pidformer.results import Record
+from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.threat import pixel_text
+from pidformer.runs.folder import read_model_info
+
+PAPER_ROWS = tuple(dict.fromkeys(row for row, _ in TABLE1))
+_OF_IMAGENET = (*SUBSETS, "imagenet-c")
+
+
+class Condition(NamedTuple):
+    """What the rows of one Table 1 share."""
+
+    data_hash: str
+    seed: int
+    limit: int | None
+    domain: str
+
+
+class Robustness(NamedTuple):
+    """Models side by side under one condition."""
+
+    condition: Condition
+    groups: list[Group]
+    lines: list[Table1Line]
+    curves: list[Group]
+    """The same models with their rows over budgets."""
+
+
+def robustness(runs: Sequence[Run]) -> list[Robustness]:
+    """A table for each condition that was measured, that of most models first."""
+    by_condition: dict[Condition, list[Rows]] = {}
+    for run in runs:
+        for condition, rows in _rows_of(run):
+            by_condition.setdefault(condition, []).append(rows)
+    found = []
+    for condition, all_rows in by_condition.items():
+        plain = [{n: r for n, r in rows.items() if "@" not in n} for rows in all_rows]
+        curves = [{n: r for n, r in rows.items() if "@" in n} for rows in all_rows]
+        groups = named_apart(group_runs(plain))
+        lines = sorted(table1(groups, twins_of(groups)), key=_order) if groups else []
+        found.append(Robustness(condition, groups, lines, named_apart(group_runs(curves))))
+    return sorted(found, key=lambda r: (-len(r.groups), r.condition.domain != "pixel"))
+
+
+def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
+    """Rows by condition and by variant (other gains, averaged weights)."""
+    found: dict[tuple[Any, ...], dict[str, Record]] = {}
+    for record in run.of("robustness"):
+        m = record.measurement
+        condition = Condition(str(m.data_hash), m.seed or 0, m.limit, m.domain)
+        rows = found.setdefault((condition, m.gains, record.settings.get("ema", False)), {})
+        name = str(m.row)
+        if name in rows and rows[name].measurement.threat != m.threat:
+            name = f"{name}, {m.threat}"
+        rows[name] = record
+    return [(key[0], rows) for key, rows in found.items()]
+
+
+def _order(line: Table1Line) -> tuple[int, str]:
+    names = [TITLES.get(row, row) for row in PAPER_ROWS]
+    return (names.index(line.title), "") if line.title in names else (len(names), "")
+
+
+def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) -> TableView:
+    """Table 1, with the paper's numbers beside ours and the rows that are missing."""
+    groups, condition = found.groups, found.condition
+    columns = [Column("Row")]
+    twins = [place for place, twin in enumerate(twins_of(groups)) if twin is not groups[place]]
+    for place, (group, twin) in enumerate(zip(groups, twins_of(groups), strict=True)):
+        columns.append(Column(group.label, about_text(group)))
+        if place in twins:
+            columns.append(Column("Difference", f"to {twin.label}"))
+    columns.append(Column("The paper", "ImageNet, softmax / PID", is_paper=True))
+    shown: set[tuple[str, str]] = set()
+    lines = []
+    for line in found.lines:
+        row = row_of(line)
+        shown.add((row, line.metric))
+        cells = []
+        for place, group in enumerate(groups):
+            cells.append(_cell(line.cells[place], _source(group, row, found, sources)))
+            if place in twins:
+                cells.append(difference_cell(line.differences[place]))
+        cells.append(_paper(TABLE1.get((row, line.metric))))
+        metric = line.metric + _budget(groups, row)
+        metric += ", lower is better" if line.lower_is_better else ""
+        lines.append(LineView(line.title, metric, tuple(cells), line.threat))
+    missing = [key for key in TABLE1 if key[0] not in {row for row, _ in shown}]
+    for row, metric in missing:
+        if metric == "top-5":
+            continue
+        blank = []
+        for place in range(len(groups)):
+            blank += [NOT_MEASURED, *([CellView("")] if place in twins else [])]
+        title = TITLES.get(row, row)
+        lines.append(LineView(title, metric, (*blank, _paper(TABLE1[row, metric]))))
+    first = next(iter(groups[0].runs[0].values()))
+    return TableView(
+        title="Table 1: accuracy, clean and under threats",
+        caption=_caption(first, condition, groups),
+        columns=tuple(columns),
+        lines=tuple(lines),
+        notes=tuple(_missing_notes({row for row, _ in missing}, runs, first)),
+    )
+
+
+def _budget(groups: Sequence[Group], row: str) -> str:
+    """The budget of a row's attack, as ", eps 0.05"."""
+    found = (run[row].settings.get("eps") for group in groups for run in group.runs if row in run)
+    eps = next((value for value in found if value is not None), None)
+    return "" if eps is None else f", eps {pixel_text(eps)}"
+
+
+def row_of(line: Table1Line) -> str:
+    """The row that a line of Table 1 is of."""
+    names = {title: row for row, title in TITLES.items()}
+    return names.get(line.title, line.title)
+
+
+def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> str:
+    limit = "" if condition.limit is None else f" (a sample, seed {condition.seed})"
+    many = any(len(group.runs) > 1 for group in groups)
+    over = "over training seeds (Student's t)" if many else "over images (Wilson)"
+    return (
+        f"Per cent on {first.metrics['images']:.0f} images of {first.settings.get('data')}{limit}; "
+        f"attacks in the {condition.domain} domain. Small: 95 % intervals {over}, those of "
+        f"differences over images{' and seeds' if many else ''} (numbers that are kept without "
+        "their images: over seeds alone). Bold differences: the interval leaves out zero and p is "
+        "below 0.05. The last column is the paper's own (DeiT-tiny on ImageNet, its budgets), not "
+        "measured here."
+    )
+
+
+def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
+    if not rows:
+        return []
+    folders = shlex.join(str(run.folder) for run in runs if run.task == "classification")
+    data = first.settings.get("data")
+    place = "" if data == "digits" else f" --data {shlex.quote(data or 'DIR')}"
+    known = all(_knows_imagenet(run) for run in runs if run.recipe is not None)
+    sets = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows and row in _OF_IMAGENET]
+    attacks = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows - set(_OF_IMAGENET)]
+    notes = []
+    if attacks:
+        command = f"pidformer evaluate {folders} --suite paper{place}"
+        notes.append(Note(f"Not measured: {', '.join(attacks)}. This would:", command))
+    if sets and known:
+        command = f"pidformer evaluate {folders} --suite paper --data DIR"
+        text = f"Not measured: {', '.join(sets)}. With the sets in DIR, this would:"
+        notes.append(Note(text, command))
+    elif sets:
+        notes.append(
+            Note(f"Not to be measured here: {', '.join(sets)} need a model of ImageNet's classes.")
+        )
+    return notes
+
+
+def _knows_imagenet(run: Run) -> bool:
+    path = run.folder / "model.json"
+    if run.recipe is None or not path.exists():
+        return False
+    classes = read_model_info(run.folder).get("classes", ())
+    return len(set(classes) & set(imagenet_classes())) > 200
+
+
+def _source(group: Group, row: str, found: Robustness, sources: Sources) -> str | None:
+    records = [r for run in group.runs for name, r in run.items() if _belongs(name, row)]
+    section = f"Table 1, {group.label}, {found.condition.domain} domain"
+    return sources.add(section, row, records)
+
+
+def _belongs(name: str, row: str) -> bool:
+    return name == row or name.startswith(f"{row}/")
+
+
+def _cell(cell: Cell | None, source: str | None) -> CellView:
+    if cell is None:
+        return NOT_MEASURED
+    small = "" if math.isnan(cell.low) else f"{cell.low:.1f} to {cell.high:.1f}"
+    return CellView(f"{cell.value:.2f}", small, source)
+
+
+def _paper(pair: Pair | None) -> CellView:
+    return CellView("" if pair is None else f"{pair[0]:.2f} / {pair[1]:.2f}", is_paper=True)

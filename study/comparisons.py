@@ -1,0 +1,182 @@
+"""Variants against their softmax twins: what the intervals say, in words, and Holm's correction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import difference_text
+from pidformer.statistics import LEVEL, Crossed, holm
+from study.records import Study
+
+UNRESOLVED = "not resolved"
+ONE_PAIR = "one pair of runs, silent on other seeds"
+_SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
+MOST_UNRESOLVED = 6
+"""Differences without a finding that are named one by one; the table has them all."""
+
+
+class Compared(NamedTuple):
+    """A variant against its twin on one metric."""
+
+    variant: str
+    twin: str
+    metric: Metric
+    found: Crossed
+    registered: int = 0
+    """Seeds that the study asked for; 0: not known."""
+
+    @property
+    def is_partial(self) -> bool:
+        return self.found.seeds < self.registered
+
+    @property
+    def seeds_text(self) -> str:
+        """How many seeds there are, and of how many while some are still to come."""
+        count = str(self.found.seeds)
+        return f"{count} of {self.registered}" if self.is_partial else count
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether interval and p leave out zero; of one pair of runs none speaks of the method."""
+        return self.found.seeds > 1 and self.found.verdict != 0
+
+    @property
+    def word(self) -> str:
+        """better, worse (or more, less), or not resolved."""
+        if self.found.seeds < 2:
+            return ONE_PAIR
+        if not self.is_resolved:
+            return UNRESOLVED
+        if self.metric.better == 0:
+            return "more" if self.found.verdict > 0 else "less"
+        return "better" if self.found.verdict == self.metric.better else "worse"
+
+    @property
+    def text(self) -> str:
+        return difference_text(self.found, self.metric.difference_digits)
+
+
+def compare_all(study: Study, metrics: Sequence[Metric]) -> list[Compared]:
+    """Every variant with a twin, on every metric that both have."""
+    found = []
+    for variant in study.variants:
+        twin, _ = study.twin(variant)
+        if twin is None:
+            continue
+        for metric in metrics:
+            difference = metric.difference(twin, variant)
+            if difference is not None:
+                found.append(Compared(variant.name, twin.name, metric, difference))
+    return found
+
+
+def compare_pairs(
+    study: Study, pairs: Sequence[tuple[str, str]], metrics: Sequence[Metric]
+) -> list[Compared]:
+    """The first of each pair minus the second, where the study has both."""
+    named = {variant.name: variant for variant in study.variants}
+    found = []
+    for name, other in pairs:
+        if name in named and other in named:
+            for metric in metrics:
+                difference = metric.difference(named[other], named[name])
+                if difference is not None:
+                    found.append(Compared(name, other, metric, difference))
+    return found
+
+
+def findings(compared: Sequence[Compared]) -> list[str]:
+    """What the intervals say, a line for each variant, and what is left after Holm.
+
+    Variants with one pair of runs share a line: the table has their differences, and there is
+    nothing to be said of them.
+    """
+    lines, single = [], []
+    for name in dict.fromkeys(one.variant for one in compared):
+        own = [one for one in compared if one.variant == name]
+        if all(one.found.seeds < 2 for one in own):
+            single.append(name)
+            continue
+        parts: list[str] = []
+        for word in ("better", "worse", "more", "less", UNRESOLVED, ONE_PAIR):
+            said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
+            if word == UNRESOLVED and len(said) > MOST_UNRESOLVED:
+                said = [f"{'the other' if parts else 'all'} {len(said)}"]
+            if said:
+                parts.append(f"{word}: {', '.join(said)}")
+        seeds = {one.found.seeds for one in own}
+        count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
+        most = max(own, key=lambda one: one.found.seeds)
+        count += f" of {most.registered}" if most.is_partial else ""
+        said_all = "; ".join(parts)
+        said_all = said_all[:1].upper() + said_all[1:]
+        lines.append(f"**{name}** minus {own[0].twin} ({count} seeds). {said_all}.")
+    if single:
+        pair = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
+        names = ", ".join(f"**{name}**" for name in single)
+        lines.append(f"{names}: {pair}" if lines else pair[:1].upper() + pair[1:])
+    several = [one for one in compared if one.found.seeds > 1]
+    judged = [one for one in several if one.metric.better]
+    if len(judged) > 1:
+        lines.append(_after_holm(judged, is_all=len(judged) == len(several)))
+    return lines
+
+
+class Judged(NamedTuple):
+    """A comparison that was corrected together with others."""
+
+    one: Compared
+    p: float
+    """Holm's."""
+
+    @property
+    def word(self) -> str:
+        """That of the comparison, if it stands after the correction."""
+        return self.one.word if self.p < LEVEL or self.one.found.seeds < 2 else UNRESOLVED
+
+
+def judge(compared: Sequence[Compared]) -> list[Judged]:
+    """By Holm over all of them."""
+    adjusted = holm([one.found.p for one in compared])
+    return [Judged(one, p) for one, p in zip(compared, adjusted, strict=True)]
+
+
+def wins_text(judged: Sequence[Judged]) -> str:
+    """Rows that are better, or worse, in everything that was registered for them.
+
+    While one of them lacks seeds nothing is decided.
+    """
+    lacking = {each.one.variant: each.one.seeds_text for each in judged if each.one.is_partial}
+    if lacking:
+        rows = ", ".join(f"{row} ({seeds} seeds)" for row, seeds in lacking.items())
+        return f"Not decided yet, a look at what is there: {rows}."
+    metrics = list(dict.fromkeys(each.one.metric.title for each in judged))
+    words: dict[str, list[str]] = {}
+    for each in judged:
+        words.setdefault(each.one.variant, []).append(each.word)
+    parts = []
+    for name, word in (("wins", "better"), ("losses", "worse")):
+        own = [row for row, found in words.items() if found == [word] * len(metrics)]
+        parts.append(f"{name}: {', '.join(own) if own else 'none'}")
+    rule = f"{' and '.join(metrics)}, each after Holm's correction"
+    return f"Of {len(words)} candidates, by the rule of study.md ({rule}): {'; '.join(parts)}."
+
+
+def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
+    adjusted = holm([one.found.p for one in judged])
+    resolved = sum(one.is_resolved for one in judged)
+    kept = [
+        f"{one.variant} {one.word} on {one.metric.title} (p {p:.2g})"
+        for one, p in zip(judged, adjusted, strict=True)
+        if p < LEVEL and one.is_resolved
+    ]
+    verb = "remains" if len(kept) == 1 else "remain"
+    left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
+    have = "is" if resolved == 1 else "are"
+    which = "" if is_all else "that may be better or worse "
+    return (
+        f"Of these {len(judged)} differences {which}{resolved} {have} resolved; after Holm's "
+        f"correction for looking at {len(judged)}, {left}."
+    )

@@ -1,0 +1,179 @@
+"""docs/results.md, the answers, and docs/results/STUDY.md, all that is behind them."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+from pidformer.report.panels import Panel, save_panels
+from study.claims import Claims, read_claims
+from study.records import Study, read_studies
+from study.study_page import IMAGES, front, image, shown, study_page
+from study.training_length import length_figure
+from study.verdicts import Answers, claims_table, told
+
+PAGE = "results.md"
+LENGTH = "length"
+"""The picture on top of the page."""
+BEGIN, END = "<!-- results: made by python -m study -->", "<!-- end of results -->"
+"""In README.md: what is between them is made again."""
+COMMAND = "python -m study"
+_MADE = "Made from `results/"
+_WIDE = 9.4
+"""A picture, in inches: two panels beside each other, or three narrow ones."""
+_OPENING = """\
+Every number and figure here is made from the records in `results/` by
+
+    {command}
+
+and a test makes the text again and compares. Each study has a page with all its tables, runs and \
+commands, however they came out: {links}."""
+_READING = (
+    "A cell is the mean over training seeds with its 95 % interval (Student's t over seeds). With "
+    "few seeds that interval is wide.",
+    "A difference is variant minus softmax twin: the same recipe, the same seed (so the same "
+    "initialisation, data order and draws of the threats), the same images or blocks of text. Its "
+    "95 % interval is for new seeds *and* new images: the variance between seeds over the number "
+    "of seeds, plus the variance over images or blocks; Student's t with Satterthwaite's degrees "
+    "of freedom. Differences of numbers that are kept without their items (Top-5, AUPR, "
+    "similarity, perplexity of known words) have intervals over seeds alone. A p-value is that "
+    "t's, and never below that of the t test over seeds alone. **Bold**, in pictures green "
+    "(better) or red (worse): the interval leaves out zero and p is below 0.05.",
+    "With one pair of runs (one seed) an interval is for new images and these two trained "
+    "networks, whatever it leaves out: it is silent on other seeds, never bold, and grey in "
+    "pictures.",
+    '"Not resolved" means that the interval holds zero, or that p is not below 0.05 because the '
+    "seeds disagree: neither an effect nor its absence is shown. The interval says how large an "
+    "effect may still be.",
+    "A run can be made again by its command (RUN: a folder of your choice, DATA: the folder of the "
+    "set, SEED: one of the seeds beside it). On the same kind of GPU it may come out with the same "
+    "weights; where it rounds differently, as on another kind, it is another run of the same "
+    "distribution, also with the same seed: expect its number near the row's interval.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written."""
+
+    page: Path
+    others: tuple[Path, ...]
+    """The pages of the studies, and README.md where it has a place for the claims."""
+    figures: tuple[Path, ...]
+    studies: int
+    runs: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "page": str(self.page),
+            "others": [str(path) for path in self.others],
+            "figures": [str(path) for path in self.figures],
+            "studies": self.studies,
+            "runs": self.runs,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """The texts by their place in the folder, and the panels of each picture they link, by name."""
+
+    texts: Mapping[str, str]
+    pictures: Mapping[str, Sequence[Panel]]
+    short: str = ""
+    """The short table and the advice, for README.md; links as on results.md."""
+
+
+def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Written:
+    """Write results.md, results/*.md and images/results/*.png into `out` from published records.
+
+    README.md beside `out` gets the short table where it has a place for it.
+    """
+    studies, out = read_studies(folders), Path(out)
+    made = results_pages(studies, read_claims(folders))
+    try:
+        for folder in (IMAGES, Path(PAGE).stem):
+            (out / folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {out} ({error.strerror}); choose another --out"
+        ) from None
+    _remove_old(out, studies, made)
+    figures = []
+    for name, panels in made.pictures.items():
+        path = out / IMAGES / f"{name}.png"
+        save_panels(panels, path, columns=int(_WIDE // panels[0].width))
+        figures.append(path)
+    texts = {out / name: text for name, text in made.texts.items()}
+    readme = out.parent / "README.md"
+    if made.short and readme.is_file() and BEGIN in (text := readme.read_text(encoding="utf-8")):
+        texts[readme] = filled(text, relinked(made.short, f"{out.name}/"))
+    for path, text in texts.items():
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    page, *others = texts
+    runs = sum(len(study.runs) for study in studies)
+    return Written(
+        page=page, others=(*others,), figures=(*figures,), studies=len(studies), runs=runs
+    )
+
+
+def _remove_old(out: Path, studies: Sequence[Study], made: Made) -> None:
+    """Pictures of an earlier page, which may have had more, and pages of studies that are gone."""
+    for study in studies:
+        for path in (out / IMAGES).glob(f"{glob.escape(study.name)}-[0-9]*.png"):
+            if path.stem not in made.pictures:
+                path.unlink()
+    for path in (out / Path(PAGE).stem).glob("*.md"):
+        is_ours = _MADE in path.read_text(encoding="utf-8", errors="replace")
+        if is_ours and path.relative_to(out).as_posix() not in made.texts:
+            path.unlink()
+
+
+def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Made:
+    """The answers first: claims, advice, the length of training; then study by study."""
+    answers = Answers(studies)
+    named = {study.name: study for study in studies}
+    order = [named[name] for name in answers.ordered(claims.order if claims else ())]
+    panels, caption = length_figure(studies)
+    links = ", ".join(f"[{s.title}](results/{s.name}.md)" for s in order)
+    parts, short = ["# Results"], ""
+    if claims:
+        advice = told(claims.advice, answers)
+        parts += [advice, claims_table(claims, answers), told(claims.words, answers)]
+        short = "\n\n".join([claims_table(claims, answers, is_short=True), advice])
+    pictures: dict[str, Sequence[Panel]] = {}
+    if panels:
+        pictures[LENGTH] = panels
+        words = "Differences to softmax over the length of training, clean and under PGD"
+        parts += ["## Length of training", image(words, LENGTH), caption]
+        parts += [told(claims.length, answers)] if claims else []
+    texts: dict[str, str] = {PAGE: ""}
+    for study in order:
+        sections = shown(study)
+        pictures |= {one.picture: one.panels for one in sections if one.picture}
+        parts += front(study, sections)
+        texts[f"results/{study.name}.md"] = relinked(study_page(study, sections, COMMAND), "../")
+    reading = "\n".join(f"- {line}" for line in _READING)
+    parts += ["## How to read it", _OPENING.format(command=COMMAND, links=links), reading]
+    texts[PAGE] = "\n\n".join(parts) + "\n"
+    return Made(texts=texts, pictures=pictures, short=short)
+
+
+def relinked(text: str, begin: str) -> str:
+    """The same text for a page in another folder: links to files begin with `begin`."""
+    return re.sub(r"\]\((?!#|\w+:)", f"]({begin}", text)
+
+
+def filled(text: str, short: str) -> str:
+    """README.md with `short` between its marks."""
+    before, found, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise InputError(f"README.md has {BEGIN} without {END}; put it where the table ends")
+    return f"{before}{found}\n\n{short}\n\n{end}{after}"

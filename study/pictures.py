@@ -1,0 +1,162 @@
+"""The pictures of the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator, NullLocator
+
+from pidformer.report.panels import Panel
+from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
+from study.comparisons import Compared
+
+_WIDTH = 4.6
+_FREE = 4
+"""Lines whose names find a free place in a panel."""
+
+
+def differences_panel(
+    compared: Sequence[Compared],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str] | None = None,
+) -> Panel:
+    """Differences with their intervals, a line for each: variants of a metric, or the reverse.
+
+    Coloured by `words`: those of the comparisons unless given (after a correction).
+    """
+    height = 1.3 + 0.32 * len(compared)
+    words = words or [one.word for one in compared]
+    draw = partial(_draw_differences, compared=compared, title=title, labels=labels, words=words)
+    return Panel(draw, _WIDTH, height)
+
+
+def _draw_differences(
+    figure: Figure | SubFigure,
+    compared: Sequence[Compared],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = {"better": GOOD, "worse": BAD}
+    for place, (one, word) in enumerate(reversed([*zip(compared, words, strict=True)])):
+        color = colors.get(word, GREY)
+        axes.plot([one.found.low, one.found.high], [place, place], color=color, linewidth=2.4)
+        axes.plot(one.found.mean, place, "o", color=color, markersize=6)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(compared)), [*reversed(labels)])
+    axes.set_ylim(-0.7, len(compared) - 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+
+
+class Point(NamedTuple):
+    """A number over another, with its interval where there is one."""
+
+    x: float
+    y: float
+    low: float = math.nan
+    high: float = math.nan
+    is_hollow: bool = False
+    """Of one seed."""
+
+
+def points_panel(
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    x: str,
+    y: str,
+    *,
+    is_plain: Sequence[bool],
+    is_line: bool = False,
+) -> Panel:
+    """Points with intervals, hollow where they are of one seed; `is_line`: joined, over a
+    logarithmic axis of lengths."""
+    draw = partial(
+        _draw_points, series=series, title=title, x=x, y=y, is_plain=is_plain, is_line=is_line
+    )
+    return Panel(draw, _WIDTH, 3.2)
+
+
+def _draw_points(
+    figure: Figure | SubFigure,
+    series: Mapping[str, Sequence[Point]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+    is_line: bool,
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = run_colors([not plain for plain in is_plain])
+    has_intervals = any(not math.isnan(p.low) for points in series.values() for p in points)
+    for place, ((label, points), color) in enumerate(zip(series.items(), colors, strict=True)):
+        # beside each other, so that intervals of one length are seen
+        aside = 1.03**place if is_line and has_intervals else 1.0
+        for point in points:
+            if not math.isnan(point.low):
+                ends = [point.low, point.high]
+                axes.plot([aside * point.x] * 2, ends, color=color, alpha=0.45)
+        axes.plot(
+            [aside * point.x for point in points],
+            [point.y for point in points],
+            color=color,
+            label=label,
+            marker="o",
+            markersize=5,
+            linewidth=1.8 if is_line else 0,
+        )
+        for point in (point for point in points if point.is_hollow):
+            axes.plot(aside * point.x, point.y, "o", color=color, markerfacecolor="white")
+    if has_intervals:
+        axes.axhline(0, color=INK, linewidth=0.9)
+    if any(point.is_hollow for points in series.values() for point in points):
+        axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
+    if is_line:
+        places = sorted({point.x for points in series.values() for point in points})
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if len(series) > 1 or is_line:
+        axes.legend(fontsize=9)
+
+
+def lines_panel(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+) -> Panel:
+    draw = partial(_draw_lines, lines=lines, title=title, x=x, y=y, is_plain=is_plain)
+    return Panel(draw, _WIDTH, 3.2)
+
+
+def _draw_lines(
+    figure: Figure | SubFigure,
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = run_colors([not plain for plain in is_plain])
+    for (label, points), color in zip(lines.items(), colors, strict=True):
+        if points:
+            look = {"color": color, "label": label, "linewidth": 1.8}
+            axes.plot(*zip(*points, strict=True), **look, marker="o", markersize=4)  # type: ignore[arg-type]
+    axes.set(title=title, xlabel=x, ylabel=y)
+    if len(lines) <= _FREE:
+        axes.legend(fontsize=9)
+        return
+    low, high = axes.get_ylim()  # room for the names above the lines
+    axes.set_ylim(low, high + 0.09 * (high - low) * -(-len(lines) // 2))
+    axes.legend(fontsize=8, ncols=2, loc="upper center", columnspacing=1.0)

@@ -1,0 +1,162 @@
+"""Published records as they are read: studies of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+from pidformer.errors import InputError
+from pidformer.report.published import PublishedRun, find_published, read_folder
+from pidformer.reproduce.study import StudyPlan, load_study
+from pidformer.results import Record
+from pidformer.training.recipe import difference
+
+HERE = Path(__file__).parent
+CONFIRMING = 10
+"""Seeds of registered studies from here on were not used to find anything."""
+ABOUT = "about.md"
+"""Beside the records: `# Title`, and what was asked, in words."""
+
+
+def registered_studies() -> list[str]:
+    """Names of the studies whose rows were fixed before any was run: the files beside this one."""
+    return sorted(path.stem for path in HERE.glob("*.yaml"))
+
+
+def load_registered(name: str) -> StudyPlan:
+    return load_study(HERE / f"{name}.yaml")
+
+
+def training_length(run: PublishedRun) -> tuple[int, str]:
+    """In steps or epochs."""
+    schedule = run.recipe.get("schedule", {})
+    steps = schedule.get("steps")
+    return (steps, "steps") if steps else (int(schedule.get("epochs") or 0), "epochs")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Runs that differ in their seed alone, by seed."""
+
+    name: str
+    runs: tuple[PublishedRun, ...]
+
+    @property
+    def header(self) -> Record:
+        return self.runs[0].header
+
+    @property
+    def is_plain(self) -> bool:
+        return self.runs[0].is_plain
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """One folder."""
+
+    name: str
+    title: str
+    about: str
+    runs: tuple[PublishedRun, ...]
+
+    @property
+    def task(self) -> str:
+        return self.runs[0].task
+
+    @cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """Softmax first, then by name."""
+        named: dict[str, list[PublishedRun]] = {}
+        for run in self.runs:
+            named.setdefault(run.variant, []).append(run)
+        found = [
+            Variant(name, tuple(sorted(runs, key=lambda run: run.seed)))
+            for name, runs in named.items()
+        ]
+        return tuple(sorted(found, key=lambda v: (not v.is_plain, v.name)))
+
+    def twin(self, variant: Variant) -> tuple[Variant | None, list[str]]:
+        """The softmax variant of the same recipe; failing that the nearest, and what differs.
+
+        Of several of that recipe, the one with most seeds in common.
+        """
+        if variant.is_plain:
+            return None, []
+        plain = [v for v in self.variants if v.is_plain]
+        if not plain:
+            return None, []
+        key = variant.header.settings["twin"]
+        same = [other for other in plain if other.header.settings["twin"] == key]
+        if same:
+            return max(same, key=lambda other: len({*other.seeds} & {*variant.seeds})), []
+        gaps = [(_gap(other, variant), other) for other in plain]
+        lines, nearest = min(gaps, key=lambda pair: len(pair[0]))
+        return nearest, lines
+
+    def only(self, runs: Sequence[PublishedRun]) -> Study:
+        return replace(self, runs=tuple(runs))
+
+    @property
+    def is_registered(self) -> bool:
+        """Whether its rows were fixed before any was run, and some of them are made."""
+        made = any(run.seed >= CONFIRMING for run in self.runs)
+        return made and self.name in registered_studies()
+
+    @property
+    def reported(self) -> Study:
+        """Of a registered study the runs that report; of any other all."""
+        if not self.is_registered:
+            return self
+        return self.only([run for run in self.runs if run.seed >= CONFIRMING])
+
+
+_ACTS = (
+    "model.gains",
+    "model.learn_gains",
+    "model.init",
+    "model.options.value_residual",
+    "model.options.integral_",
+    "schedule.gain_ramp",
+    "segmentation.decoder.gains",
+    "segmentation.backbone",
+    "seed:",
+)
+
+
+def _gap(plain: Variant, other: Variant) -> list[str]:
+    lines = difference(plain.runs[0].recipe, other.runs[0].recipe)
+    return [line for line in lines if not line.startswith(_ACTS)]
+
+
+def read_studies(folders: Sequence[str | Path]) -> list[Study]:
+    """The studies at and below `folders`, by name."""
+    studies = [_study(folder) for folder in find_published(folders)]
+    if not studies:
+        given = ", ".join(map(str, folders))
+        raise InputError(
+            f"no published records in {given}; publish runs with pidformer report RUN... "
+            "--publish results/STUDY"
+        )
+    return sorted(studies, key=lambda study: study.name)
+
+
+def _study(folder: Path) -> Study:
+    runs = tuple(read_folder(folder))
+    tasks = sorted({run.task for run in runs})
+    if len(tasks) > 1:
+        raise InputError(f"{folder} mixes tasks ({', '.join(tasks)}); a study has one")
+    path = folder / ABOUT
+    text = path.read_text(encoding="utf-8").strip() if path.exists() else f"# {folder.name}"
+    title, _, about = text.partition("\n")
+    return Study(
+        name=folder.name,
+        title=title.removeprefix("#").strip() or folder.name,
+        about=about.strip(),
+        runs=runs,
+    )

@@ -1,0 +1,106 @@
+"""Segmentation: mIoU at one and at many scales, and under threats."""
+# N pairs, K classes
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from pidformer.report.metrics import Metric, compare_miou
+from pidformer.report.published import PublishedRun
+from pidformer.results import Record
+from study.comparisons import compare_all, findings
+from study.records import Study
+from study.section import Section
+from study.tables import by_metric, by_seed
+
+_TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
+
+
+def segmentation_sections(study: Study) -> list[Section]:
+    """The clean set at both scales; then what threats make of it."""
+    clean, under_threat = _clean(study), _threats(study)
+    compared = compare_all(study, clean)
+    images = next(r.metrics["images"] for run in study.runs for r in run.of("segmentation"))
+    words = f"mIoU in per cent over the {images:.0f} images of the validation set."
+    body = [words, by_metric(study, clean, compared), "By seed:"]
+    body.append(by_seed(study, [*clean, *_accuracies(study)]))
+    said = findings(compared)
+    sections = [Section(title="", body=body, findings=said, compared=compared, front=2)]
+    if under_threat:
+        metrics = [*under_threat.values()]
+        under = compare_all(study, metrics)
+        reprs = {
+            _row_title(str(r.settings["row"])): str(r.settings["threat"])
+            for run in study.runs
+            for r in run.of("segmentation", views="single")
+            if r.settings.get("row") in under_threat and "corruption/" not in str(r.settings["row"])
+        }
+        attacks = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
+        sections.append(
+            Section(
+                title="Under threats",
+                body=["mIoU, single scale.", by_metric(study, metrics, under)]
+                + ([attacks] if reprs else []),
+                findings=findings(under),
+                compared=under,
+                front=1,
+            )
+        )
+    return sections
+
+
+def segmentation_metrics(study: Study) -> dict[str, Metric]:
+    """mIoU, clean at both scales and under threats, by title."""
+    return {metric.title: metric for metric in (*_clean(study), *_threats(study).values())}
+
+
+def _clean(study: Study) -> list[Metric]:
+    return [
+        _metric(_TITLES[views], "clean", views)
+        for views in _TITLES
+        if any(run.one("segmentation", row="clean", views=views) for run in study.runs)
+    ]
+
+
+def _threats(study: Study) -> dict[str, Metric]:
+    """By row."""
+    return {
+        row: _metric(_row_title(row), row, "single")
+        for run in study.runs
+        for r in run.of("segmentation", views="single")
+        if (row := str(r.settings.get("row"))) not in ("None", "clean")
+    }
+
+
+def _metric(title: str, row: str, views: str) -> Metric:
+    return Metric(
+        title=title,
+        find=partial(_find, row=row, views=views),
+        read=lambda record: record.metrics["miou"],
+        compare=compare_miou,
+    )
+
+
+def _accuracies(study: Study) -> list[Metric]:
+    names = {"pixel_accuracy": "pixel accuracy", "mean_accuracy": "mean accuracy"}
+    find = partial(_find, row="clean", views="single")
+    return [
+        Metric(title=f"{title}, single scale", find=find, read=_reader(name))
+        for name, title in names.items()
+    ]
+
+
+def _reader(name: str) -> Callable[[Record], float]:
+    return lambda record: record.metrics[name]
+
+
+def _find(run: PublishedRun, row: str, views: str) -> Record | None:
+    return run.one("segmentation", row=row, views=views)
+
+
+def _row_title(row: str) -> str:
+    parts = row.split("/")
+    if len(parts) == 3:
+        return f"{parts[1].replace('_', ' ')}, severity {parts[2]}"
+    return {"fgsm": "FGSM", "pgd": "PGD"}.get(row, row)

@@ -1,0 +1,177 @@
+"""The paper's claims, and what the records say of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from pidformer.errors import unknown
+from pidformer.report.markdown import table
+from pidformer.report.metrics import Metric
+from pidformer.report.numbers import NONE, minus
+from study.claims import (
+    FAILS,
+    FILE,
+    HOLDS,
+    ONE_SEED,
+    UNMEASURED,
+    Claim,
+    Claims,
+    Part,
+)
+from study.comparisons import UNRESOLVED, Compared, compare_pairs
+from study.image_sections import image_metrics
+from study.language import language_metrics
+from study.records import Study, load_registered, training_length
+from study.segmentation import segmentation_metrics
+
+METRICS: Mapping[str, Callable[[Study], dict[str, Metric]]] = {
+    "classification": image_metrics,
+    "segmentation": segmentation_metrics,
+    "language": language_metrics,
+}
+_NAME = re.compile(r"\{([^{}/]+)/([^{}/]+)/([^{}]+)\}")  # the metric may hold slashes
+
+
+class Answers:
+    """Differences to softmax by name, from the runs that report, on all images."""
+
+    def __init__(self, studies: Sequence[Study]) -> None:
+        self._studies = {study.name: study.reported for study in studies}
+        self._metrics = cache(lambda name: METRICS[self._studies[name].task](self._studies[name]))
+
+    def ordered(self, names: Sequence[str]) -> list[str]:
+        """These studies first, then the others."""
+        for name in names:
+            self._study(name)
+        return list(dict.fromkeys([*names, *self._studies]))
+
+    def known(self, study: str) -> set[str]:
+        """The metrics of a study."""
+        self._study(study)
+        return {*self._metrics(study)}
+
+    def find(self, study: str, variant: str, metric: str) -> Compared | None:
+        """A variant minus its twin; None where that was not measured of both."""
+        one = self._study(study)
+        named = {v.name: v for v in one.variants if not v.is_plain}
+        if variant not in named:
+            raise unknown(f"controlled variant of study {study} in {FILE}", variant, named)
+        twin, _ = one.twin(named[variant])
+        if twin is None or metric not in self._metrics(study):
+            return None
+        pair = (variant, twin.name)
+        found = compare_pairs(one, [pair], [self._metrics(study)[metric]])
+        if not found or not one.is_registered:
+            return found[0] if found else None
+        return found[0]._replace(registered=load_registered(study).seed_counts.get(variant, 0))
+
+    def length(self, study: str, variant: str) -> str:
+        """Of the training, in words."""
+        found = next(run for run in self._study(study).runs if run.variant == variant)
+        return "{} {}".format(*training_length(found))
+
+    def _study(self, name: str) -> Study:
+        if name not in self._studies:
+            raise unknown(f"study in {FILE}", name, self._studies)
+        return self._studies[name]
+
+
+def told(text: str, answers: Answers) -> str:
+    """A text of the claims, numbers in the places of their names."""
+
+    def number(match: re.Match[str]) -> str:
+        study, variant, metric = match.groups()
+        found = answers.find(study, variant, metric)
+        if found is None:
+            raise unknown(f"metric of {study}/{variant} in {FILE}", metric, answers.known(study))
+        return found.text
+
+    return _NAME.sub(number, text)
+
+
+class Answer(NamedTuple):
+    """Our effect, how it was trained with how many seeds, and what it says of the claim."""
+
+    effect: str = NONE
+    where: str = ""
+    verdict: str = UNMEASURED
+
+    def cells(self, shared: str) -> list[str]:
+        """`shared`: what stands above and need not be said again."""
+        told = [self.effect] if self.where in ("", shared) else [self.effect, self.where]
+        word = f"**{self.verdict}**" if self.verdict in (HOLDS, FAILS) else self.verdict
+        return ["; ".join(told), word]
+
+
+def claims_table(claims: Claims, answers: Answers, *, is_short: bool = False) -> str:
+    """A line for each claim; for each kind of gains our effect, and what it says of the claim."""
+    heads = ["the paper's claim", "its effect there"]
+    heads += [head for title in claims.columns.values() for head in (title, "verdict")]
+    rows = []
+    for part in claims.parts:
+        own = [claim for claim in part.claims if claim.short or not is_short]
+        found = {key: [_answer(part, one, key, answers) for one in own] for key in claims.columns}
+        shared = {key: "" if is_short else _most(found[key]) for key in found}
+        if not is_short:
+            rows.append([f"**{part.title}**", ""])
+            rows[-1] += [cell for key in found for cell in (shared[key], "")]
+        for place, claim in enumerate(own):
+            rows.append([claim.short if is_short else claim.claim, claim.paper])
+            rows[-1] += [c for key in found for c in found[key][place].cells(shared[key])]
+    return table(heads, rows, left=len(heads))
+
+
+def _most(found: Sequence[Answer]) -> str:
+    """How most of them were trained."""
+    known = [one.where for one in found if one.where]
+    return max(known, key=known.count, default="")
+
+
+def _answer(part: Part, claim: Claim, column: str, answers: Answers) -> Answer:
+    """Of the row with the most seeds, then of the first."""
+    if claim.known:
+        return Answer(claim.known.get(column, ""), "", claim.verdict.get(column, ""))
+    rows = part.answers.get(column, ())
+    known = {metric for study, _ in rows for metric in answers.known(study)}
+    for metric in claim.metrics:
+        if rows and metric not in known:
+            raise unknown(f"metric of claim {claim.claim!r} in {FILE}", metric, known)
+    best: list[Compared] = []
+    length = ""
+    for study, variant in rows:
+        found = [one for m in claim.metrics if (one := answers.find(study, variant, m)) is not None]
+        if len(found) == len(claim.metrics) and _seeds(found) > _seeds(best):
+            best, length = found, answers.length(study, variant)
+    if not best:
+        return Answer()
+    return Answer(_effect(best), f"{length}, {_count(best)}", judge_claim(best, claim.expects))
+
+
+def judge_claim(found: Sequence[Compared], expects: str) -> str:
+    """It holds where all differences are as expected, and does not where one is the reverse."""
+    if _seeds(found) < 2:
+        return ONE_SEED if found else UNMEASURED
+    words = {one.word for one in found}
+    if words == {expects}:
+        return HOLDS
+    return UNRESOLVED if words <= {expects, UNRESOLVED} else FAILS
+
+
+def _seeds(found: Sequence[Compared]) -> int:
+    return min((one.found.seeds for one in found), default=0)
+
+
+def _count(found: Sequence[Compared]) -> str:
+    least = min(found, key=lambda one: one.found.seeds)
+    return f"{least.seeds_text} seed{'' if least.seeds_text == '1' else 's'}"
+
+
+def _effect(found: Sequence[Compared]) -> str:
+    if len(found) == 1:
+        return found[0].text
+    means = [one.found.mean for one in found]
+    digits = found[0].metric.difference_digits
+    return minus(f"{min(means):+.{digits}f} to {max(means):+.{digits}f} at {len(found)} budgets")

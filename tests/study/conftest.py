@@ -1,0 +1,16 @@
+"""What tests of the page share."""
+
+import pytest
+
+from pidformer.report.metrics import Metric
+from study import classification, hypotheses, training_length
+from tests.study.made import metric
+
+
+@pytest.fixture
+def clean(monkeypatch):
+    """The one metric of a page."""
+    found = Metric(title="Clean", find=metric().find, read=metric().read)
+    for module in (classification, hypotheses, training_length):
+        monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
+    return found

@@ -1,0 +1,64 @@
+"""The rule for one more candidate: sums of mean differences, and no choice before all seeds."""
+
+import numpy as np
+import pytest
+
+from pidformer.report.metrics import Metric
+from pidformer.reproduce.study import StudyPlan, StudyRow
+from pidformer.reproduce.study.questions import Choice
+from study.choice import choice_section
+from study.comparisons import compare_all
+from tests.study.made import metric, study_of
+
+SEEDS = (10, 11, 12)
+VALUES = {
+    "softmax": (5, 6, 7),
+    "p": (6, 7, 7.5),
+    "pid": (6, 7, 8.5),
+    "pi": (4, 5, 7),
+    "d": (9, 9, 9),
+}
+
+
+def section(values, rows=("p", "pid", "pi"), seeds=SEEDS, metrics=("Clean", "PGD")):
+    plan = StudyPlan(
+        name="s",
+        recipe="",
+        data=(),
+        rows=tuple(
+            StudyRow(name=n, group="g", overrides=(), seeds=SEEDS, suites={})
+            for n in {**values, **dict.fromkeys(rows)}
+        ),
+        choice=Choice(rows=rows, metrics=metrics),
+    )
+    study = study_of({name: own[: len(seeds)] for name, own in values.items()}, seeds)
+    found = [Metric(title=t, find=metric().find, read=metric().read) for t in ("Clean", "PGD")]
+    return choice_section(plan, compare_all(study, found))
+
+
+def lines(found):
+    rows = found.body[1].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_largest_sum_of_means_is_chosen_among_the_rows_of_the_rule():
+    (found,) = section(VALUES)
+    rows = lines(found)
+    assert [row[0] for row in rows] == ["pid", "p", "pi"]
+    gains = {name: np.mean(np.subtract(VALUES[name], VALUES["softmax"])) for name in VALUES}
+    for name, seeds, _, _, total in rows:
+        assert seeds == "3 of 3"
+        assert float(total.replace("\u2212", "-")) == pytest.approx(2 * gains[name], abs=0.005)
+    assert found.body[0].endswith("That is **pid**.")
+
+
+def test_nothing_is_chosen_while_a_row_lacks_a_seed():
+    (found,) = section(VALUES, seeds=SEEDS[:2])
+    assert "3 of 3, so none is chosen yet" in found.body[0] and "**" not in found.body[0]
+    (found,) = section(VALUES, rows=("p", "absent"))
+    assert [row[0] for row in lines(found)] == ["p"] and "1 of 2" in found.body[0]
+
+
+def test_no_rule_and_no_runs_are_no_section():
+    assert section({"softmax": (5, 6, 7)}, rows=("p",)) == []
+    assert choice_section(StudyPlan(name="s", recipe="", data=(), rows=()), []) == []

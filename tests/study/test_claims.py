@@ -1,0 +1,209 @@
+"""The paper's claims: what is said of them follows from the records, and nothing else."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from matplotlib.figure import Figure
+
+from pidformer import PIDGains
+from pidformer.errors import InputError
+from pidformer.report import paper
+from pidformer.report.numbers import minus
+from pidformer.statistics import Crossed
+from study import verdicts
+from study.claims import read_claims
+from study.comparisons import Compared, compare_all
+from study.pages import BEGIN, END, filled, relinked
+from study.records import read_studies
+from study.training_length import length_figure
+from study.verdicts import Answers, claims_table, judge_claim, told
+from tests.study.made import cells, metric, study_of
+
+ROOT = Path(__file__).parents[2]
+VALUES = {"softmax": (5, 6, 7), "pid": (7, 8.1, 8.9), "worse": (3, 4.1, 4.9), "even": (5.1, 5.8, 7)}
+GIVEN = {
+    "order": ["s"],
+    "advice": "It gains {s/pid/x}.",
+    "words": "How to read it.",
+    "length": "Longer is better.",
+    "columns": {"a": "ours", "b": "theirs"},
+    "parts": [
+        {
+            "title": "Table 1",
+            "answers": {"a": ["s/pid"], "b": ["s/worse", "s/even"]},
+            "claims": [
+                {"claim": "Clean", "paper": [72.17, 73.13], "metric": "x", "short": "clean"},
+                {"claim": "Fewer", "paper": "less", "metric": "x", "expects": "worse"},
+                {"claim": "A", "paper": [6.9, 8.82]},
+                {"claim": "T", "paper": "proved", "known": {"a": "no"}, "verdict": {"a": "holds"}},
+            ],
+        }
+    ],
+}
+
+
+def changed(*keys, value):
+    """The claims with another value at a place."""
+    found = yaml.safe_load(yaml.safe_dump(GIVEN))
+    place = found
+    for key in keys[:-1]:
+        place = place[key]
+    place[keys[-1]] = value
+    return found
+
+
+@pytest.fixture
+def study(monkeypatch):
+    monkeypatch.setitem(verdicts.METRICS, "classification", lambda _: {"x": metric()})
+    found = study_of(VALUES)
+    runs = [_at(run, 300) for run in found.runs]
+    return found.only(runs)
+
+
+def _at(run, epochs):
+    return replace(run, recipe={"model": {}, "schedule": {"epochs": epochs}})
+
+
+def read(folder, given):
+    (folder / "claims.yaml").write_text(yaml.safe_dump(given))
+    return read_claims([folder])
+
+
+def test_a_claim_is_answered_by_the_difference_of_its_rows(study, tmp_path):
+    claims, answers = read(tmp_path, GIVEN), Answers([study])
+    by_name = {one.variant: one for one in compare_all(study, [metric()])}
+    text = claims_table(claims, answers)
+    assert cells(text, "**Table 1**")[2:] == ["300 epochs, 3 seeds", "", "300 epochs, 3 seeds", ""]
+    row = cells(text, "Clean")
+    assert row[1] == "+0.96 (72.17 to 73.13)"
+    assert row[2:4] == [by_name["pid"].text, "**holds**"]
+    assert row[4:] == [by_name["worse"].text, "**does not hold**"]  # as many seeds: the first
+    assert cells(text, "Fewer")[3::2] == ["**does not hold**", "**holds**"]
+    assert cells(text, "A")[2:] == ["-", "not measured"] * 2
+    assert cells(text, "T")[2:] == ["no", "**holds**", "", ""]
+    short = claims_table(claims, answers, is_short=True)
+    assert len(short.splitlines()) == 3 and "300 epochs, 3 seeds" in cells(short, "clean")[2]
+    assert told(claims.advice, answers) == f"It gains {by_name['pid'].text}."
+
+
+def test_the_row_with_the_most_seeds_answers(study, tmp_path):
+    fewer = study.only([r for r in study.runs if r.variant != "worse" or r.seed < 2])
+    text = claims_table(read(tmp_path, GIVEN), Answers([fewer]))
+    even = next(one for one in compare_all(fewer, [metric()]) if one.variant == "even")
+    assert cells(text, "Clean")[4:] == [even.text, "not resolved"]
+
+
+def test_the_verdict_follows_from_interval_and_seeds():
+    def of(low, high, seeds=3, better=1, p=0.01):
+        found = Crossed(mean=(low + high) / 2, low=low, high=high, p=p, seeds=seeds)
+        return Compared("a", "b", metric(better), found)
+
+    up, down, open_ = of(1, 2), of(-2, -1), of(-1, 2, p=0.4)
+    assert judge_claim([], "better") == "not measured"
+    assert judge_claim([of(1, 2, seeds=1)], "better") == "one seed only"
+    assert judge_claim([up, of(1, 2, seeds=1)], "better") == "one seed only"
+    assert judge_claim([up, up], "better") == "holds"
+    assert judge_claim([up, open_], "better") == "not resolved"
+    assert judge_claim([up, open_, down], "better") == "does not hold"
+    assert judge_claim([of(1, 2, p=0.2)], "better") == "not resolved"  # the seeds disagree
+    assert judge_claim([of(-2, -1, better=0)], "less") == "holds"
+    assert judge_claim([of(1, 2, better=0)], "less") == "does not hold"
+    assert judge_claim([of(-2, -1, better=-1)], "better") == "holds"
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "line"),
+    [
+        (("order",), ["t"], "unknown study in claims.yaml 't'"),
+        (("parts", 0, "answers", "a"), ["t/pid"], "unknown study in claims.yaml 't'"),
+        (("parts", 0, "answers", "a"), ["s/pdi"], "did you mean 'pid'?"),
+        (("parts", 0, "answers", "a"), ["s/softmax"], "unknown controlled variant of study s"),
+        (("parts", 0, "answers", "a"), ["pid"], "is STUDY/VARIANT, got 'pid'"),
+        (("parts", 0, "answers", "c"), ["s/pid"], "unknown key of answers of 'Table 1' 'c'"),
+        (("parts", 0, "claims", 0, "metric"), "y", "unknown metric of claim 'Clean'"),
+        (("parts", 0, "claims", 0, "expects"), "good", "unknown `expects` of claim"),
+        (("parts", 0, "claims", 0, "paper"), [1], "must be [softmax, PID] or words"),
+        (("parts", 0, "claims", 3, "verdict"), {"a": "yes"}, "unknown verdict of claim 'T' 'yes'"),
+        (("parts", 0, "claims", 0), "Clean", "must be `key: value` pairs"),
+        (("parts",), "none", "parts of claims.yaml must be a list"),
+        (("advice",), "It gains {s/pid/y}.", "unknown metric of s/pid in claims.yaml 'y'"),
+        (("more",), 1, "unknown key of claims.yaml 'more'"),
+    ],
+)
+def test_what_claims_cannot_name_gets_one_line(place, value, line, study, tmp_path):
+    def make():
+        claims, answers = read(tmp_path, changed(*place, value=value)), Answers([study])
+        answers.ordered(claims.order)
+        claims_table(claims, answers)
+        told(claims.advice, answers)
+
+    with pytest.raises(InputError, match=re.escape(line)) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_yaml_gets_one_line(tmp_path):
+    (tmp_path / "claims.yaml").write_text("parts: [")
+    with pytest.raises(InputError, match="is not YAML"):
+        read_claims([tmp_path])
+    assert read_claims([tmp_path / "elsewhere"]) is None
+
+
+def test_the_papers_numbers_are_those_of_its_tables():
+    claims = yaml.safe_load((ROOT / "results" / "claims.yaml").read_text())
+    given = [one["paper"] for part in claims["parts"] for one in part["claims"]]
+    numbers = [tuple(pair) for pair in given if not isinstance(pair, str)]
+    tables = (paper.TABLE1, paper.TABLE2, paper.TABLE3)
+    assert numbers == [pair for table in tables for pair in table.values()]
+
+
+def test_the_reason_for_the_default_gains_is_what_the_records_say():
+    text = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
+    answers = Answers(read_studies([ROOT / "results"]))
+    rows = {"P 0.6 (`default`)": ("p_short", "p"), "PID 0.4, 0.1, 0.05": ("pid_short", "pid")}
+    rows["PID from 0.4, 0.1, 0.05, learned"] = (None, "pid_learned")
+    rows["PI with the mean of the errors"] = ("pi_averaged_short", None)
+    for name, variants in rows.items():
+        for cell, variant in zip(cells(text, name)[1:], variants, strict=True):
+            if variant is None:
+                assert cell == "not trained"
+                continue
+            found = answers.find("tiny-imagenet-100", variant, "Clean").found
+            assert cell == minus(f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]")
+    assert PIDGains.preset("default") == PIDGains(p=0.6)
+
+
+def test_the_readme_is_filled_between_its_marks_alone(tmp_path):
+    text = f"# Mine\n\n{BEGIN}\nold\n{END}\n\nthe rest\n"
+    once = filled(text, "new")
+    assert (
+        once == f"# Mine\n\n{BEGIN}\n\nnew\n\n{END}\n\nthe rest\n" and filled(once, "new") == once
+    )
+    with pytest.raises(InputError, match="put it where the table ends"):
+        filled(f"{BEGIN}\n", "new")
+    links = "[a](b.md#c) [d](#e) ![f](images/g.png) [h](https://i)"
+    assert relinked(links, "../") == ("[a](../b.md#c) [d](#e) ![f](../images/g.png) [h](https://i)")
+
+
+def test_one_seed_is_hollow_in_the_figure_over_the_length_of_training():
+    panels, words = length_figure(read_studies([ROOT / "results"]))
+    figure = Figure()
+    panels[0].draw(figure)
+    (axes,) = figure.axes
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels[:3] == ["P 0.6", "PID 0.4, 0.1, 0.05", "the paper's PID"]
+    ticks = [text.get_text() for text in axes.get_xticklabels()]
+    assert ticks == ["10", "15", "40", "100", "300"]
+    lines = {line.get_label(): line for line in axes.lines}
+    answers = Answers(read_studies([ROOT / "results"]))
+    names = ("p_10", "p_15", "p_short", "p")
+    wanted = [answers.find("tiny-imagenet-100", name, "Clean").found.mean for name in names]
+    long = answers.find("tiny-imagenet-100-long", "p", "Clean").found
+    assert [*lines["P 0.6"].get_ydata()] == pytest.approx([*wanted, long.mean])
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
+    singles = [line for line in hollow if len(line.get_xdata())]
+    assert bool(singles) == (long.seeds == 1) == ("one seed" in labels)
+    assert "Hollow points have one seed" in words

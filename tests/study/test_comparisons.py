@@ -1,0 +1,114 @@
+"""Twins, paired differences, and the words that follow from their intervals."""
+
+import pytest
+from scipy import stats
+
+from pidformer import PIDGains
+from pidformer.errors import InputError
+from pidformer.report.metrics import Metric
+from pidformer.results import Record, check_pair
+from pidformer.statistics import crossed_mean
+from study.comparisons import Compared, compare_all, findings
+from study.tables import differences_by_variant, gains_text
+from tests.study.made import cells, metric, study_of
+
+
+@pytest.mark.parametrize(
+    ("gains", "better", "word"),
+    [
+        ((1.0, 1.1, 0.9), 1, "better"),
+        ((1.0, 1.1, 0.9), -1, "worse"),
+        ((1.0, 1.1, 0.9), 0, "more"),
+        ((-1.0, -1.1, -0.9), -1, "better"),
+        ((1.0, -1.0, 0.2), 1, "not resolved"),
+    ],
+)
+def test_words_follow_from_the_interval(gains, better, word):
+    study = study_of({"softmax": (5, 6, 7), "pid": tuple(5 + k + g for k, g in enumerate(gains))})
+    (one,) = compare_all(study, [metric(better)])
+    assert one.word == word
+    assert f"{word.capitalize()}: x" in findings([one])[0]
+
+
+def test_an_interval_without_zero_is_no_finding_where_the_seeds_do_not_agree():
+    seeds = [3.5, 6.0, 8.5]
+    found = crossed_mean(seeds, 1.5**2, 1250)
+    assert found.low > 0 and found.p == pytest.approx(stats.ttest_1samp(seeds, 0).pvalue)
+    assert found.p > 0.05 and Compared("p", "softmax", metric(), found).word == "not resolved"
+
+
+def test_one_pair_of_runs_says_nothing_of_the_method():
+    study = study_of({"softmax": (5,), "pid": (9,)}, seeds=(0,))
+    (one,) = compare_all(study, [metric()])
+    (said,) = findings([one])
+    assert not one.is_resolved and said.startswith("One pair of runs, silent on other seeds: ")
+
+
+def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
+    single = study_of({"softmax": (5,), "pid": (9,), "p": (8,)}, seeds=(0,))
+    (said,) = findings(compare_all(single, [metric()]))
+    assert said.startswith("One pair of runs each, silent on other seeds") and "+4" not in said
+    more = study_of({"softmax_b": (5, 6, 7), "pid_b": (6, 7.1, 7.9)}, seeds=(10, 11, 12), twin="u")
+    both = single.only([*single.runs, *more.runs])
+    first, last = findings(compare_all(both, [metric()]))
+    assert first.startswith("**pid_b** minus softmax_b (3 seeds). Better: x +1.00 [")
+    assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
+
+
+def test_holm_counts_all_looks():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    said = findings(compare_all(study, [metric()]))[-1]
+    assert said.startswith("Of these 2 differences 1 is resolved; after Holm's")
+    assert "a better on x" in said and "b better" not in said
+
+
+def test_pairs_of_different_data_are_refused():
+    a, b = (
+        Record(kind="x", metrics={}, settings={"row": "clean", "data_hash": h, "label": h})
+        for h in "ab"
+    )
+    with pytest.raises(InputError, match="data_hash is a for a and b for b"):
+        check_pair(a, b)
+
+
+def test_a_variant_of_another_recipe_is_compared_with_the_nearest_and_says_so():
+    study = study_of({"softmax": (5, 6, 7)})
+    other = study_of({"pid": (6, 7, 8)}, twin="u", recipe={"model": {}, "optim": {"lr": 1}})
+    both = study.only([*study.runs, *other.runs])
+    twin, lines = both.twin(both.variants[1])
+    assert twin.name == "softmax" and lines == ["optim: None -> {'lr': 1}"]
+
+
+def test_of_two_twins_of_one_recipe_the_one_with_the_same_seeds_is_taken():
+    first = study_of({"softmax": (5, 6, 7)}, seeds=(0, 1, 2))
+    second = study_of({"softmax_b": (5, 6), "pid_b": (7, 8)}, seeds=(15, 16))
+    both = first.only([*first.runs, *second.runs])
+    twins = {v.name: both.twin(v)[0] for v in both.variants}
+    assert twins["pid_b"].name == "softmax_b" and twins["softmax_b"] is None
+
+
+@pytest.mark.parametrize(
+    ("acting", "said"),
+    [
+        (
+            {2: "0.6,0,0,1", 3: "0.6,0,0,1"},
+            "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (2 to 3)",
+        ),
+        ({0: "0.6,0,0,1", 3: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 2 of 4 layers (0, 3)"),
+        ({1: "0.6,0,0,1"}, "p 0.6, i 0.0, d 0.0, beta 1.0 in 1 of 4 layers (1)"),
+        ({1: "0.4,0.1,0,1", 2: "0.4,0.05,0,1"}, "gains by layer"),
+    ],
+)
+def test_the_table_says_in_which_layers_gains_act(acting, said):
+    gains = [PIDGains.parse(acting.get(layer, "0,0,0,1")).to_dict() for layer in range(4)]
+    study = study_of({"p": (5, 6, 7)}, recipe={"model": {"gains": gains}}, gains="(PIDGains(...")
+    assert gains_text(study.variants[0]) == said
+
+
+def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
+    study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
+    other = Metric(title="y", find=lambda run: None, read=len)
+    made = differences_by_variant(compare_all(study, [metric(), other]), [metric(), other])
+    assert made.splitlines()[0] == "|  | x |"
+    assert cells(made, "a minus softmax")[1].startswith("**+1.00 [")
+    assert cells(made, "b minus softmax")[1].startswith("+0.07 [")
