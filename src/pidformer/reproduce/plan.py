@@ -279,7 +279,7 @@ def _run_jobs(
 
 
 def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
-    """Of the recipes' folders: those of another scale in the same OUT are no twins of these."""
+    """The report on these recipes' folders alone: runs of another scale in OUT are no twins."""
     trained = [Path(job.arguments["run"]) for job in jobs if job.kind == "train"]
     tasks = {str(job.arguments["task"]) for job in jobs}
     recipes = {str(job.arguments["recipe"]).split("/")[0] for job in jobs if job.kind == "train"}
