@@ -2,9 +2,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pidformer.errors import InputError, cut, shortened, unknown
-from pidformer.fields import as_plain, as_type, parse_yaml, read_yaml, typed
+from pidformer.fields import as_plain, as_type, number_range, parse_yaml, read_yaml, typed
 
 
 @dataclass(frozen=True)
@@ -82,3 +84,21 @@ def test_many_known_names_are_counted_where_they_do_not_fit():
 def test_an_optional_value_may_be_null():
     assert as_type(int | None, None, "it") is None
     assert as_type(int | None, 2.0, "it") == 2
+
+
+def test_lists_and_ranges_of_numbers():
+    assert number_range("0:0.8:0.2", 10) == [0.0, 0.2, 0.4, 0.6, 0.8]
+    assert number_range("0,0.1,0.3", 10) == [0.0, 0.1, 0.3]
+    assert number_range("1:3:0.5", 10) == [1.0, 1.5, 2.0, 2.5, 3.0]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "0:1", "0:1:0", "0:1:0:1", "0:1:a", "0:inf:1", "nan:1:1"]
+)
+def test_what_is_neither_a_list_nor_a_range_gives_nothing(text):
+    assert number_range(text, 10) == []
+
+
+@given(st.integers(1, 50), st.integers(1, 1000))
+def test_a_range_stops_one_beyond_what_is_allowed(most, count):
+    assert number_range(f"0:{count - 1}:1", most) == [float(i) for i in range(min(count, most + 1))]

@@ -54,7 +54,7 @@ class Exportable:
 
     @property
     def shape(self) -> list[int | str]:
-        """Of the first input, with the names of the free axes."""
+        """The first input's shape, with the names of the free axes."""
         return [self.axes.get(axis, size) for axis, size in enumerate(self.example.shape)]
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ class Logits(nn.Module):
 class Step(nn.Module):
     """A language model behind P tokens: (B, N) to logits (B, N, V), and what to keep of P + N.
 
-    `past` are keys and values (B, Hkv, P, D), two a layer; P may be 0. Nothing is padded.
+    `past` are keys and values (B, Hkv, P, D), two per layer; P may be 0. Nothing is padded.
     """
 
     def __init__(self, model: nn.Module) -> None:

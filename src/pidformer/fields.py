@@ -196,3 +196,21 @@ RATE = Kind("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
 SHARE = number(1, "in [0, 1]")
 SCALE = number(100, "from 0 to 100")
 POSITIVE = number(1e6, "above 0 and at most 1e6", above=0)
+
+
+def number_range(text: str, most: int) -> list[float]:
+    """ "0:0.8:0.2" is 0, 0.2, ... 0.8, "0,0.1,0.3" a list; nothing where it is neither.
+
+    No more than `most` + 1 numbers are made, enough to see that there are too many.
+
+    >>> number_range("0:0.6:0.2", 10)
+    [0.0, 0.2, 0.4, 0.6]
+    """
+    try:
+        if ":" not in text:
+            return [float(part) for part in text.split(",")]
+        first, last, step = (float(part) for part in text.split(":"))
+        count = min(int((last - first) / step + 1e-9), most) + 1
+        return [round(first + step * place, 12) for place in range(count)]
+    except (ValueError, ArithmeticError):
+        return []

@@ -17,7 +17,7 @@ from pidformer.errors import InputError
 Hits = NDArray[np.bool_]
 Scores = NDArray[Any]
 LEVEL = 0.05
-"""Of the tests, and of the 95 % intervals."""
+"""The level of the tests, and of the 95 % intervals."""
 
 
 def percentage(name: str, hits: int, total: int) -> dict[str, float]:

@@ -109,15 +109,16 @@ class Certificate:
         where = f"layer {layer + 1}, head {head + 1}, kappa = {_show(kappa)}"
         if self.stable:
             return (
-                f"stable: every measured mode lies inside the unit circle, the slowest shrinks by "
-                f"{self.worst_radius:.3f} a layer ({where}), 1 % after {self.settling_depth} "
+                f"stable: every measured mode lies inside the unit circle, the slowest shrinks to "
+                f"{self.worst_radius:.3f} of its size per layer ({where}), 1 % after "
+                f"{self.settling_depth} "
                 f"layers; over {depth} layers a perturbation of v_0 grows at most to "
                 f"{self.peak_growth:.2f}"
             )
         return (
             f"unstable in the idealised recursion: {100 * (self.outside or 0):.2g} % of the "
-            f"measured modes lie outside the unit circle, the worst grows by "
-            f"{self.worst_radius:.3f} a layer ({where}); over {depth} layers a perturbation of "
+            f"measured modes lie outside the unit circle, the worst grows "
+            f"{self.worst_radius:.3f}x per layer ({where}); over {depth} layers a perturbation of "
             f"v_0 grows at most to {self.peak_growth:.2f}"
         )
 

@@ -61,7 +61,7 @@ class Controllers:
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
     """The controllers of a model with so many `heads` in each layer.
 
-    `gains` (one controller for all layers, or a sequence with one a layer) takes the place of the
+    `gains` (one controller for all layers, or a sequence with one per layer) takes the place of the
     model's own.
     """
     inner = inner_model(model)

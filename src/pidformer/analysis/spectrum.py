@@ -96,7 +96,7 @@ class AttentionSpectrum:
         return torch.cat([layer.flatten() for layer in self.kappas])
 
     def summary(self, layer: int | None = None, head: int | None = None) -> SpectrumSummary:
-        """Of all layers, of one layer (from 0), or of one of its heads."""
+        """The summary of all layers, of one layer (from 0), or of one of its heads."""
         if layer is None:
             chosen = list(self.kappas)
         else:

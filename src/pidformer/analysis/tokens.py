@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
@@ -25,6 +25,15 @@ from pidformer.nn import PIDBlock, evaluating
 Visit = Callable[[int, Tensor], None]
 TokensOf = Literal["blocks", "norm", "values"]
 Which = Literal["all", "patch"]
+
+
+class TokenChoice(TypedDict, total=False):
+    """Which tokens are looked at; `visit_tokens` says what each keyword means."""
+
+    of: TokensOf
+    tokens: Which
+    prefix: int | None
+    layers: Sequence[nn.Module] | None
 
 
 def visit_tokens(

@@ -24,7 +24,7 @@ def segment(
     max_windows: Annotated[
         int, typer.Option(help="Windows in one pass; fewer need less memory.", metavar="N")
     ] = 32,
-    opacity: Annotated[float, typer.Option(help="Of the colours over the image.")] = 0.55,
+    opacity: Annotated[float, typer.Option(help="Opacity of the colours over the image.")] = 0.55,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:

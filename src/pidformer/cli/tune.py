@@ -35,7 +35,7 @@ def tune(
         float, typer.Option(help="Gains must be stable for kernel eigenvalues from here to 1.")
     ] = 0.0,
     split: Annotated[
-        str, typer.Option(help="Of the data: valid, train, test or another the set has.")
+        str, typer.Option(help="Split of the data: valid, train, test or another that the set has.")
     ] = "valid",
     limit: Annotated[int | None, typer.Option(help="Images, or tokens, to try them on.")] = None,
     batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 128,

@@ -117,7 +117,7 @@ class _Work:
     device: torch.device
     progress: EvaluationProgress
     heads: Sequence[int] = ()
-    """Of each layer, where attention can be seen."""
+    """Their number in each layer, where attention can be seen."""
 
     @property
     def model(self) -> nn.Module:

@@ -19,8 +19,7 @@ from typing import Any
 
 from pidformer.errors import InputError, shortened, unknown
 from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
-from pidformer.fields import read_yaml, typed
-from pidformer.ranges import levels_of
+from pidformer.fields import number_range, read_yaml, typed
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.registry import THREATS, threat_from
 from pidformer.robustness.threat import pixel_text
@@ -103,7 +102,7 @@ def read_budgets(text: str) -> list[float]:
     >>> [round(255 * eps) for eps in read_budgets("0:4:2")]
     [0, 2, 4]
     """
-    levels = levels_of(text, MOST_BUDGETS)
+    levels = number_range(text, MOST_BUDGETS)
     if not levels or not all(0 <= level <= 255 for level in levels):
         raise InputError(
             "budgets must be FIRST:LAST:STEP or a list, in units of 1/255 (0:8:1), got "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlencode
@@ -46,6 +47,16 @@ def from_query(kind: type[T], query: str) -> T:
         return kind(**values)
     except InputError:
         return kind()
+
+
+def from_values(kind: type[T], values: Sequence[Any]) -> T:
+    """The value of what a page's components hold, in the order of its fields; the rest is default.
+
+    Sliders give floats for whole numbers.
+    """
+    known: Any = fields(kind)  # type: ignore[arg-type]
+    named = zip(known, values, strict=False)
+    return kind(**{field.name: type(field.default)(value) for field, value in named})
 
 
 def view_of(query: str, known: tuple[str, ...]) -> str:

@@ -25,7 +25,7 @@ ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
 PGD_STEPS = 20
 HIGHEST = 64
-"""Of the strength, in 1/255."""
+"""The range of the strength, in 1/255."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,8 @@ class AttackKnobs:
     def python(self, name: str, folder: str | Path | None) -> str:
         """The same attack on the same image, of the set at `folder` or else an upload."""
         if folder is None:
-            take = "from PIL import Image\n", 'Picture(Image.open("mine.png").convert("RGB"))'
+            image = 'Image.open("mine.png").convert("RGB")'
+            take = "from PIL import Image\n", f"LabelledPicture({image})"
         else:
             where = "" if self.images == DIGITS else f"{self.images!r}: {str(folder)!r}"
             take = "", f"PictureSets({{{where}}}).picture({self.images!r}, {self.number})"

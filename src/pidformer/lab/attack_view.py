@@ -17,16 +17,14 @@ from torch import Tensor
 
 from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
-from pidformer.lab.address import from_query, to_query
+from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
 from pidformer.lab.pictures import DIGITS, LabelledPicture
-from pidformer.lab.plots import Drawing, scatter
-from pidformer.lab.runs import DEMO, Shelf
+from pidformer.lab.runs import DEMO, NOBODY, Shelf, named_models
 from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.uploads import ENDINGS, take_upload
 from pidformer.report.style import run_colors
 
-NOBODY = "(none)"
 UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
 WORDS = (
     "An attack moves every pixel a little, in the direction that hurts this model most. Each model "
@@ -96,51 +94,29 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     inputs = [one, two, images, number, kind, strength, picture]
     outputs = [shown, layers, address, command, python]
 
-    def knobs_of(
-        first: str, second: str, images: str, number: int, kind: str, strength: int
-    ) -> AttackKnobs:
-        return AttackKnobs(
-            first=first,
-            second=second,
-            images=images,
-            number=int(number),
-            attack=kind,
-            strength=int(strength),
-        )
-
-    def both(knobs: AttackKnobs) -> list[str]:
-        alone = knobs.second in (NOBODY, knobs.first)
-        return [knobs.first] if alone else [knobs.first, knobs.second]
-
     def texts_of(*values: Any) -> list[str]:
         """Address, command and Python of what is chosen, attacked already or not."""
         *chosen, picture = values
-        knobs = knobs_of(*chosen)
+        knobs = from_values(AttackKnobs, chosen)
         folder = sets.folders.get(knobs.images, Path(DIGITS))
         return [
             to_query("attack", knobs),
-            knobs.command([places[name] for name in both(knobs)], folder),
+            knobs.command([places[name] for name in named_models(knobs)], folder),
             knobs.python(places[knobs.first], folder if picture is None else None),
         ]
 
-    def go_on(
-        first: str,
-        second: str,
-        images: str,
-        number: int,
-        kind: str,
-        strength: int,
-        picture: Image.Image | None,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
-    ) -> list[Any]:
-        knobs = knobs_of(first, second, images, number, kind, strength)
-        texts = texts_of(first, second, images, number, kind, strength, picture)
+    def go_on(progress: gr.Progress = gr.Progress(), *values: Any) -> list[Any]:  # noqa: B008
+        *chosen, picture = values
+        knobs, texts = from_values(AttackKnobs, chosen), texts_of(*values)
         try:
             subjects = [
-                shelf.subject(name, lambda s, w: progress(s, desc=w)) for name in both(knobs)
+                shelf.subject(name, lambda s, w: progress(s, desc=w))
+                for name in named_models(knobs)
             ]
             shot = (
-                sets.picture(images, int(number)) if picture is None else LabelledPicture(picture)
+                sets.picture(knobs.images, knobs.number)
+                if picture is None
+                else LabelledPicture(picture)
             )
             found = [attacks.attack(subject, shot, knobs) for subject in subjects]
         except InputError as error:
@@ -162,18 +138,9 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             None,
         )
 
-    def go_back(
-        first: str,
-        second: str,
-        images: str,
-        number: int,
-        kind: str,
-        strength: int,
-        progress: gr.Progress = gr.Progress(),  # noqa: B008
-    ) -> list[Any]:
+    def go_back(progress: gr.Progress = gr.Progress(), *chosen: Any) -> list[Any]:  # noqa: B008
         """From an upload to the pictures of the lab."""
-        shown = go_on(first, second, images, number, kind, strength, None, progress)
-        return [None, UPLOADS, *shown]
+        return [None, UPLOADS, *go_on(progress, *chosen, None)]
 
     def slider(name: str, number: int) -> Any:
         last = sets.count(name) - 1
@@ -285,19 +252,46 @@ def bars(each: Attacked, color: str, most: int = 5) -> str:
 
 
 def similarity_figure(found: Sequence[Attacked]) -> go.Figure | None:
-    """Token similarity by layer, before (dotted) and after."""
+    """Token similarity by layer, before (dotted) and after.
+
+    Of plain dictionaries: plotly's own classes check every property, which takes longer than the
+    rest; a test checks them instead.
+    """
     if not any(each.similarity_before for each in found):
         return None
-    figure = Drawing("Token similarity by layer (dotted: before)", "layer", "mean cosine")
+    traces: list[dict[str, Any]] = []
     colors = run_colors([each.is_controlled for each in found])
     for each, color in zip(found, colors, strict=True):
-        depths = list(range(1, len(each.similarity_before) + 1))
+        shared = {"type": "scatter", "x": list(range(1, len(each.similarity_before) + 1))}
         line = {"color": color, "width": 3}
-        figure.add(scatter(x=depths, y=each.similarity_after, name=each.label, line=line))
+        traces.append(shared | {"y": each.similarity_after, "name": each.label, "line": line})
         dotted = {"color": color, "width": 1.8, "dash": "dot"}
-        figure.add(scatter(x=depths, y=each.similarity_before, showlegend=False, line=dotted))
-    figure.axis("x", dtick=1)
-    return figure.done()
+        traces.append(shared | {"y": each.similarity_before, "showlegend": False, "line": dotted})
+    return go.Figure({"data": traces, "layout": _LAYOUT}, _validate=False)
+
+
+_AXIS = {"gridcolor": "rgba(128,136,146,0.22)", "zeroline": False, "fixedrange": True}
+_LAYOUT: dict[str, Any] = {
+    "title": {
+        "text": "Token similarity by layer (dotted: before)",
+        "font": {"size": 14},
+        "x": 0.01,
+        "xanchor": "left",
+        "y": 0.97,
+    },
+    "template": {},
+    "height": 350,
+    "margin": {"l": 52, "r": 14, "t": 68, "b": 44},
+    "paper_bgcolor": "rgba(0,0,0,0)",
+    "plot_bgcolor": "rgba(0,0,0,0)",
+    "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#76808b"},
+    "hovermode": "closest",
+    "dragmode": False,
+    "xaxis": {"title": {"text": "layer"}, "dtick": 1} | _AXIS,
+    "yaxis": {"title": {"text": "mean cosine"}} | _AXIS,
+    "showlegend": True,
+    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
+}
 
 
 def data_uri(image: Tensor) -> str:

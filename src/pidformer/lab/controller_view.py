@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import gradio as gr
 
 from pidformer.control.design import DESIGNS
+from pidformer.lab.address import from_values
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
 from pidformer.lab.sharing import QUIET, Shared, explanation, sharing_box
 from pidformer.lab.static import EQUATION, WORDS, charts_html
@@ -46,20 +47,20 @@ def controller_view(shared: Shared) -> gr.Textbox:
     shown = [address, command, python]
 
     def show(*values: Any) -> list[Any]:
-        return _show(Knobs(**dict(zip(NAMES, values, strict=True))))
+        return _show(from_values(Knobs, values))
 
     def turn(knobs: Knobs) -> list[Any]:
         return [*_values(knobs), *_show(knobs)]
 
     def preset(name: str) -> Any:
         def set_gains(*values: Any) -> list[Any]:
-            return turn(Knobs(**{**dict(zip(NAMES, values, strict=True)), **PRESETS[name]}))
+            return turn(replace(from_values(Knobs, values), **PRESETS[name]))
 
         return set_gains
 
     def design(kind: str) -> Any:
         def set_gains(*values: Any) -> list[Any]:
-            knobs = Knobs(**dict(zip(NAMES, values, strict=True)))
+            knobs = from_values(Knobs, values)
             if knobs.kappa_min == -1:
                 return turn(knobs)  # there are none, as the verdict says
             return turn(knobs.designed(kind))

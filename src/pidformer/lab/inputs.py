@@ -20,7 +20,7 @@ from pidformer.errors import InputError
 LONGEST_TEXT = 8192
 """Characters of a text whose component sets no limit; a whole address fits."""
 LARGEST = 1e6
-"""Of a slider's numbers."""
+"""The largest number of a slider."""
 Check = Callable[[Any, Collection[str]], Any]
 """(value, paths this visitor uploaded) -> the value to pass on."""
 
@@ -133,7 +133,7 @@ def _nothing(value: Any, uploads: Collection[str]) -> None:
 
 
 def _upload(value: Any, uploads: Collection[str]) -> dict[str, Any] | None:
-    """Of the browser's description of a file, the path alone; the rest is written anew."""
+    """Only the path of the browser's description of a file; the rest is written anew."""
     if value is None:
         return None
     path = value.get("path") if isinstance(value, dict) else None

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pidformer import results
 from pidformer.errors import InputError
@@ -18,8 +18,14 @@ from pidformer.runs.open import Subject, open_subject
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 
+if TYPE_CHECKING:
+    from pidformer.lab.attack import AttackKnobs
+    from pidformer.lab.text import TextKnobs
+
 DEMO = {"digits demo, softmax": "softmax", "digits demo, PID": "pid"}
 """Shown name and recipe of the bundled twins."""
+NOBODY = "(none)"
+"""In place of a second model."""
 _LOCK = threading.Lock()
 Told = Callable[[float, str], None]
 """Told a share of the work that is done, and what it is."""
@@ -118,6 +124,12 @@ class Shelf:
     @cached_property
     def _opened(self) -> dict[str, Subject]:
         return {}
+
+
+def named_models(knobs: AttackKnobs | TextKnobs) -> list[str]:
+    """The models that two boxes name: both, or the first where the second is nobody else."""
+    is_alone = knobs.second in (NOBODY, knobs.first)
+    return [knobs.first] if is_alone else [knobs.first, knobs.second]
 
 
 def labels(runs: Sequence[Run]) -> dict[str, Run]:

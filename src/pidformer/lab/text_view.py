@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.lab.address import from_query, to_query
-from pidformer.lab.runs import Shelf
+from pidformer.lab.address import from_query, from_values, to_query
+from pidformer.lab.runs import NOBODY, Shelf, named_models
 from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.text import (
     MOST_CHARACTERS,
@@ -23,7 +23,6 @@ from pidformer.lab.text import (
     read,
 )
 
-NOBODY = "(none)"
 WORDS = (
     "The models read the prompt as noise left it and guess each true token that follows; the "
     "colour of a token that was read is the loss of that guess. Then each goes on writing from "
@@ -80,42 +79,21 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     inputs = [one, two, prompt, noise, strength, tokens, temperature]
     outputs = [left, right, address, command, python]
 
-    def knobs_of(
-        first: str,
-        second: str,
-        prompt: str,
-        noise: str,
-        strength: int,
-        tokens: int,
-        temperature: float,
-    ) -> TextKnobs:
-        return TextKnobs(
-            first=first,
-            second=second,
-            prompt=prompt,
-            noise=noise,
-            strength=int(strength),
-            tokens=int(tokens),
-            temperature=float(temperature),
-        )
-
-    def both(knobs: TextKnobs) -> list[str]:
-        alone = knobs.second in (NOBODY, knobs.first)
-        return [knobs.first] if alone else [knobs.first, knobs.second]
-
     def texts_of(*values: Any) -> list[str]:
         """Address, command and Python of what is chosen, read already or not."""
-        knobs = knobs_of(*values)
+        knobs = from_values(TextKnobs, values)
         return [
             to_query("text", knobs),
-            "\n".join(knobs.command(places[name]) for name in both(knobs)),
+            "\n".join(knobs.command(places[name]) for name in named_models(knobs)),
             knobs.python(places[knobs.first]),
         ]
 
     def go_on(*values: Any) -> list[Any]:
         try:
-            knobs = knobs_of(*values)
-            shown = [text_html(name, read(opened(places[name]), knobs)) for name in both(knobs)]
+            knobs = from_values(TextKnobs, values)
+            shown = [
+                text_html(name, read(opened(places[name]), knobs)) for name in named_models(knobs)
+            ]
         except InputError as error:
             return [message(str(error)), "", *[gr.skip()] * 3]
         return [*shown, *[""] * (2 - len(shown)), *texts_of(*values)]

@@ -63,7 +63,7 @@ LONGEST = 512
 
 
 def sums_type(value: Tensor, sums: Tensor | None) -> torch.dtype:
-    """Of the sum of errors that follows `sums`, or starts here (None): then that of the values."""
+    """The type of the next sum of errors: that of `sums`, or of the values where there is none."""
     return value.dtype if sums is None else sums.dtype
 
 

@@ -1,13 +1,14 @@
-"""Which jobs a table or figure needs at each scale: the one place that says so."""
+"""Which jobs a table or figure needs at each scale: parts.yaml says so, and this reads it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pidformer.errors import InputError, unknown
+from pidformer.fields import read_yaml, typed
 from pidformer.reproduce.jobs import Blocked, Job, Plan
 from pidformer.reproduce.places import find_folder
 from pidformer.reproduce.study.plan import study_plan
@@ -17,7 +18,8 @@ MOST_SEEDS = 1000
 PARTS = ("table1", "table2", "table3", "figures")
 
 
-class Evaluation(NamedTuple):
+@dataclass(frozen=True)
+class Evaluation:
     """A suite, or a curve over budgets, and its expected seconds per run."""
 
     suite: str
@@ -47,95 +49,17 @@ class PlanPart:
     """Recipes of Table 1 whose runs the recipes start from."""
 
 
-_DIGITS: dict[str, Any] = {
-    "recipes": ("digits/softmax.yaml", "digits/pid.yaml"),
-    "train_seconds": 11.0,
-}
-_TINY: dict[str, Any] = {
-    "recipes": (
-        "tiny_imagenet_100/deit_tiny_softmax.yaml",
-        "tiny_imagenet_100/deit_tiny_pid.yaml",
-        "tiny_imagenet_100/deit_tiny_pid_paper.yaml",
-    ),
-    "data": ("tiny-imagenet-100",),
-    "train_seconds": 110.0,
-}
-_IMAGENET: dict[str, Any] = {
-    "recipes": ("imagenet/deit_tiny_softmax.yaml", "imagenet/deit_tiny_pid.yaml"),
-    "data": ("imagenet", "imagenet-1k", "ILSVRC2012"),
-    "train_seconds": 300 * 1_281_167 / 5000,
-}
+def _read_table() -> dict[tuple[str, str], PlanPart]:
+    """The parts of parts.yaml by name and scale."""
+    given = read_yaml(Path(__file__).with_name("parts.yaml"), "plan")
+    return {
+        (name, scale): typed(PlanPart, fields, f"{scale}.{name}", key_of="plan key")
+        for scale in SCALES
+        for name, fields in given[scale].items()
+    }
 
-TABLE: Mapping[tuple[str, str], PlanPart] = {
-    ("table1", "demo"): PlanPart(**_DIGITS, evaluations=(Evaluation("digits", 5.0),)),
-    ("figures", "demo"): PlanPart(
-        **_DIGITS,
-        evaluations=(Evaluation("curve", 14.0, curve="fgsm,pgd", eps="0:24:8"),),
-        analyze_limit=1000,
-        analyze_seconds=4.0,
-    ),
-    ("table1", "small"): PlanPart(
-        **_TINY,
-        evaluations=(
-            Evaluation("quick", 15.0),
-            Evaluation("ood", 5.0),
-            Evaluation("corruptions", 240.0),
-        ),
-    ),
-    ("figures", "small"): PlanPart(
-        **_TINY,
-        evaluations=(Evaluation("curve", 60.0, curve="fgsm,pgd", eps="0:4:0.5"),),
-        analyze_limit=1000,
-        analyze_seconds=60.0,
-    ),
-    ("table1", "paper"): PlanPart(
-        **_IMAGENET,
-        evaluations=(
-            Evaluation("paper", 7200.0, domain="normalized"),
-            Evaluation("paper", 7200.0),
-        ),
-    ),
-    ("figures", "paper"): PlanPart(
-        **_IMAGENET,
-        evaluations=(Evaluation("curve", 3600.0, curve="fgsm,pgd", eps="0:8:1"),),
-        analyze_limit=1000,
-        analyze_seconds=600.0,
-    ),
-    ("table2", "small"): PlanPart(
-        task="segmentation",
-        recipes=("camvid/softmax.yaml", "camvid/pid.yaml"),
-        data=("camvid",),
-        train_seconds=90.0,
-        evaluations=(Evaluation("single", 10.0), Evaluation("multi", 60.0)),
-    ),
-    ("table2", "paper"): PlanPart(
-        task="segmentation",
-        recipes=("ade20k/segmenter_tiny_softmax.yaml", "ade20k/segmenter_tiny_pid.yaml"),
-        data=("ADEChallengeData2016", "ade20k"),
-        backbones={
-            "ade20k/segmenter_tiny_softmax.yaml": "imagenet/deit_tiny_softmax.yaml",
-            "ade20k/segmenter_tiny_pid.yaml": "imagenet/deit_tiny_pid.yaml",
-        },
-        train_seconds=43_200.0,
-        evaluations=(Evaluation("single", 600.0), Evaluation("multi", 3600.0)),
-    ),
-    ("table3", "small"): PlanPart(
-        task="language",
-        recipes=("novels/softmax.yaml", "novels/pid.yaml"),
-        data=("novels",),
-        train_seconds=90.0,
-        evaluations=(Evaluation("valid", 60.0), Evaluation("test", 60.0)),
-    ),
-    ("table3", "paper"): PlanPart(
-        task="language",
-        recipes=("wikitext103/lm_small_softmax.yaml", "wikitext103/lm_small_pid.yaml"),
-        data=("wikitext-103", "wikitext103", "wikitext-103-v1"),
-        train_seconds=86_400.0,
-        evaluations=(Evaluation("valid", 1800.0), Evaluation("test", 1800.0)),
-    ),
-}
-"""Seconds of `demo` are measured on two CPU cores, of `small` mostly on an H200; of `paper` they
-are guesses (5,000 images a second in training) until the first job of a kind has been timed."""
+
+TABLE = _read_table()
 TIMED_ON = {
     "demo": "a 2.8 GHz CPU core",
     "small": "one H200 GPU (a first guess until a job of the kind has run)",
@@ -265,7 +189,7 @@ def _run_jobs(
     for part, _ in parts:
         for one in part.evaluations:
             what = one.suite if one.domain == "pixel" else f"{one.suite}, {one.domain}"
-            arguments = {k: v for k, v in one._asdict().items() if k != "seconds"}
+            arguments = {k: v for k, v in asdict(one).items() if k != "seconds"}
             job_id = f"evaluate.{slug}.{one.suite}.{one.domain}"
             add(job_id, "evaluate", what, arguments, one.seconds)
     limits = [part for part, _ in parts if part.analyze_limit is not None]
@@ -277,7 +201,7 @@ def _run_jobs(
 
 
 def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
-    """Of the recipes' folders: those of another scale in the same OUT are no twins of these."""
+    """The report on these recipes' folders alone: runs of another scale in OUT are no twins."""
     trained = [Path(job.arguments["run"]) for job in jobs if job.kind == "train"]
     tasks = {str(job.arguments["task"]) for job in jobs}
     recipes = {str(job.arguments["recipe"]).split("/")[0] for job in jobs if job.kind == "train"}

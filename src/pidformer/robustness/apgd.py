@@ -128,7 +128,7 @@ class APGD(Attack):
 
 
 class _Path(NamedTuple):
-    """All that one ascent remembers; every field has one row an image."""
+    """All that one ascent remembers; every field has one row per image."""
 
     rows: Tensor
     images: Tensor

@@ -159,7 +159,7 @@ def _climb(
 
 
 def _score(model: Model, images: Tensor, labels: Tensor) -> Tensor:
-    """How well an attack did, (B,): 1 if misclassified, less the probability of the true class."""
+    """How well an attack did, (B,): 1 if misclassified, minus the probability of the true class."""
     logits = logits_of(judge(model), images)
     probability = logits.double().softmax(-1).gather(-1, labels[:, None])[:, 0]
     return (logits.argmax(-1) != labels).double() - probability

@@ -1,4 +1,4 @@
-"""What attacks climb: one number an image, larger where the true label y is less likely.
+"""What attacks climb: one number per image, larger where the true label y is less likely.
 
 Logits z (B, classes), sorted z_(1) >= z_(2) >= ...; t is a class to be taken for.
 
@@ -27,12 +27,12 @@ _TINY = 1e-12
 
 
 def cross_entropy(labels: Tensor) -> Loss:
-    """Of the true label."""
+    """The cross entropy of the true label."""
     return lambda logits: F.cross_entropy(logits, labels, reduction="none")
 
 
 def margin(labels: Tensor) -> Loss:
-    """Of the best other class over the true one."""
+    """The logit of the best other class minus that of the true one."""
 
     def loss(logits: Tensor) -> Tensor:
         others = logits.scatter(1, labels[:, None], -float("inf"))

@@ -58,8 +58,8 @@ def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
 
     In each channel the first window takes the direction of w / |w| + s n, w what it holds, n a pair
     of bumps, s a random sign, and the length sqrt(|both windows|^2 + unused / C); the second window
-    is emptied. Unused is eps^2 less the squared length of the whole: what the box has cut off.
-    `numbers` (B, 5 + C) are uniform: two corners, the turn, a sign a channel.
+    is emptied. Unused is eps^2 minus the squared length of the whole: what the box has cut off.
+    `numbers` (B, 5 + C) are uniform: two corners, the turn, a sign per channel.
     """
     channels, height, width = change.shape[1:]
     (first, rows, columns), (second, _, _) = (
@@ -93,5 +93,5 @@ def window(uniform: Tensor, side: int, height: int, width: int) -> tuple[Tensor,
 
 
 def _norm(x: Tensor) -> Tensor:
-    """Of each channel, (B, C, 1, 1)."""
+    """One number per channel, (B, C, 1, 1)."""
     return torch.linalg.vector_norm(x, 2, dim=(2, 3), keepdim=True)

@@ -32,7 +32,7 @@ class SPSA(Attack):
         g = mean over S samples of (m(x + d + delta v) - m(x + d - delta v)) / (2 delta) v,
         v_i = +1 or -1 with equal chances,   d <- clip(Adam(d, -g, lr)).
 
-    Each step asks the model about 2 `samples` points an image, `chunk` points at a time whatever
+    Each step asks the model about 2 `samples` points per image, `chunk` points at a time whatever
     the size of the batch; the answer does not depend on `chunk`. With `early_stop` an image rests
     at the first step that breaks it.
 

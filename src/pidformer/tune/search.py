@@ -11,7 +11,7 @@ from typing import Any
 from pidformer.control import PIDGains
 from pidformer.control.stability import check_range, is_stable
 from pidformer.errors import InputError
-from pidformer.ranges import levels_of
+from pidformer.fields import number_range
 
 Scores = dict[str, float]
 MOST = 100_000
@@ -63,7 +63,7 @@ def read_levels(text: str, name: str) -> tuple[float, ...]:
     >>> read_levels("0:0.4:0.2", "p")
     (0.0, 0.2, 0.4)
     """
-    found = levels_of(text, MOST)
+    found = number_range(text, MOST)
     if not found:
         raise InputError(f"--{name} must be FIRST:LAST:STEP or a list, as 0:0.8:0.2, got {text!r}")
     return tuple(found)

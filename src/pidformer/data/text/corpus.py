@@ -43,7 +43,7 @@ class Corpus:
     unknown: int
     """Tokens that are `<unk>`."""
     fingerprint: str
-    """Of the files and the tokenizer."""
+    """A hash of the files and the tokenizer."""
 
 
 class _Part(NamedTuple):

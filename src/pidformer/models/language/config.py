@@ -149,7 +149,7 @@ class PIDformerConfig(PretrainedConfig):
 
     @property
     def model_gains(self) -> ModelGains:
-        """The controller: one for all layers, one a layer, or None."""
+        """The controller: one for all layers, one per layer, or None."""
         return resolve_gains(self.gains, self.num_hidden_layers)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -14,36 +14,33 @@ from pidformer.errors import InputError
 from pidformer.models.language.causal import PIDformerForCausalLM
 
 
+class Sampling(TypedDict, total=False):
+    """How tokens are drawn, and how many."""
+
+    max_tokens: int
+    temperature: float
+    """0 takes the likeliest token each time."""
+    top_k: int | None
+    top_p: float | None
+    seed: int
+
+
 def generate_text(
     model: PIDformerForCausalLM,
     tokenizer: Tokenizer,
     prompt: str,
     *,
-    max_tokens: int = 100,
-    temperature: float = 0.8,
-    top_k: int | None = 50,
-    top_p: float | None = None,
-    seed: int = 0,
     on_text: Callable[[str], None] = lambda text: None,
+    **sampling: Unpack[Sampling],
 ) -> str:
-    """Continue `prompt`; `temperature=0` takes the likeliest token each time.
+    """Continue `prompt`; defaults are those of `generate_tokens`.
 
     Lines end where the model ends them, and the text goes on to `max_tokens`. `<unk>` is never
     written. An empty prompt starts at the beginning of a line.
     """
     tokens = tokenizer.encode(prompt) or [tokenizer.eos_id or 0]
     writer = _Writer(tokenizer, len(tokens), on_text)
-    generate_tokens(
-        model,
-        tokenizer,
-        tokens,
-        max_tokens=max_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        streamer=writer,
-    )
+    generate_tokens(model, tokenizer, tokens, streamer=writer, **sampling)
     return writer.text
 
 

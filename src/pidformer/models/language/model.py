@@ -96,7 +96,7 @@ class PIDformerPreTrainedModel(PreTrainedModel):
 
     @property
     def gains(self) -> ModelGains:
-        """The gains the model was made with: for all layers, one a layer, or None."""
+        """The gains the model was made with: for all layers, one per layer, or None."""
         return self.config.model_gains
 
 
