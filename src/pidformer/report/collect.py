@@ -17,7 +17,7 @@ from pidformer.files import check_inside
 from pidformer.models.gains import as_gains
 from pidformer.report.rerun import train_command
 from pidformer.results import FILE_NAME, Record
-from pidformer.runs.folder import read_recipe
+from pidformer.runs.folder import read_recipe, trained_on
 from pidformer.runs.twins import recipe_hash, twin_recipe
 from pidformer.training.recipe import difference
 
@@ -60,7 +60,7 @@ class Run:
     @property
     def command(self) -> str:
         """What trains it again."""
-        return train_command(self.recipe or {}, "NEW_FOLDER")
+        return train_command(self.recipe or {}, "NEW_FOLDER", trained_on(self.folder))
 
     def of(self, kind: str, **settings: Any) -> list[Record]:
         """Its records of one kind whose settings have these values."""
@@ -125,7 +125,9 @@ def _read(folder: Path) -> Run | None:
             "recipe": recipe_hash(recipe),
         }
     kept, left_out = _of_present_weights(records)
-    trained = {} if recipe is None else {"command": train_command(recipe, str(folder))}
+    trained = {}
+    if recipe is not None:
+        trained["command"] = train_command(recipe, str(folder), trained_on(folder))
     completed = tuple(
         replace(r, settings=_completed(r.settings, about | ({} if r.kind in MEASURED else trained)))
         for r in kept
