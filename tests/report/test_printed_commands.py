@@ -57,6 +57,7 @@ def printed(folder):
     return list(dict.fromkeys(html.unescape(line) for line in found))
 
 
+@pytest.mark.slow
 def test_every_printed_command_about_a_run_runs_and_repeats_it(
     photos, tmp_path, monkeypatch, type_in
 ):
@@ -80,7 +81,7 @@ def test_every_printed_command_about_a_run_runs_and_repeats_it(
         assert all(torch.equal(new[key], old[key]) for key in old)
     type_in("pidformer report runs/softmax runs/pid --out second")
     for line in printed(tmp_path / "second"):
-        if "NEW_FOLDER" not in line:
+        if "NEW_FOLDER" not in line and line not in lines:
             type_in(line)
 
 
