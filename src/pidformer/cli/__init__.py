@@ -23,6 +23,7 @@ from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
 from pidformer.cli.options import help_of
+from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
 from pidformer.cli.segment import segment
@@ -56,6 +57,7 @@ app = typer.Typer(
 commands = (
     demo,
     train,
+    recipes,
     evaluate,
     analyze,
     segment,

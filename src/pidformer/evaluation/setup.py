@@ -174,7 +174,7 @@ def images_hash(source: ImageSource, image_size: int, crop_ratio: float) -> str:
 
 
 def data_location(subject: Subject, data: str | Path | None) -> str | Path:
-    """Where a model's images are: as given, or the digits that it was trained on."""
+    """Where a model's images are: as given, or the digits, if it was trained on them."""
     location = data or subject.data
     if location is None or (data is None and location != "digits"):
         trained = f", trained on {location}," if location else ""

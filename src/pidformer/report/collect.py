@@ -17,7 +17,7 @@ from pidformer.report.published import PublishedRun, published_files, read_folde
 from pidformer.report.rerun import train_command
 from pidformer.report.run import MEASURED, Run
 from pidformer.results import FILE_NAME, Record
-from pidformer.runs.folder import read_recipe
+from pidformer.runs.folder import read_recipe, trained_on
 from pidformer.runs.twins import recipe_hash, twin_recipe
 from pidformer.training.recipe import difference
 
@@ -97,7 +97,9 @@ def _read(folder: Path) -> list[Run]:
             "recipe": recipe_hash(recipe),
         }
     kept, left_out = _of_present_weights(records)
-    trained = {} if recipe is None else {"command": train_command(recipe, str(folder))}
+    trained = {}
+    if recipe is not None:
+        trained["command"] = train_command(recipe, str(folder), trained_on(folder))
     completed = tuple(
         replace(r, settings=_completed(r.settings, about | ({} if r.kind in MEASURED else trained)))
         for r in kept

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,27 +19,37 @@ from pidformer.models.gains import as_gains
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.robustness.threat import as_budget
+from pidformer.runs.folder import trained_on
 from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training.recipe import load_recipe, shipped_recipes
 
 
-def train_command(recipe: Mapping[str, Any], run: str = "RUN") -> str:
+def train_command(recipe: Mapping[str, Any], run: str = "RUN", data: str | None = None) -> str:
     """`pidformer train` with the shipped recipe that is nearest, and what differs from it.
 
-    A task that no shipped recipe has: with RECIPE, the run's own.
+    A task that no shipped recipe has: with RECIPE, the run's own. With `data`, where the run's were
+    on this machine, the command repeats it as it was; else settings that move nothing are left out.
     """
     task, seed = recipe.get("task", "classification"), recipe.get("seed", 0)
     wanted = {key: value for key, value in recipe.items() if key != "seed"}
     found = [
-        (_overrides(fields, wanted), name)
+        (_overrides(fields, wanted, but=MOVES_NOTHING if data is None else ()), name)
         for name, fields in _shipped().items()
         if fields["task"] == task
     ]
     overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]), default=([], "RECIPE"))
     words = ["pidformer", "train", name, *overrides, f"seed={seed}"]
-    if recipe.get("data", {}).get("name") != "digits":  # these come with the package
-        words += ["--data", "DATA"]
+    place = data or recipe.get("data", {}).get("name")
+    if place != "digits":  # these come with the package
+        words += ["--data", data or "DATA"]
     return shlex.join([*words, "--out", run])
+
+
+def data_option(folders: Iterable[Path]) -> str:
+    """` --data` and the place where all these runs were trained, or DIR; nothing for digits."""
+    places = {trained_on(folder) for folder in folders}
+    place = places.pop() if len(places) == 1 else None
+    return "" if place == "digits" else f" --data {shlex.quote(place or 'DIR')}"
 
 
 @cache
@@ -49,15 +60,19 @@ def _shipped() -> dict[str, dict[str, Any]]:
     }
 
 
-def _overrides(base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "") -> list[str]:
+def _overrides(
+    base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "", *, but: Sequence[str]
+) -> list[str]:
     found: list[str] = []
     for key, value in own.items():
         name = f"{prefix}{key}"
         before = base.get(key)
-        if value == before or name in MOVES_NOTHING:
+        if value == before or name in but:
             continue
-        if isinstance(value, Mapping) and isinstance(before, Mapping) and key != "gains":
-            found += _overrides(before, value, f"{name}.")
+        is_section = isinstance(value, Mapping) and key != "gains"
+        # an override cannot take a key away
+        if is_section and isinstance(before, Mapping) and set(before) <= set(value):
+            found += _overrides(before, value, f"{name}.", but=but)
         elif key == "gains" and isinstance(value, list):
             found.append(f"{name}={json.dumps([recipe_text(as_gains(layer)) for layer in value])}")
         else:

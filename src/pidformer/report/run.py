@@ -11,6 +11,7 @@ from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
 from pidformer.report.rerun import train_command
 from pidformer.results import Record
+from pidformer.runs.folder import trained_on
 
 MEASURED = ("robustness", "analysis", "segmentation", "language")
 """Records that a report shows, beside those of training."""
@@ -50,7 +51,7 @@ class Run:
     @property
     def command(self) -> str:
         """What trains it again."""
-        return train_command(self.recipe or {}, "NEW_FOLDER")
+        return train_command(self.recipe or {}, "NEW_FOLDER", trained_on(self.folder))
 
     def of(self, kind: str, **settings: Any) -> list[Record]:
         """Its records of one kind whose settings have these values."""

@@ -20,6 +20,7 @@ from pidformer.report.groups import is_controlled
 from pidformer.report.markdown import as_markdown
 from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.rerun import data_option
 from pidformer.report.run import MAIN_TASK, Run
 from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
@@ -166,9 +167,9 @@ def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) 
 def _missing_tables(runs: Sequence[Run]) -> list[Note]:
     """Tables without a single record, and what would make them."""
     notes = []
-    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK)
+    folders, place = _named(runs)
     if not any(run.of("robustness") for run in runs):
-        command = f"pidformer evaluate {folders or 'RUNS'} --suite quick --data DIR"
+        command = f"pidformer evaluate {folders} --suite quick{place}"
         notes.append(Note("Table 1: no record of robustness. This makes one:", command))
     for kind, number, part in (("segmentation", 2, "table2"), ("language", 3, "table3")):
         if not any(run.of(kind) for run in runs):
@@ -177,16 +178,22 @@ def _missing_tables(runs: Sequence[Run]) -> list[Note]:
     return notes
 
 
+def _named(runs: Sequence[Run]) -> tuple[str, str]:
+    """The classifiers' folders, and the option that says where their data are."""
+    folders = [run.folder for run in runs if run.task == MAIN_TASK]
+    return shlex.join(map(str, folders)) or "RUNS", data_option(folders)
+
+
 def _figures(
     runs: Sequence[Run],
     tables: Sequence[Robustness],
     groups: Sequence[Group],
     similarity: Sequence[Curves],
 ) -> list[FigureView]:
-    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
+    folders, place = _named(runs)
     curves = next((table.curves for table in tables if table.curves), [])
-    analyze = f"pidformer analyze {folders}"
-    evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd"
+    analyze = f"pidformer analyze {folders}{place}"
+    evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd{place}"
     found = [
         FigureView(
             "similarity",

@@ -1,7 +1,7 @@
 """The files of a run folder: the one place that reads and writes them.
 
     RUN/recipe.yaml            the resolved recipe
-    RUN/model.json             what the data add to it: classes, image size, vocabulary
+    RUN/model.json             what the data add to it: classes, image size, vocabulary, place
     RUN/model.safetensors      the last weights (and best.safetensors, ema.safetensors if kept)
     RUN/checkpoints/step-N/    training state: *.safetensors, state.json, checksums.json
     RUN/results.jsonl          records
@@ -151,6 +151,16 @@ def read_model_info(run: Path) -> dict[str, Any]:
     if not is_text and not all(isinstance(info[name], list) for name in rest):
         raise damaged(path, f"{', '.join(rest)} must be lists")
     return info
+
+
+def trained_on(run: Path) -> str | None:
+    """Where the data of a run were when it was trained, or "digits"; None if it does not say."""
+    if not (run / "model.json").exists() or not (run / "recipe.yaml").exists():
+        return None
+    found = read_model_info(run).get("data")
+    if found is None and read_recipe(run)["data"].get("name") == "digits":
+        return "digits"
+    return found if isinstance(found, str) else None
 
 
 _SECTIONS = ("model", "data")

@@ -20,7 +20,7 @@ from torch import nn
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
-from pidformer.runs.folder import load_weights, read_model_info, read_recipe
+from pidformer.runs.folder import load_weights, read_model_info, read_recipe, trained_on
 from pidformer.runs.model import TIMM, check_timm, load
 from pidformer.runs.twins import recipe_hash
 from pidformer.runs.weights import fingerprint, put_weights, run_weights
@@ -45,7 +45,7 @@ class Subject:
     classes: tuple[str, ...] | None = None
     """Names of the outputs, when known."""
     data: str | None = None
-    """The data set it was trained on, when known."""
+    """Where its training data were, or "digits", when known."""
     folder: Path | None = None
     """Its run folder, where its records go."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -138,7 +138,7 @@ def _subject(
         image_size=info["build"]["image_size"],
         crop_ratio=recipe["data"]["crop_ratio"],
         classes=tuple(info["classes"]),
-        data=recipe["data"]["name"],
+        data=trained_on(run),
         folder=run,
         facts={
             "weights": weights,

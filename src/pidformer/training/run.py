@@ -50,7 +50,7 @@ def train(
         _check_data(out, task)
     trainer = Trainer(recipe, task, engine, out)
     try:
-        with _prepared(out, recipe, task) if engine.is_main else nullcontext():
+        with _prepared(out, recipe, task, data) if engine.is_main else nullcontext():
             engine.wait()
             shown = is_shown and engine.is_main
             with TrainingProgress(
@@ -106,7 +106,7 @@ def _check_data(out: Path, task: Task) -> None:
 
 
 @contextmanager
-def _prepared(out: Path, recipe: Recipe, task: Task) -> Iterator[None]:
+def _prepared(out: Path, recipe: Recipe, task: Task, data: str | Path | None) -> Iterator[None]:
     """The folder with its recipe, for this process alone as long as the block lasts.
 
     Made only now: a recipe that cannot be built leaves no folder behind. The system lets go of the
@@ -125,5 +125,6 @@ def _prepared(out: Path, recipe: Recipe, task: Task) -> Iterator[None]:
                 f"cannot write to {out} ({error.strerror}); choose another --out"
             ) from None
         write_recipe(out, recipe.to_dict())
-        write_model_info(out, task.model_info())
+        place = {} if data is None else {"data": str(Path(data).resolve())}
+        write_model_info(out, dict(task.model_info()) | place)
         yield

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +13,14 @@ import torch
 from PIL import Image
 
 from pidformer.data.pictures import read_picture
-from pidformer.data.splits import TRAIN, VALIDATION, stored_names
+from pidformer.data.splits import TRAIN, VALIDATION, part_of, stored_names
 from pidformer.errors import InputError, some
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
+
+HELD_OUT_NOTE = "one in ten images of each class is held out"
+_NO_CLASSES = {"images", "annotations", "masks", "labels"}
+"""Folders of a segmentation set, not of classes."""
 
 
 class FolderImages:
@@ -42,6 +48,12 @@ class FolderImages:
         # page by page, as their reference counts change.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
 
+    def part(self, split: str) -> FolderImages:
+        """A split of a set that has none (`part_of`)."""
+        chosen, found = part_of(self._files, self.labels.numpy(), split), copy.copy(self)
+        found._files, found.labels = self._files[chosen], self.labels[chosen]
+        return found
+
     def __len__(self) -> int:
         return len(self._files)
 
@@ -53,22 +65,46 @@ class FolderImages:
 
 
 def folder_splits(folder: Path) -> list[str]:
-    """The names of the splits that are there."""
+    """The names of the splits that are there, or that the set is divided into."""
+    if is_whole(folder):
+        return [TRAIN, "val"]
     return [name for name in (TRAIN, *VALIDATION) if (folder / name).is_dir()]
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether this is a set without splits: class folders, with images, by themselves."""
+    if not folder.is_dir() or any((folder / name).is_dir() for name in (TRAIN, *VALIDATION)):
+        return False
+    classes = class_folders(folder)
+    return len({*classes} - _NO_CLASSES) > 1 and all(_has_images(folder / c) for c in classes)
+
+
+def _has_images(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
 
 
 def is_imagenet(folder: Path) -> bool:
     """Whether all classes of the first split have WordNet ids for names."""
-    classes = class_folders(folder / folder_splits(folder)[0])
+    classes = class_folders(folder if is_whole(folder) else folder / folder_splits(folder)[0])
     return bool(classes) and all(re.fullmatch(r"n\d{8}", name) for name in classes)
 
 
 def open_folders(folder: Path, split: str) -> FolderImages:
-    """The split's folder, after a check that train and val have the same classes."""
+    """The split's folder, after a check that train and val have the same classes.
+
+    Of a set without splits, one in ten images of each class is held out.
+    """
+    if split in (TRAIN, "val") and is_whole(folder):
+        warnings.warn(f"{folder} has no val/: {HELD_OUT_NOTE}", stacklevel=2)
+        return FolderImages(folder, class_folders(folder)).part(split)
     root = _split_folder(folder, split)
     if root is None:
         held = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-        raise InputError(f"no split {split!r} in {folder}; it holds the folders {some(held)}")
+        whole = f"; {folder / TRAIN} by itself is divided" if is_whole(folder / TRAIN) else ""
+        raise InputError(
+            f"no split {split!r} in {folder}; it holds the folders {some(held)}{whole}"
+        )
     classes = class_folders(root)
     if not classes:
         raise InputError(f"no class folder in {root}; expected {root}/<class>/<image>.JPEG")

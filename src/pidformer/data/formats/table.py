@@ -20,7 +20,13 @@ from pidformer.data.benchmarks.names import set_title
 from pidformer.data.benchmarks.shifted import open_shift, shifted_splits
 from pidformer.data.digits import open_digits
 from pidformer.data.formats.cifar import cifar_splits, cifar_title, open_cifar
-from pidformer.data.formats.folders import folder_splits, is_imagenet, open_folders
+from pidformer.data.formats.folders import (
+    HELD_OUT_NOTE,
+    folder_splits,
+    is_imagenet,
+    is_whole,
+    open_folders,
+)
 from pidformer.data.formats.parquet import (
     masked_splits,
     open_masked,
@@ -71,6 +77,12 @@ def _open_corrupted(folder: Path, split: str) -> ImageSource:
 def _text_notes(folder: Path) -> tuple[str, ...]:
     lacking = [split for split in SPLITS if split not in text_splits(folder)]
     return (f"no {' and no '.join(lacking)} text",) if lacking else ()
+
+
+def _folder_notes(folder: Path) -> tuple[str, ...]:
+    if is_whole(folder):
+        return (f"no val/: {HELD_OUT_NOTE}",)
+    return () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",)
 
 
 FORMATS = (  # the first that finds a split in a folder is the folder's
@@ -139,11 +151,11 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
     Format(
         name="ImageNet folders",
         task="images",
-        holds="train/ and val/ with a folder for each class",
+        holds="a folder for each class, in train/ and val/ or by themselves",
         splits=folder_splits,
         open=open_folders,
         title=lambda folder: None if is_imagenet(folder) else "image folders",
-        notes=lambda folder: () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",),
+        notes=_folder_notes,
     ),
 )
 
@@ -160,7 +172,7 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
     `location` is "digits" (or None) for the embedded digits, or a folder in one of
     three formats, told apart by what is in it:
 
-    - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet)
+    - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet), or DIR/<class>/*.JPEG, divided
     - Parquet: DIR/train.parquet or DIR/train-00000-of-00002.parquet (Hugging Face)
     - CIFAR: DIR/cifar-10-batches-py or DIR/cifar-100-python (torchvision)
     """

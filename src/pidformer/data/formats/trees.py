@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from pidformer.data.formats.masks import (
 )
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Pair
+from pidformer.data.splits import part_of
 from pidformer.errors import InputError, some
 
 ADE_FOLDER = "ADEChallengeData2016"
@@ -81,6 +83,14 @@ class TreePairs:
         # One block of bytes, as in FolderImages: workers then share it.
         self._files = np.array([[os.fsencode(a), os.fsencode(b)] for a, b in pairs])
 
+    def part(self, split: str) -> TreePairs:
+        """A split of a set that has none (`part_of`)."""
+        self.check_partners()
+        chosen = part_of(self._files[:, 0], np.zeros(len(self)), split)
+        found = copy.copy(self)
+        found._files = self._files[chosen]
+        return found
+
     def __len__(self) -> int:
         return len(self._files)
 
@@ -115,22 +125,30 @@ def _ade_root(folder: Path) -> Path:
 
 
 def ade20k_splits(folder: Path) -> list[str]:
-    return _splits(_ade_root(folder), ADE_KINDS)
+    root = _ade_root(folder)
+    held = _splits(root, ADE_KINDS)
+    return held or (list(ADE_SPLITS) if _both(root, ADE_KINDS) else [])
 
 
 def open_ade20k(folder: Path, split: str) -> TreePairs:
-    """DIR/{images,annotations}/{training,validation}/NAME.{jpg,png}; labels from 1, 0 ignored."""
-    root, stored = _ade_root(folder), ADE_SPLITS.get(split, split)
+    """DIR/{images,annotations}/{training,validation}/NAME.{jpg,png}; labels from 1, 0 ignored.
+
+    Where images/ and annotations/ hold the files themselves, one in ten images is held out.
+    """
+    root = _ade_root(folder)
+    is_whole = split in ADE_SPLITS and not _splits(root, ADE_KINDS)
+    stored = "" if is_whole else ADE_SPLITS.get(split, split)
     images, masks = (
         {
-            Path(name).stem: f"{kind}/{stored}/{name}"
+            Path(name).stem: Path(kind, stored, name).as_posix()
             for name in sorted(os.listdir(_place(root, kind, stored, split)))
             if name.lower().endswith(SUFFIXES) and not name.startswith(".")
         }
         for kind in ADE_KINDS
     )
     legend = read_legend(root / "classes.json") if (root / "classes.json").exists() else _ade20k()
-    return TreePairs(root, images, masks, legend, plain_table(len(legend.classes), first=1))
+    pairs = TreePairs(root, images, masks, legend, plain_table(len(legend.classes), first=1))
+    return pairs.part(split) if is_whole else pairs
 
 
 @cache

@@ -28,14 +28,20 @@ class SegmentAugment:
     """
 
     ratio: tuple[float, float] = (0.5, 2.0)
+    """Range of the random size, relative to the scale."""
     max_category: float = 0.75
     """A window in which one class has this share or more of the labelled pixels, or all of them,
     is drawn again, up to ten times; 1 takes the first."""
     flip: float = 0.5
+    """Probability of a left-right flip."""
     photometric: bool = True
+    """Whether colours are distorted."""
     brightness: float = 32.0
+    """Largest change, of 255."""
     contrast: tuple[float, float] = (0.5, 1.5)
+    """Range of the factor."""
     saturation: tuple[float, float] = (0.5, 1.5)
+    """Range of the factor."""
     hue: int = 18
     """Degrees / 2, as 8-bit HSV has them."""
 

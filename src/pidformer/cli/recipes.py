@@ -1,0 +1,107 @@
+"""`pidformer recipes`: what can be trained, and what every key means."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from pidformer.cli.options import Json, tables
+
+
+def recipes(
+    name: Annotated[
+        str | None, typer.Argument(help="A recipe, shipped or a file: all its keys and values.")
+    ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="Every key, its default and meaning.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """List the recipes that come with the package, or explain one, or the keys of all.
+
+    Example: pidformer recipes
+
+    Example: pidformer recipes custom/photos
+
+    Example: pidformer recipes --keys
+    """
+    if name is not None:
+        rows = _one(name)
+        if not as_json:
+            typer.echo(_comment(name))
+        return _print(rows, ("key", "value", "meaning"), as_json)
+    if keys:
+        from pidformer.training.keys import recipe_keys
+
+        rows = [
+            {"key": k.name, "takes": k.kind, "default": k.default, "meaning": k.text}
+            for k in recipe_keys()
+        ]
+        return _print(rows, ("key", "takes", "default", "meaning"), as_json)
+    from pidformer.training.recipe import load_recipe, shipped_recipes
+
+    shipped = [
+        {
+            "recipe": shown,
+            "task": load_recipe(shown).task,
+            "what": _comment(shown).partition(". ")[0],
+        }
+        for shown in shipped_recipes()
+    ]
+    _print(shipped, ("recipe", "task", "what"), as_json)
+
+
+def _one(name: str) -> list[dict[str, Any]]:
+    """The keys of the sections that a recipe has, with its values."""
+    from pidformer.training.keys import recipe_keys
+    from pidformer.training.recipe import load_recipe
+
+    fields = load_recipe(name).to_dict()
+    rows = []
+    for key in recipe_keys():
+        value: Any = fields
+        for part in key.name.split("."):
+            value = None if value is None else value[part]
+        section = key.name.partition(".")[0]
+        if fields[section] is not None:
+            rows.append({"key": key.name, "value": value, "meaning": key.text})
+    return rows
+
+
+def _comment(name: str) -> str:
+    """What a recipe's file says first; if nothing, what the one says that it extends."""
+    import yaml
+
+    from pidformer.training.recipe import find_recipe
+
+    path = find_recipe(name)
+    text = path.read_text(encoding="utf-8")
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.removeprefix("#").strip())
+    parent = (yaml.safe_load(text) or {}).get("extends")
+    return " ".join(lines) or ("" if parent is None else _comment(str(path.parent / parent)))
+
+
+def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD)
+    for column in columns:
+        wide = column in ("what", "meaning")
+        table.add_column(column, overflow="fold", ratio=1 if wide else None)
+    for row in rows:
+        table.add_row(*(_text(row[column]) for column in columns))
+    tables().print(table, markup=False, highlight=False)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
