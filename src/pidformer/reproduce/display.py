@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
 from pidformer.display import Display
-from pidformer.reproduce.jobs import Job, Plan
+from pidformer.reproduce.jobs import Job, JobState, Plan
 from pidformer.reproduce.times import duration
-
-if TYPE_CHECKING:
-    from pidformer.reproduce.run import JobState
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 

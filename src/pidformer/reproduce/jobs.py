@@ -37,6 +37,16 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobState:
+    """A job as the table shows it."""
+
+    job: Job
+    state: str
+    spent: float
+    estimate: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Blocked:
     """A part of the plan that cannot be worked on here."""
 

@@ -17,22 +17,12 @@ from pidformer.interrupts import Interrupted, forget
 from pidformer.reproduce.claims import BEAT, STALE, JobClaims
 from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.job_kinds import JobSetting, do, is_done
-from pidformer.reproduce.jobs import Job, Plan
+from pidformer.reproduce.jobs import Job, JobState, Plan
 from pidformer.reproduce.plan import make_plan
 from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.workers import in_processes, usable_cores
 
 POLL = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobState:
-    """A job as the table shows it."""
-
-    job: Job
-    state: str
-    spent: float
-    estimate: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
