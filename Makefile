@@ -31,7 +31,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 docs: .venv/installed-docs
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "site/index.html"
 
 bench: .venv/installed-test

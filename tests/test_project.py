@@ -152,9 +152,8 @@ def test_the_wheel_has_its_data_and_metadata_that_stand_alone(wheel):
         "evaluation/suites/digits.yaml",
     )
     assert {f"pidformer/{name}" for name in data} <= set(names)
-    assert not [
-        name for name in names if name.startswith(("tests", "benchmarks", "examples", "study"))
-    ]
+    others = ("tests", "benchmarks", "examples", "study")
+    assert not [name for name in names if name.startswith(others)]
     assert [name for name in names if name.endswith("licenses/LICENSE")]
     text = about.get_payload(decode=True).decode()
     assert "Ten lines" in text and not re.search(r"\]\((?!https?:)|<picture|srcset", text)

@@ -77,7 +77,8 @@ def words(x: float, y: float, text: str, anchor: str = "middle", kind: str = "")
 
 
 def box(left: float, right: float, middle: float, high: float, *lines: str) -> str:
-    shape = f'<rect x="{left}" y="{middle - high / 2}" width="{right - left}" height="{high}"/>'
+    place = f'x="{left}" y="{middle - high / 2}" width="{right - left}" height="{high}"'
+    shape = f'<rect {place} rx="6"/>'
     step = 17
     top = middle + 5 - step * (len(lines) - 1) / 2
     centre = (left + right) / 2
@@ -155,7 +156,7 @@ text {{ font: 15px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; stroke: 
 text {{ fill: {colour["ink"]} }}
 .soft {{ font-size: 13px; fill: {colour["soft"]} }} .term {{ font-weight: 600 }}
 .title {{ font-size: 14px; font-weight: 600 }}
-rect {{ fill: {colour["box"]}; rx: 6px }} circle {{ fill: {colour["box"]} }}
+rect {{ fill: {colour["box"]} }} circle {{ fill: {colour["box"]} }}
 .control rect {{ stroke: {curve["pid"]}; stroke-width: 2 }} .dot {{ fill: {colour["ink"]} }}
 g {{ fill: none; stroke: {colour["ink"]}; stroke-width: 1.4 }}
 .axis {{ stroke: {colour["line"]}; stroke-width: 1 }}
