@@ -14,8 +14,8 @@ import torch
 
 from pidformer import results
 from pidformer.errors import InputError
+from pidformer.reproduce import job_kinds, run_plan
 from pidformer.reproduce import run as run_module
-from pidformer.reproduce import run_plan, work
 from pidformer.reproduce import times as times_module
 from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look
@@ -75,7 +75,7 @@ def test_what_is_done_is_read_from_the_folders(whole):
 
 def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
     """Several processes look at a hundred finished runs, again and again."""
-    for cache in (work._outline, work._evaluated_at):
+    for cache in (job_kinds._outline, job_kinds._evaluated_at):
         cache.cache_clear()
     monkeypatch.setattr("pidformer.runs.open.load", lambda *args, **options: 1 / 0)
     assert {line.state for line in look(whole.plan).lines} == {"done"}
@@ -173,7 +173,7 @@ def test_times_that_cannot_be_written_stop_nothing(whole, tmp_path, monkeypatch)
 def test_a_recorded_command_can_be_typed(whole, tmp_path):
     job = whole.plan.by_id["evaluate.pid"]
     run = tmp_path / "my runs" / "pid"
-    command = work._command(replace(job, arguments={**job.arguments, "run": run, "data": run}))
+    command = job_kinds._command(replace(job, arguments={**job.arguments, "run": run, "data": run}))
     assert shlex.split(command)[:3] == ["pidformer", "evaluate", str(run)]
 
 
@@ -191,7 +191,7 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     def analyze(*args, **options):
         raise error
 
-    monkeypatch.setattr(work, "analyze", analyze)
+    monkeypatch.setattr(job_kinds, "analyze", analyze)
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
     shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
     for run in (plan.out / "runs").iterdir():

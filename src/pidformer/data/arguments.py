@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pidformer.data.sources import ImageSource
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 
 Resident = Literal["auto"] | bool
 _FROM_ZERO = ("seed", "rank", "num_workers", "epoch", "start_step", "padding")
@@ -18,14 +18,14 @@ def check_counts(**counts: int) -> None:
     for name, value in counts.items():
         smallest = 0 if name in _FROM_ZERO else 1
         if not isinstance(value, int) or isinstance(value, bool) or value < smallest:
-            raise InputError(f"{name} must be a whole number >= {smallest}, got {value!r}")
+            raise InputError(f"{name} must be a whole number >= {smallest}, got {shortened(value)}")
 
 
 def check_share(name: str, value: float, largest: float = 1.0) -> None:
     """A finite number from 0 to `largest`."""
     if not _is_number(value) or not 0 <= value <= largest or value == math.inf:
         allowed = "0 or more" if largest == math.inf else f"in [0, {largest:g}]"
-        raise InputError(f"{name} must be a number {allowed}, got {value!r}")
+        raise InputError(f"{name} must be a number {allowed}, got {shortened(value)}")
 
 
 def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[float, float]:
@@ -34,7 +34,9 @@ def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[fl
     is_pair = len(pair) == 2 and all(map(_is_number, pair))
     if not is_pair or not 0 < pair[0] <= pair[1] <= largest or pair[1] == math.inf:
         limit = "" if largest == math.inf else f" <= {largest:g}"
-        raise InputError(f"{name} must be two numbers 0 < low <= high{limit}, got {value!r}")
+        raise InputError(
+            f"{name} must be two numbers 0 < low <= high{limit}, got {shortened(value)}"
+        )
     return pair
 
 

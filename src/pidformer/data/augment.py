@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pidformer.data.arguments import as_interval, check_counts, check_share
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
 
 Crop = Literal["none", "resized", "padded"]
 
@@ -71,7 +71,7 @@ class Augment:
         text = self.rand_augment
         if text is not None and not (isinstance(text, str) and _RAND_AUGMENT.fullmatch(text)):
             raise InputError(
-                f"rand_augment must be a RandAugment string of timm, got {text!r}; "
+                f"rand_augment must be a RandAugment string of timm, got {shortened(text)}; "
                 "DeiT uses 'rand-m9-mstd0.5-inc1'"
             )
 

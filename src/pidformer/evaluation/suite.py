@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pidformer.errors import InputError, shortened, unknown
+from pidformer.errors import InputError, cut, shortened, unknown
 from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, Row, ShiftedSet, UnderThreat
 from pidformer.fields import number_range, read_yaml, typed
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
@@ -131,7 +131,8 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
     elif kind in THREATS:
         yield UnderThreat(name, threat_from(kind, **settings))
     elif settings:
-        raise InputError(f"row {kind} of {path} takes no settings, got {', '.join(settings)}")
+        given = cut(", ".join(map(str, settings)))
+        raise InputError(f"row {kind} of {path} takes no settings, got {given}")
     elif kind == "clean":
         yield UnderThreat(name, None)
     elif kind in _SHIFTED:

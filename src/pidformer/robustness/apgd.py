@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
     Bounds,
@@ -60,7 +60,7 @@ class APGD(Attack):
         check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, restarts=self.restarts)
         if self.loss not in ("ce", "dlr"):
-            raise InputError(f"loss must be ce or dlr, got {self.loss!r}")
+            raise InputError(f"loss must be ce or dlr, got {shortened(self.loss)}")
         if self.targets < 0 or (self.targets and self.loss != "dlr"):
             raise InputError(f"targets={self.targets} needs loss='dlr', and at least 0 targets")
         if not 0 < self.rho < 1:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.apgd import APGD
 from pidformer.robustness.attack import Attack, Bounds, Run, on_survivors
 from pidformer.robustness.draws import Draws
@@ -35,7 +35,9 @@ class AutoAttack(Attack):
         super().__post_init__()
         check_ball(self.eps, self.norm)
         if self.version != "standard":
-            raise InputError(f"AutoAttack has the version 'standard' only, got {self.version!r}")
+            raise InputError(
+                f"AutoAttack has the version 'standard' only, got {shortened(self.version)}"
+            )
 
     @property
     def stages(self) -> tuple[Attack, ...]:

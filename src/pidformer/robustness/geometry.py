@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import Bounds
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import check_budget, check_distance
@@ -21,7 +21,7 @@ _TINY = 1e-12
 def check_ball(eps: float, norm: str) -> None:
     """Refuse an unknown norm, and a budget that does not fit it."""
     if norm not in get_args(Norm):
-        raise InputError(f"norm must be Linf or L2, got {norm!r}")
+        raise InputError(f"norm must be Linf or L2, got {shortened(norm)}")
     (check_budget if norm == "Linf" else check_distance)("eps", eps)
 
 

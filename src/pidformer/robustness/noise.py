@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import Attack, Bounds
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.threat import Model, check_budget
@@ -30,7 +30,7 @@ class Noise(Attack):
         super().__post_init__()
         check_budget("eps", self.eps)
         if self.kind not in get_args(Kind):
-            raise InputError(f"kind must be uniform or gaussian, got {self.kind!r}")
+            raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
 
     def perturb(
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from pidformer.devices import tf32
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.threat import Model
 
 Precision = Literal["float32", "tf32", "bfloat16"]
@@ -58,4 +58,4 @@ def check_precision(precision: str) -> None:
     """Refuse an unknown precision."""
     if precision not in get_args(Precision):
         names = ", ".join(get_args(Precision))
-        raise InputError(f"precision must be one of {names}; got {precision!r}")
+        raise InputError(f"precision must be one of {names}; got {shortened(precision)}")

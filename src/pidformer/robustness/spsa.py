@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
     Bounds,
@@ -61,7 +61,7 @@ class SPSA(Attack):
         if self.chunk < 2:
             raise InputError(f"chunk must be at least 2, one pair of points, got {self.chunk}")
         if self.compat not in (None, "cleverhans"):
-            raise InputError(f"compat must be None or 'cleverhans', got {self.compat!r}")
+            raise InputError(f"compat must be None or 'cleverhans', got {shortened(self.compat)}")
 
     def perturb(
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
