@@ -41,7 +41,7 @@ def test_the_controller_adds_no_parameters():
 
 def test_control_acts_from_the_second_block_on(x):
     controlled, plain = blocks(2, GAINS), blocks(2, None)
-    assert torch.equal(controlled[0](x)[0], plain[0](x)[0])
+    assert torch.equal(controlled[0](x)[0], plain[0](x))
     assert not torch.allclose(scan_blocks(controlled, x)[0], scan_blocks(plain, x)[0])
 
 
