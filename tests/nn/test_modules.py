@@ -56,7 +56,7 @@ def test_three_lines_put_it_into_a_model(x):
 def test_without_the_residual_the_block_is_attention_alone(x):
     block = blocks(1, None, attention_residual=False)[0]
     mixed, _ = block.attn(block.norm1(x))
-    torch.testing.assert_close(block(x)[0], mixed + block.mlp(block.norm2(mixed)))
+    torch.testing.assert_close(block(x), mixed + block.mlp(block.norm2(mixed)))
 
 
 def test_without_residual_softmax_collapses_and_control_does_not():
