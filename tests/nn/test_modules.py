@@ -41,7 +41,7 @@ def test_the_controller_adds_no_parameters():
 
 def test_control_acts_from_the_second_block_on(x):
     controlled, plain = blocks(2, GAINS), blocks(2, None)
-    assert torch.equal(controlled[0](x)[0], plain[0](x)[0])
+    assert torch.equal(controlled[0](x)[0], plain[0](x))
     assert not torch.allclose(scan_blocks(controlled, x)[0], scan_blocks(plain, x)[0])
 
 
@@ -56,7 +56,7 @@ def test_three_lines_put_it_into_a_model(x):
 def test_without_the_residual_the_block_is_attention_alone(x):
     block = blocks(1, None, attention_residual=False)[0]
     mixed, _ = block.attn(block.norm1(x))
-    torch.testing.assert_close(block(x)[0], mixed + block.mlp(block.norm2(mixed)))
+    torch.testing.assert_close(block(x), mixed + block.mlp(block.norm2(mixed)))
 
 
 def test_without_residual_softmax_collapses_and_control_does_not():

@@ -24,9 +24,8 @@ from pidformer.control.pid import PIDState
 from pidformer.convert.conversion import Conversion, remove
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
+from pidformer.nn.attention import attend
 from pidformer.nn.depth import Observer, scan_blocks
-from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import pid_attention
 
 Carried = tuple[Tensor, PIDState | None]
 MODELS = (VisionTransformer, Eva)
@@ -67,23 +66,15 @@ class ControlledAttention(Controlled):
         q, k = self.q_norm(q), self.k_norm(k)
         if rope is not None:
             q, k = (_rotated(self, part, rope).type_as(value) for part in (q, k))
-        groups = self.num_heads // value.shape[1]
+        own_heads = getattr(self, "num_kv_heads", self.num_heads)
+        groups = self.num_heads // own_heads
         v = value
         if groups > 1:
             k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
-        if self.state_heads != value.shape[1]:
+        if self.state_heads != own_heads:
             value = v
-        out, state = pid_attention(
-            q,
-            k,
-            v,
-            state,
-            acting_gains(self),
-            attn_mask=attn_mask,
-            is_causal=is_causal,
-            dropout_p=self.attn_drop.p if self.training else 0.0,
-            first_layer=self.first_layer,
-            value=value,
+        out, state = attend(
+            self, q, k, v, state, attn_mask=attn_mask, is_causal=is_causal, value=value
         )
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         if gate is not None:
@@ -120,14 +111,18 @@ def _rotated(attention: Any, x: Tensor, rope: Tensor) -> Tensor:
 
 
 class ControlledBlock(Controlled):
-    """One of timm's blocks as `x, state = block(x, state)`: norms before its parts, or behind."""
+    """One of timm's blocks as `x, state = block(x, state)`: norms before its parts, or behind.
+
+    x goes through `out`, as in `PIDBlock`.
+    """
 
     def forward(self: Any, x: Tensor, state: PIDState | None = None, **options: Any) -> Carried:
         is_post = issubclass(self.original, ResPostBlock | EvaBlockPostNorm)
         mixed, state = self.attn(x if is_post else self.norm1(x), state, **options)
         x = x + self.drop_path1(self.norm1(mixed) if is_post else _scaled(self, 1, mixed))
         made = self.mlp(x if is_post else self.norm2(x))
-        return x + self.drop_path2(self.norm2(made) if is_post else _scaled(self, 2, made)), state
+        x = x + self.drop_path2(self.norm2(made) if is_post else _scaled(self, 2, made))
+        return self.out(x), state
 
 
 def _scaled(block: Any, part: int, x: Tensor) -> Tensor:
@@ -197,6 +192,7 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     for block in model.blocks:
         block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
         block.attn.state_heads = heads
+        block.out = nn.Identity()
         block.__class__ = _subclass(ControlledBlock, type(block))
     conversion.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
@@ -215,7 +211,7 @@ def revert_timm(model: Any) -> None:
     """The classes and attributes that the model had before."""
     remove([block.attn for block in model.blocks])
     for block in model.blocks:
-        del block.attn.state_heads
+        del block.attn.state_heads, block.out
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
     del model._conversion, model._no_split_modules

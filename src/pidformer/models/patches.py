@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from timm.layers import PatchEmbed
 from torch import Tensor, nn
@@ -32,9 +33,16 @@ class PatchProjection(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if not input.is_cuda:
-            return super().forward(input)
-        return patch_product(input, self.weight, self.bias)
+        return _project(self, input)
+
+
+def _project(convolution: PatchProjection, images: Tensor) -> Tensor:
+    if images.is_cuda:
+        return patch_product(images, convolution.weight, convolution.bias)
+    return nn.Conv2d.forward(convolution, images)
+
+
+torch.fx.wrap("_project")  # one step to torch.fx, which does not know the device
 
 
 class ProjectedPatches(PatchEmbed):

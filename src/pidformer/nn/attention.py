@@ -7,14 +7,64 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains, GainsLike, read_gains
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import pid_attention
+from pidformer.ops.attention import feed_back, of_queries, pid_attention, scores
 from pidformer.ops.short import split_heads
+
+
+def attend(
+    attention: Any,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: PIDState | None,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    **options: Any,
+) -> tuple[Tensor, PIDState | None]:
+    """`pid_attention` with the gains, the dropout and the kind of first layer of a module.
+
+    Where the module says `fused_attn=False` (as timm's, after `timm.layers.set_fused_attn(False)`)
+    the attention matrix is computed, and can be seen: it goes through `attn_drop`.
+    """
+    if attention.fused_attn:
+        options |= {"attn_mask": attn_mask, "is_causal": is_causal}
+        return _fused(attention, q, k, v, state, **options)
+    weights = attention.attn_drop(scores(q, k, attn_mask, is_causal).softmax(dim=-1))
+    return _fed_back(attention, weights @ of_queries(v, q), options.get("value", v), state)
+
+
+def _fused(
+    attention: Any, q: Tensor, k: Tensor, v: Tensor, state: PIDState | None, **options: Any
+) -> tuple[Tensor, PIDState | None]:
+    return pid_attention(
+        q,
+        k,
+        v,
+        state,
+        acting_gains(attention),
+        dropout_p=attention.attn_drop.p if attention.training else 0.0,
+        first_layer=attention.first_layer,
+        **options,
+    )
+
+
+def _fed_back(
+    attention: Any, out: Tensor, value: Tensor, state: PIDState | None
+) -> tuple[Tensor, PIDState | None]:
+    return feed_back(out, value, state, acting_gains(attention), attention.first_layer)
+
+
+# torch.fx records these as one step each: what they do depends on shapes, which it does not know.
+for _step in ("_fused", "_fed_back", "scores", "of_queries", "split_heads"):
+    torch.fx.wrap(_step)
 
 
 class PIDAttention(nn.Module):
@@ -68,6 +118,7 @@ class PIDAttention(nn.Module):
         self.first_layer = first_layer
         self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.is_causal = is_causal
+        self.fused_attn = use_fused_attn()
         width = (num_heads + 2 * num_kv_heads) * self.head_dim
         self.qkv = nn.Linear(dim, width, bias=qkv_bias, **place)
         self.q_norm = norm_layer(self.head_dim, **place) if qk_norm else nn.Identity()
@@ -86,14 +137,8 @@ class PIDAttention(nn.Module):
         is_causal: bool = False,
     ) -> tuple[Tensor, PIDState | None]:
         packed = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, N, H + 2 Hkv, D)
-        out, state = self.attend(
-            packed,
-            state,
-            attn_mask=attn_mask,
-            is_causal=self.is_causal or is_causal,
-            dropout_p=self.attn_drop.p if self.training else 0.0,
-            first_layer=self.first_layer,
-        )
+        seen = {"attn_mask": attn_mask, "is_causal": self.is_causal or is_causal}
+        out, state = self.attend(packed, state, **seen)
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         return self.proj_drop(self.proj(merged)), state
 
@@ -104,12 +149,17 @@ class PIDAttention(nn.Module):
         norms = (self.q_norm, self.k_norm)
         whole = packed if all(isinstance(norm, nn.Identity) for norm in norms) else None
         q, k, v = self.split(packed)
-        return pid_attention(q, k, v, state, acting_gains(self), packed=whole, **options)
+        return attend(self, q, k, v, state, packed=whole, **options)
 
     def split(self, packed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, N, D), k and v (B, Hkv, N, D), queries and keys normalised."""
         q, k, v = split_heads(packed, self.num_kv_heads)
         return self.q_norm(q), self.k_norm(k), v
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether the layer hands a state on: not without a controller."""
+        return self.gains is not None
 
     def extra_repr(self) -> str:
         heads = f"num_heads={self.num_heads}"

@@ -18,6 +18,8 @@ from pidformer.nn.gains import LearnedGains
 class PIDBlock(nn.Module):
     """x = x + attention(norm1(x)); x = x + mlp(norm2(x)), as `x, state = block(x, state)`.
 
+    Without a controller (`gains=None`) there is no state, and `x = block(x)` as in timm. Either way
+    x goes through `out`, which does nothing: a place for tools that look at layers of one tensor.
     `attention_residual=False` leaves out the residual around attention, x = attention(norm1(x)):
     the setting in which plain attention collapses. `attention` builds the attention layer.
     Parameters are timm's.
@@ -84,6 +86,7 @@ class PIDBlock(nn.Module):
         )
         self.ls2 = _layer_scale(dim, init_values, **place)
         self.drop_path2 = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.out = nn.Identity()
 
     def forward(
         self,
@@ -92,12 +95,13 @@ class PIDBlock(nn.Module):
         *,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
-    ) -> tuple[Tensor, PIDState | None]:
+    ) -> Tensor | tuple[Tensor, PIDState | None]:
         mixed, state = self.attn(self.norm1(x), state, attn_mask=attn_mask, is_causal=is_causal)
         mixed = self.ls1(mixed)
         # Without the residual there is nothing for stochastic depth to fall back on.
         x = x + self.drop_path1(mixed) if self.attention_residual else mixed
-        return x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))), state
+        x = self.out(x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))))
+        return (x, state) if self.attn.carries_state else x
 
 
 def _layer_scale(dim: int, init_values: float | None, **place: Any) -> nn.Module:

@@ -28,6 +28,8 @@ def scan_blocks(
 ) -> tuple[Tensor, PIDState | None]:
     """Run `x, state = block(x, state)` over all blocks; every model and analysis goes through here.
 
+    A block without a controller gives x alone, and the state goes on as it was.
+
     `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
     ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
     """
@@ -37,9 +39,10 @@ def scan_blocks(
         checkpointed = partial(checkpoint, context_fn=partial(_same_kernels, selected()))
     for depth, block in enumerate(blocks):
         if checkpointing:
-            x, state = checkpointed(block, x, state, use_reentrant=False, **block_options)
+            out = checkpointed(block, x, state, use_reentrant=False, **block_options)
         else:
-            x, state = block(x, state, **block_options)
+            out = block(x, state, **block_options)
+        x, state = out if isinstance(out, tuple) else (out, state)
         if observe is not None:
             observe(depth, x, state)
     return x, state

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from pidformer.control.pid import PIDState, first_state
 from pidformer.errors import InputError
-from pidformer.nn.attention import PIDAttention
-from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import pid_attention
+from pidformer.nn.attention import PIDAttention, attend
 
 VARIANTS: dict[str, Any] = {"integral_leak": 1.0, "integral_limit": None, "value_residual": None}
 """The keywords of `VariantAttention`, with the values at which it is `PIDAttention`."""
@@ -57,9 +55,14 @@ class VariantAttention(PIDAttention):
         q, k, v = self.split(packed)
         if state is not None:
             v = self.value_residual(v, state.initial)
-        out, state = pid_attention(q, k, v, state, acting_gains(self), **options)
-        # Plain attention returns no state: nothing but v_0 is handed on.
-        return out, first_state(v) if state is None else state
+        out, after = attend(self, q, k, v, state, **options)
+        if self.gains is None:  # plain attention has no state: nothing but v_0 is handed on
+            after = first_state(v) if state is None else state
+        return out, after
+
+    @property
+    def carries_state(self) -> bool:
+        return super().carries_state or self.value_residual is not None
 
 
 def take_variant(options: dict[str, Any]) -> Callable[[int], Callable[..., PIDAttention]]:

@@ -84,11 +84,39 @@ def pid_attention(
         return out, state
     if value is None:
         value = v if v.shape[-2] == q.shape[-2] else v[..., v.shape[-2] - q.shape[-2] :, :]
-    is_free = state is None and first_layer == "free"
     if way == "epilogue" and state is not None and out.dtype == value.dtype:
         return control_epilogue(out, value, state, acting)
-    control, state = pid_step(value, state, acting, first_layer)
+    return feed_back(out, value, state, acting, first_layer)
+
+
+def feed_back(
+    out: Tensor,
+    value: Tensor,
+    state: PIDState | None,
+    gains: Gains | None,
+    first_layer: FirstLayer = "free",
+) -> tuple[Tensor, PIDState | None]:
+    """out (B, H, N, D) of attention plus the control from the tokens' own values (B, Hkv, N, D)."""
+    if gains is None:
+        return out, state
+    is_free = state is None and first_layer == "free"
+    control, state = pid_step(value, state, gains, first_layer)
     return (out if is_free else add_control(out, control)), state
+
+
+def scores(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
+    """q k^T / sqrt(D), -inf where a query does not see a key; (B, H, N, M)."""
+    found = q * q.shape[-1] ** -0.5 @ of_queries(k, q).mT
+    mask = _causal_mask(q, k, attn_mask) if is_causal else attn_mask
+    if mask is None:
+        return found
+    return found.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else found + mask
+
+
+def of_queries(part: Tensor, q: Tensor) -> Tensor:
+    """Keys or values (B, Hkv, M, D), each repeated for its group of query heads."""
+    groups = q.shape[-3] // part.shape[-3]
+    return part if groups == 1 else part.repeat_interleave(groups, dim=-3)
 
 
 def _way(
@@ -133,9 +161,14 @@ def add_control(out: Tensor, control: Tensor) -> Tensor:
 
 def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
     """The causal mask when SDPA's own does not fit: queries at the end of the keys, or a mask."""
-    queries, keys = q.shape[-2], k.shape[-2]
-    if attn_mask is None and queries == keys:
+    if attn_mask is None and q.shape[-2] == k.shape[-2]:
         return None
+    return _causal_mask(q, k, attn_mask)
+
+
+def _causal_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:
+    """Queries are the last of the keys, and see those before them that a mask leaves."""
+    queries, keys = q.shape[-2], k.shape[-2]
     lower = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
     if attn_mask is None:
         return lower

@@ -1,8 +1,9 @@
 """Frost: an ice texture laid over the image.
 
 The published set lays crops of five photographs of frost. They are not ours to ship, so these
-textures are made here, by the same fixed seed for everyone: errors under this corruption compare
-with each other, not with published frost numbers.
+textures are made here, by the same fixed seed for everyone, each with the colour and the contrast
+of one of the photographs. Errors under this corruption compare with each other, not with published
+frost numbers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from pidformer.robustness.corruptions.fields import RandomFields
 
 TEXTURES = 5
 _SIDE = 384
-_GLASS, _ICE = (0.16, 0.24, 0.33), (0.93, 0.97, 1.0)
+_COLOUR = ((78, 149, 166), (201, 205, 214), (201, 205, 214), (138, 153, 165), (112, 123, 135))
+"""The photographs' mean red, green and blue; the second and the third are alike."""
+_CONTRAST = (20, 22, 22, 29, 43)
+"""Their standard deviation within a channel, in grey levels."""
 
 
 def frost(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
@@ -32,21 +36,21 @@ def frost(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -
     corner = draws.integers("corner", side, 2, 1)  # textures are periodic, so any corner will do
     rows = (corner[:, 0] + torch.arange(height, device=images.device)) % side
     columns = (corner[:, 1] + torch.arange(width, device=images.device)) % side
-    layer = _colour(ice[which, rows[:, :, None], columns[:, None, :]], channel=1)
+    layer = _coloured(ice[which, rows[:, :, None], columns[:, None, :]], which.flatten())
     return constants["image_weight"] * images + constants["frost_weight"] * layer
 
 
 def frost_textures(scale: float) -> Tensor:
     """The textures (5, side, side, 3) in [0, 1], side = 384 * scale, periodic."""
-    return _colour(_scaled_ice(scale, "cpu"), channel=3)
+    coloured = _coloured(_scaled_ice(scale, "cpu"), torch.arange(TEXTURES))
+    return coloured.permute(0, 2, 3, 1)
 
 
-def _colour(ice: Tensor, channel: int) -> Tensor:
-    """From dark glass (0) to ice (1), with a new dimension for the channel."""
-    glass, white = ice.new_tensor(_GLASS), ice.new_tensor(_ICE)
-    if channel == 1:
-        glass, white = glass.view(3, 1, 1), white.view(3, 1, 1)
-    return glass + (white - glass) * ice.unsqueeze(channel)
+def _coloured(ice: Tensor, which: Tensor) -> Tensor:
+    """Ice of mean 0 and variance 1, (B, H, W), in the colours of the textures: (B, 3, H, W)."""
+    colour, contrast = ice.new_tensor(_COLOUR)[which], ice.new_tensor(_CONTRAST)[which]
+    layer = colour[:, :, None, None] + contrast[:, None, None, None] * ice[:, None]
+    return (layer / 255).clamp(0, 1)
 
 
 @lru_cache(maxsize=8)
@@ -60,7 +64,9 @@ def _scaled_ice(scale: float, device: str) -> Tensor:
 
 @cache
 def _all_ice() -> Tensor:
-    return torch.from_numpy(np.stack([_ice(np.random.default_rng(k)) for k in range(TEXTURES)]))
+    ice = np.stack([_ice(np.random.default_rng(k)) for k in range(TEXTURES)])
+    ice -= ice.mean((1, 2), keepdims=True)
+    return torch.from_numpy(ice / ice.std((1, 2), keepdims=True))
 
 
 def _ice(rng: np.random.Generator) -> np.ndarray:
