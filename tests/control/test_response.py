@@ -83,7 +83,7 @@ def test_many_kappas_are_answered_at_once_and_complex_ones_too():
 
 def test_a_locus_passes_through_the_poles_and_leaves_the_circle_where_stability_ends():
     gains = PIDGains(p=0.4, i=0.1, d=0.05)
-    values = torch.linspace(0.01, 1.5, 150, dtype=torch.float64)
+    values = 0.015 + 0.01 * torch.arange(150, dtype=torch.float64)
     locus = root_locus(gains, "p", values, kappa=0.0)
     assert locus.shape == (150, 3)
     assert torch.equal(root_locus(gains, "p", [0.4], 0.3)[0], poles(gains, 0.3))
