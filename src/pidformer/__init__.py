@@ -6,6 +6,7 @@ The rest is loaded when it is first asked for: `pf.load`, `pf.analysis`, `pf.dat
 
 import importlib
 import importlib.util
+import pkgutil
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -86,7 +87,8 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_LANGUAGE})
+    rooms = (room.name for room in pkgutil.iter_modules(__path__) if room.name != "__main__")
+    return sorted({*__all__, *_LANGUAGE, *rooms, "__doc__", "__file__", "__name__", "__path__"})
 
 
 def _module(name: str) -> ModuleType:

@@ -39,3 +39,10 @@ def test_help_names_the_extras_in_brackets():
 def test_usage_says_once_that_there_may_be_more(name):
     usage = next(line for line in show(name, columns=1000).splitlines() if "Usage" in line)
     assert usage.count("...") <= 1
+
+
+@pytest.mark.parametrize(
+    "name", ["", "data", "data check", *(command.__name__ for command in commands)]
+)
+def test_flags_take_no_value(name):
+    assert "bool" not in show(*name.split(), columns=200).lower()

@@ -164,3 +164,15 @@ def test_a_long_fact_goes_on_below_its_own_words(capsys):
     assert " ".join(" ".join(lines).split()) == " ".join(report.split())
     print_facts(Console(width=80), report)  # a pipe: one line each
     assert capsys.readouterr().out.rstrip() == report
+
+
+def test_unstable_is_red_on_a_terminal():
+    from io import StringIO
+
+    from rich.console import Console
+
+    from pidformer.cli.options import print_facts
+
+    shown = StringIO()
+    print_facts(Console(file=shown, force_terminal=True, width=200), "verdict   unstable on [0, 1]")
+    assert "\x1b[1;31munstable\x1b[0m" in shown.getvalue()

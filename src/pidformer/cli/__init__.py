@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from pidformer import interrupts
 from pidformer.cli.analyze import analyze
@@ -22,7 +21,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
-from pidformer.cli.options import help_of
+from pidformer.cli.options import Command, Group, help_of
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
@@ -36,7 +35,7 @@ from pidformer.errors import InputError
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Hands on which signal ended a command; typer's releases tell it in their own ways."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -72,7 +71,7 @@ commands = (
     lab,
 )
 for command in commands:
-    app.command(help=help_of(command))(command)
+    app.command(help=help_of(command), cls=Command)(command)
 app.add_typer(data, name="data")
 
 

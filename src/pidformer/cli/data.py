@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Command, Group, Json
 
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
 
 data = typer.Typer(
+    cls=Group,
     help="Look at data sets.\n\nExample: pidformer data check /data/imagenet",
     no_args_is_help=True,
 )
@@ -25,7 +26,7 @@ def _group() -> None:
     """Look at data sets."""
 
 
-@data.command()
+@data.command(cls=Command)
 def check(
     folder: Annotated[Path, typer.Argument(help="Folder of the data set.", metavar="DIR")],
     sample: Annotated[

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,6 +20,26 @@ Jobs = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
+
+
+class _Flags:
+    """Help that shows no value beside a flag: --json, not --json <bool>."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for option in found:
+            if getattr(option, "is_flag", False):
+                option.metavar = ""
+        return found
+
+
+class Command(_Flags, TyperCommand):
+    """One of our commands."""
+
+
+class Group(_Flags, TyperGroup):
+    """Several of them."""
+
 
 NAME_WIDTH = 16
 """Width of the names before facts, in a stability report or a certificate."""
@@ -33,7 +54,12 @@ def tables() -> "Console":
 
 
 def print_facts(console: "Console", text: str) -> None:
-    """Lines of a name and what there is to say; a long one goes on below its own words."""
+    """Lines of a name and what there is to say; a long one goes on below its own words.
+
+    "unstable" is red.
+    """
+    from rich.text import Text
+
     if console.is_terminal:
         below = " " * NAME_WIDTH
         parts = (
@@ -47,7 +73,9 @@ def print_facts(console: "Console", text: str) -> None:
             for line in text.splitlines()
         )
         text = "\n".join(line for part in parts for line in part)
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    shown = Text(text)
+    shown.highlight_regex(r"\bunstable\b", "bold red")
+    console.print(shown, soft_wrap=True)
 
 
 def help_of(command: Callable[..., Any]) -> str:

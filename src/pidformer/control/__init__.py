@@ -23,6 +23,13 @@ from pidformer.control.gains import (
 )
 from pidformer.control.pid import FirstLayer, PIDController, PIDState, pid_step
 from pidformer.control.report import StabilityReport, stability_report
+from pidformer.control.response import (
+    FrequencyResponse,
+    disturbance_response,
+    frequency_response,
+    root_locus,
+    step_response,
+)
 from pidformer.control.stability import (
     Derivative,
     characteristic_polynomial,
@@ -51,6 +58,7 @@ __all__ = [
     "PRESETS",
     "Derivative",
     "FirstLayer",
+    "FrequencyResponse",
     "GainTensors",
     "Gains",
     "GainsLike",
@@ -68,16 +76,19 @@ __all__ = [
     "design_gains",
     "dirichlet_energy",
     "dirichlet_gradient",
+    "disturbance_response",
     "energy",
     "energy_gradient",
     "fidelity_energy",
     "fidelity_gradient",
+    "frequency_response",
     "gain_margin",
     "is_stable",
     "laplacian",
     "minimise_energy",
     "pid_step",
     "poles",
+    "root_locus",
     "schur_cohn",
     "sensitivity",
     "settling_depth",
@@ -86,6 +97,7 @@ __all__ = [
     "stability_report",
     "stable_interval",
     "steady_state",
+    "step_response",
     "trajectory",
     "transfer_matrix",
     "worst_radius",

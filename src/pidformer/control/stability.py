@@ -39,7 +39,7 @@ SETTLED = 0.01
 """A mode counts as settled once it has decayed to this share."""
 
 
-def _in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
+def in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
     """Gains, then kappa; the earlier order of these arguments is told by their types."""
     if isinstance(kappa, PIDGains):
         gains, kappa = kappa, gains
@@ -65,7 +65,7 @@ def characteristic_polynomial(
     derivative (no previous error), a pole at the origin takes its place. It changes no radius, and
     every kind of control has three poles.
     """
-    gains, kappa = _in_order(gains, kappa)
+    gains, kappa = in_order(gains, kappa)
     if check_derivative(derivative) == "implicit":
         # A step of length 1 / (1 + D) without D: divide the equation by 1 + D.
         slow = 1 + gains.d
@@ -130,7 +130,7 @@ def continuous_poles(gains: GainsLike, kappa: Any) -> Tensor:
 
     Shape (..., 2), or (..., 1) without an integral, where g = (kappa - 1 - P) / (1 + D).
     """
-    gains, kappa = _in_order(gains, kappa)
+    gains, kappa = in_order(gains, kappa)
     half_sum = (kappa - 1 - gains.p) / (2 * (1 + gains.d))
     if gains.i == 0:
         return (2 * half_sum)[..., None]

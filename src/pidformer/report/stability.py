@@ -1,4 +1,4 @@
-"""One picture of a controller: poles, radius over kappa, stable region, tokens over depth."""
+"""One picture of a controller: poles, stable region, tokens over depth, responses of its loop."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from pidformer.control import (
     stable_interval,
 )
 from pidformer.files import atomic_path
+from pidformer.report.response import draw_frequency, draw_locus, draw_over_depth
 from pidformer.report.style import BAD, GOOD, GREY, LEAST_I, check_format
 
 _DEPTH = 12
@@ -42,8 +43,8 @@ def stability_figure(
     """
     check_format(path)
     matplotlib.use("Agg", force=False)
-    figure = Figure(figsize=(11, 9), layout="constrained")
-    circle, radius, region, tokens = figure.subplots(2, 2).flat
+    figure = Figure(figsize=(20, 9), layout="constrained")
+    circle, radius, step, disturbance, region, tokens, frequency, locus = figure.subplots(2, 4).flat
     kappas = (
         torch.linspace(kappa_min, 1, 201, dtype=torch.float64)
         if kernel is None
@@ -53,6 +54,11 @@ def stability_figure(
     _draw_radius(radius, gains, kappa_min)
     _draw_region(region, gains, kappa_min)
     _draw_tokens(tokens, gains, kernel, seed)
+    modes = torch.linspace(kappa_min, 1, 3, dtype=torch.float64)
+    draw_over_depth(step, gains, modes, of="step")
+    draw_over_depth(disturbance, gains, modes, of="disturbance")
+    draw_frequency(frequency, gains, modes)
+    draw_locus(locus, gains, kappa_min)
     figure.suptitle(
         f"{gains.kind} control: p={gains.p:g}, i={gains.i:g}, d={gains.d:g}, beta={gains.beta:g}",
         fontsize=14,
