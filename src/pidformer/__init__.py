@@ -117,3 +117,5 @@ def _is_command() -> bool:
 sys.modules[__name__].__class__ = _Package
 if not _is_command():
     _module("models")
+elif "multiprocessing.spawn" not in sys.modules:  # a process of its own, not one of its workers
+    _module("interrupts").handle()

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -27,6 +27,8 @@ _ONE = 0.3
 _ending = threading.Lock()
 _unhurried = 0
 _wakeup = -1
+_owner = 0
+"""The process that handles signals so; what it forks does not."""
 
 
 class Interrupted(Exception):
@@ -95,6 +97,8 @@ class Stopping:
         is_again = self.number == number and time.monotonic() - self._since > _ONE
         if is_again or not self._can_wait:
             raise_for(number)
+        if self.number is None and is_handled():
+            _say("stopping after this step, saved; once more to leave at once")
         self.number, self._since = number, time.monotonic()
 
 
@@ -111,8 +115,12 @@ def unhurried() -> Iterator[None]:
 
 def handle() -> None:
     """From now on, to the end of this process; for its main thread."""
-    global _wakeup
+    global _wakeup, _owner
+    if is_handled() or threading.current_thread() is not threading.main_thread():
+        return
     reading, _wakeup = os.pipe()
+    _owner = os.getpid()
+    sys.excepthook = _excepthook
     os.set_blocking(_wakeup, False)
     os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are its own
     for number in SIGNALS:
@@ -123,7 +131,14 @@ def handle() -> None:
 
 
 def is_handled() -> bool:
-    return _wakeup >= 0
+    return _wakeup >= 0 and _owner == os.getpid()
+
+
+def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """One line for a signal that came before there was a command, while Python imports."""
+    if issubclass(kind, KeyboardInterrupt):
+        end(exit_code(error))
+    sys.__excepthook__(kind, error, trace)
 
 
 def forget() -> None:
@@ -135,10 +150,15 @@ def forget() -> None:
 def end(code: int) -> NoReturn:
     """End the process now, with one line; a second caller waits for the first."""
     _ending.acquire()
-    shown = "\x1b[?25h\n" if sys.stderr.isatty() else ""  # the cursor, which a bar may have hidden
-    word = "terminated" if code == 128 + signal.SIGTERM else "interrupted"
-    os.write(2, f"{shown}pidformer: {word}\n".encode())
+    _say("terminated" if code == 128 + signal.SIGTERM else "interrupted")
     os._exit(code)
+
+
+def _say(line: str) -> None:
+    """A line on stderr, below a bar, whose cursor comes back."""
+    shown = "\x1b[?25h\n" if os.isatty(2) else ""
+    with suppress(OSError):
+        os.write(2, f"{shown}pidformer: {line}\n".encode())
 
 
 def _watch(reading: int) -> None:
