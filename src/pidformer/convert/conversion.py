@@ -85,6 +85,11 @@ def remove(attention: Sequence[nn.Module]) -> None:
         del module.gains, module.first_layer, module.gain_share
 
 
+def shown_gains(attention: Any) -> str:
+    """What `print(model)` says of an attention module; learned gains are a module of their own."""
+    return "" if isinstance(attention.gains, nn.Module) else f"gains={attention.gains!r}"
+
+
 def _checked(layer: int, depth: int) -> int:
     if not isinstance(layer, int) or not -depth <= layer < depth:
         raise InputError(

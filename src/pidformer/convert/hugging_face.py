@@ -8,6 +8,7 @@ arguments, which every layer hands to attention.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,16 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pidformer.control.gains import PIDGains
-from pidformer.convert.conversion import Conversion, remove
+from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, check_family
 from pidformer.convert.interface import KEYWORD, NAME, watch_cache
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
+
+PLAIN = ("sdpa", "eager")
+"""The ways to attend that a controller can join."""
 
 
 def convert_hugging_face(model: Any, conversion_for: Any) -> None:
@@ -38,12 +42,15 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     conversion.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
+        module.extra_repr = partial(shown_gains, module)
         module.register_forward_pre_hook(watch_cache, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
         config._attn_implementation = NAME
-        config.pidformer = conversion.to_dict()
+        # Saved as it stands. transformers, told to attend in a way it does not know, stops.
+        config.attn_implementation = NAME
+        config.pidformer = conversion.to_dict() | {"attention": model._pid_before}
 
 
 def revert_hugging_face(model: Any) -> None:
@@ -54,10 +61,10 @@ def revert_hugging_face(model: Any) -> None:
     _unhook(model)
     remove(attention)
     for module in attention:
-        del module.pid_layer
+        del module.pid_layer, module.extra_repr
     for config in _configs(model):
         config._attn_implementation = model._pid_before
-        del config.pidformer
+        del config.pidformer, config.attn_implementation
     del model._pid_before
 
 
@@ -107,6 +114,10 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
     is_model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
     if not is_model or getattr(kind, "config_class", None) is not type(config):
         raise InputError(f"{folder} names {name!r}, which is no {config.model_type} model")
+    if config._attn_implementation == NAME:
+        saved = getattr(config, "pidformer", None)
+        before = saved.get("attention") if isinstance(saved, dict) else None
+        options.setdefault("attn_implementation", before if before in PLAIN else PLAIN[0])
     return read_pretrained(kind, folder, **options)
 
 
@@ -160,7 +171,7 @@ def _attention(model: Any) -> list[Any]:
     """The self-attention modules, first layer first, or the reason why not."""
     name, kind = type(model).__name__, getattr(model.config, "model_type", None)
     kind = check_family(name, kind)
-    if model.config._attn_implementation not in ("sdpa", "eager"):
+    if model.config._attn_implementation not in PLAIN:
         raise InputError(
             f"{name} attends by {model.config._attn_implementation!r}, which the controller cannot "
             'join; call model.set_attn_implementation("sdpa") first'
