@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 import transformers as hf
+from safetensors.torch import load_file, save_file
 
 import pidformer as pf
 from pidformer.errors import InputError
@@ -76,3 +77,38 @@ def test_print_shows_the_gains_of_every_layer(make):
     assert "PIDGains" not in plain and repr(GAINS) in shown
     assert str(pf.revert(pf.convert(model, GAINS))) == plain
     assert "LearnedGains" in str(pf.convert(model, GAINS, learn_gains=True))
+
+
+@pytest.mark.parametrize("learn_gains", [False, True])
+@torch.no_grad()
+def test_a_saved_timm_model_comes_back_and_is_not_taken_for_a_plain_one(tmp_path, learn_gains):
+    path, x = tmp_path / "model.safetensors", torch.randn(2, 3, 32, 32)
+    converted = pf.convert(timm_model("vit"), GAINS, learn_gains=learn_gains)
+    if learn_gains:
+        converted.blocks[1].attn.gains.raw_load += 0.3
+    pf.save(converted, path)
+    again = pf.restore(timm_model("vit"), path)
+    assert torch.equal(again(x), converted(x)) and again.gains == converted.gains
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*pidformer\.gains"):
+        timm_model("vit").load_state_dict(load_file(path))
+
+
+def test_what_cannot_be_saved_or_restored_gets_one_line(tmp_path):
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(InputError, match="writes converted timm models, got VisionTransformer"):
+        pf.save(timm_model("vit"), path)
+    save_file(timm_model("vit").state_dict(), path)
+    with pytest.raises(InputError, match="holds no controller"):
+        pf.restore(timm_model("vit"), path)
+    pf.save(pf.convert(timm_model("vit"), GAINS), path)
+    for model, words in (
+        (timm_model("vit", depth=3), "gains for 4 layers, the model has 3"),
+        (timm_model("vit", num_classes=7), r"does not fit VisionTransformer: head.*\(5,.*\(7,"),
+        (torch.nn.Linear(2, 2), "Linear cannot be converted"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pf.restore(model, path)
+        assert not hasattr(model, "gains")
+    path.write_bytes(b"none")
+    with pytest.raises(InputError, match="no readable safetensors file"):
+        pf.restore(timm_model("vit"), path)

@@ -50,6 +50,20 @@ class Conversion:
         learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
 
+    @classmethod
+    def from_dict(cls, saved: Any, where: str) -> Conversion:
+        """What `to_dict` gave, out of a file."""
+        try:
+            return cls(
+                gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
+                first_layer=saved["first_layer"],
+                learn_gains=saved["learn_gains"],
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"the pidformer section in {where} is damaged ({error}); convert the model again"
+            ) from None
+
     def controllers(self, attention: Sequence[Any], heads: int) -> list[PIDGains | LearnedGains]:
         """The gains that attention modules will hold, or why they cannot; nothing is touched."""
         learned = learned_layers(self.gains, self.learn_gains, self.first_layer)

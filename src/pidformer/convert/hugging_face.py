@@ -17,7 +17,6 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from pidformer.control.gains import PIDGains
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, check_family
 from pidformer.convert.interface import KEYWORD, NAME, watch_cache
@@ -88,17 +87,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
             f"{folder} holds no converted model (its config.json has no pidformer section); load "
             "it with transformers, then pf.convert it"
         )
-    try:
-        conversion = Conversion(
-            gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
-            first_layer=saved["first_layer"],
-            learn_gains=saved["learn_gains"],
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"the pidformer section in config.json of {folder} is damaged ({error}); convert the "
-            "model again"
-        ) from None
+    conversion = Conversion.from_dict(saved, f"config.json of {folder}")
     model = load_plain(folder, **options)
     convert_hugging_face(model, lambda depth: conversion)
     if conversion.learn_gains:
