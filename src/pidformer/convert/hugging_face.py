@@ -135,9 +135,8 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         )
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
-    asked = kwargs.get("output_attentions")
-    asked = getattr(backbone.config, "output_attentions", False) if asked is None else asked
-    return args, {**kwargs, KEYWORD: Tape(keeps_weights=bool(asked))}
+    asked = bool(kwargs.get("output_attentions"))
+    return args, {**kwargs, KEYWORD: Tape(keeps_weights=asked)}
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:
@@ -164,6 +163,11 @@ def _attention(model: Any) -> list[Any]:
         raise InputError(
             f"{name} attends by {model.config._attn_implementation!r}, which the controller cannot "
             'join; call model.set_attn_implementation("sdpa") first'
+        )
+    if getattr(model.config, "output_attentions", False):
+        raise InputError(
+            f"{name} has output_attentions=True in its configuration, which transformers saves "
+            "for eager attention alone; set model.config.output_attentions = False and ask in the call"
         )
     for option in ("add_cross_attention", "reorder_and_upcast_attn"):
         if getattr(model.config, option, False):
