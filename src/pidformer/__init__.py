@@ -42,8 +42,10 @@ __all__ = [
     "load",
     "nn",
     "pid_attention",
+    "restore",
     "revert",
     "robustness",
+    "save",
     "scan_blocks",
 ]
 _HOMES = {
@@ -58,7 +60,9 @@ _HOMES = {
     "PixelModel": "models",
     "load": "runs.model",
     "pid_attention": "ops",
+    "restore": "convert",
     "revert": "convert",
+    "save": "convert",
     "scan_blocks": "nn",
 }
 _LANGUAGE = {

@@ -354,7 +354,7 @@ def test_what_cannot_be_converted_is_named():
 def test_a_layer_by_itself_is_refused():
     model = pf.convert(build("llama"), GAINS)
     rotation = (torch.ones(1, 7, 8), torch.zeros(1, 7, 8))
-    with pytest.raises(InputError, match="LlamaAttention was called outside"):
+    with pytest.raises(InputError, match="LlamaAttention runs without the controller"):
         model.model.layers[1].self_attn(torch.randn(1, 7, 32), rotation)
 
 

@@ -5,6 +5,7 @@ import torch
 import transformers as hf
 
 import pidformer as pf
+from pidformer.errors import InputError
 from tests.convert.hugging_face import CAUSAL, FAMILIES, batch, build
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
@@ -67,6 +68,14 @@ def test_asking_for_attentions_changes_no_bit_of_the_logits():
     asked = model(**x, output_attentions=True)
     assert torch.equal(asked.logits, model(**x).logits)
     assert model(**x).attentions is None
+
+
+def test_a_configuration_that_always_asks_is_refused_with_what_to_do():
+    model = build("llama")
+    model.set_attn_implementation("eager")
+    model.config.output_attentions = True
+    with pytest.raises(InputError, match="output_attentions = False and ask in the call"):
+        pf.convert(model, GAINS)
 
 
 @pytest.mark.parametrize("cache", [None, "static"])

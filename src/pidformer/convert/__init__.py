@@ -2,5 +2,6 @@
 
 from pidformer.convert.convert import convert, revert
 from pidformer.convert.ramp import GainRamp
+from pidformer.convert.saved import restore, save
 
-__all__ = ["GainRamp", "convert", "revert"]
+__all__ = ["GainRamp", "convert", "restore", "revert", "save"]

@@ -50,6 +50,20 @@ class Conversion:
         learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
 
+    @classmethod
+    def from_dict(cls, saved: Any, where: str) -> Conversion:
+        """What `to_dict` gave, out of a file."""
+        try:
+            return cls(
+                gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
+                first_layer=saved["first_layer"],
+                learn_gains=saved["learn_gains"],
+            )
+        except (KeyError, TypeError) as error:
+            raise InputError(
+                f"the pidformer section in {where} is damaged ({error}); convert the model again"
+            ) from None
+
     def controllers(self, attention: Sequence[Any], heads: int) -> list[PIDGains | LearnedGains]:
         """The gains that attention modules will hold, or why they cannot; nothing is touched."""
         learned = learned_layers(self.gains, self.learn_gains, self.first_layer)
@@ -83,6 +97,11 @@ def remove(attention: Sequence[nn.Module]) -> None:
     """Take the controllers away again."""
     for module in attention:
         del module.gains, module.first_layer, module.gain_share
+
+
+def shown_gains(attention: Any) -> str:
+    """What `print(model)` says of an attention module; learned gains are a module of their own."""
+    return "" if isinstance(attention.gains, nn.Module) else f"gains={attention.gains!r}"
 
 
 def _checked(layer: int, depth: int) -> int:

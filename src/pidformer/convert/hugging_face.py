@@ -8,6 +8,7 @@ arguments, which every layer hands to attention.
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,16 @@ import transformers
 from torch import nn
 from transformers import PreTrainedModel
 
-from pidformer.control.gains import PIDGains
-from pidformer.convert.conversion import Conversion, remove
+from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, check_family
 from pidformer.convert.interface import KEYWORD, NAME, watch_cache
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
+
+PLAIN = ("sdpa", "eager")
+"""The ways to attend that a controller can join."""
 
 
 def convert_hugging_face(model: Any, conversion_for: Any) -> None:
@@ -38,12 +41,15 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     conversion.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
+        module.extra_repr = partial(shown_gains, module)
         module.register_forward_pre_hook(watch_cache, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
         config._attn_implementation = NAME
-        config.pidformer = conversion.to_dict()
+        # Saved as it stands. transformers, told to attend in a way it does not know, stops.
+        config.attn_implementation = NAME
+        config.pidformer = conversion.to_dict() | {"attention": model._pid_before}
 
 
 def revert_hugging_face(model: Any) -> None:
@@ -54,10 +60,10 @@ def revert_hugging_face(model: Any) -> None:
     _unhook(model)
     remove(attention)
     for module in attention:
-        del module.pid_layer
+        del module.pid_layer, module.extra_repr
     for config in _configs(model):
         config._attn_implementation = model._pid_before
-        del config.pidformer
+        del config.pidformer, config.attn_implementation
     del model._pid_before
 
 
@@ -81,17 +87,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
             f"{folder} holds no converted model (its config.json has no pidformer section); load "
             "it with transformers, then pf.convert it"
         )
-    try:
-        conversion = Conversion(
-            gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
-            first_layer=saved["first_layer"],
-            learn_gains=saved["learn_gains"],
-        )
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"the pidformer section in config.json of {folder} is damaged ({error}); convert the "
-            "model again"
-        ) from None
+    conversion = Conversion.from_dict(saved, f"config.json of {folder}")
     model = load_plain(folder, **options)
     convert_hugging_face(model, lambda depth: conversion)
     if conversion.learn_gains:
@@ -107,6 +103,10 @@ def load_plain(folder: str | Path, **options: Any) -> Any:
     is_model = isinstance(kind, type) and issubclass(kind, PreTrainedModel)
     if not is_model or getattr(kind, "config_class", None) is not type(config):
         raise InputError(f"{folder} names {name!r}, which is no {config.model_type} model")
+    if config._attn_implementation == NAME:
+        saved = getattr(config, "pidformer", None)
+        before = saved.get("attention") if isinstance(saved, dict) else None
+        options.setdefault("attn_implementation", before if before in PLAIN else PLAIN[0])
     return read_pretrained(kind, folder, **options)
 
 
@@ -135,9 +135,8 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         )
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
-    asked = kwargs.get("output_attentions")
-    asked = getattr(backbone.config, "output_attentions", False) if asked is None else asked
-    return args, {**kwargs, KEYWORD: Tape(keeps_weights=bool(asked))}
+    asked = bool(kwargs.get("output_attentions"))
+    return args, {**kwargs, KEYWORD: Tape(keeps_weights=asked)}
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:
@@ -160,10 +159,15 @@ def _attention(model: Any) -> list[Any]:
     """The self-attention modules, first layer first, or the reason why not."""
     name, kind = type(model).__name__, getattr(model.config, "model_type", None)
     kind = check_family(name, kind)
-    if model.config._attn_implementation not in ("sdpa", "eager"):
+    if model.config._attn_implementation not in PLAIN:
         raise InputError(
             f"{name} attends by {model.config._attn_implementation!r}, which the controller cannot "
             'join; call model.set_attn_implementation("sdpa") first'
+        )
+    if getattr(model.config, "output_attentions", False):
+        raise InputError(
+            f"{name} has output_attentions=True in its configuration, which transformers saves "
+            "for eager attention alone; set model.config.output_attentions = False and ask in the call"
         )
     for option in ("add_cross_attention", "reorder_and_upcast_attn"):
         if getattr(model.config, option, False):

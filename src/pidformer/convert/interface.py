@@ -41,6 +41,12 @@ def pid_attention_forward(
     tape: Tape | None = options.pop(KEYWORD, None)
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
+    if tape is None and hasattr(getattr(module, "config", None), "pidformer"):
+        raise InputError(
+            f"{type(module).__name__} runs without the controller of its model: it was called by "
+            "itself, or the model was loaded by transformers. Load it with "
+            'pf.from_pretrained(folder); its weights alone, with attn_implementation="sdpa"'
+        )
     is_capped = options.get("softcap") is not None  # which no fused kernel has
     weights = None
     if wants_weights or is_capped:
@@ -52,11 +58,7 @@ def pid_attention_forward(
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if not hasattr(module, "pid_layer"):
         return out, weights
-    if tape is None:
-        raise InputError(
-            f"{type(module).__name__} was called outside its model's forward pass; the controller "
-            "needs the layers before it"
-        )
+    assert tape is not None  # a converted model's configuration says so
     layer = module.pid_layer
     state, gains = tape.read(layer), acting_gains(module)
     assert gains is not None

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
-from pidformer.convert.conversion import Conversion, remove
+from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend
@@ -80,6 +80,9 @@ class ControlledAttention(Controlled):
         if gate is not None:
             merged = merged * gate
         return self.proj_drop(self.proj(merged)), state
+
+    def extra_repr(self) -> str:
+        return shown_gains(self)
 
 
 def _projected(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

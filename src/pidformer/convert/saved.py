@@ -1,0 +1,88 @@
+"""A converted model in one file that does not pass for the plain one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+from pidformer.convert.conversion import Conversion
+from pidformer.convert.timm import ControlledModel, convert_timm, revert_timm
+from pidformer.errors import InputError
+from pidformer.files import atomic_path
+
+Model = TypeVar("Model", bound=nn.Module)
+MARK = "pidformer.gains"
+"""A key that no plain model has: loading the file into one says so."""
+
+
+def save(model: nn.Module, path: str | Path) -> None:
+    """Write a converted timm model to a safetensors file: its weights, its controller and a mark.
+
+    `restore` reads it. For timm's own `load_state_dict` the mark is an unexpected key, so that the
+    weights are not taken for those of a plain model.
+    """
+    if not isinstance(model, ControlledModel):
+        raise InputError(
+            f"pf.save writes converted timm models, got {type(model).__name__}; Hugging Face "
+            "models have save_pretrained, plain ones a state_dict"
+        )
+    conversion = model._conversion
+    tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    tensors[MARK] = torch.tensor([(g.p, g.i, g.d, g.beta) for g in conversion.gains])
+    facts = {"format": "pt", "pidformer": json.dumps(conversion.to_dict())}
+    with atomic_path(Path(path)) as temporary:
+        save_file(tensors, temporary, metadata=facts)
+
+
+def restore(model: Model, path: str | Path) -> Model:
+    """Give a plain timm model the weights and the controller of a file that `save` wrote, in place.
+
+    The model is made as it was before its conversion: `timm.create_model(name, ...)`.
+    """
+    conversion, tensors = _read(Path(path))
+    convert_timm(model, lambda depth: _fitting(conversion, depth, path))
+    shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
+    given = {name: tuple(t.shape) for name, t in tensors.items()}
+    if shapes != given:
+        revert_timm(model)
+        name = min(name for name, _ in shapes.items() ^ given.items())
+        theirs, ours = given.get(name, "none"), shapes.get(name, "none")
+        raise InputError(
+            f"{path} does not fit {type(model).__name__}: {name} has shape {theirs} in the file, "
+            f"{ours} in the model"
+        )
+    model.load_state_dict(tensors)
+    return model
+
+
+def _read(path: Path) -> tuple[Conversion, dict[str, Any]]:
+    try:
+        with safe_open(path, "pt") as held:
+            facts = held.metadata() or {}
+            tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} is no readable safetensors file ({error})") from None
+    if MARK not in tensors or "pidformer" not in facts:
+        raise InputError(
+            f"{path} holds no controller; load it into a timm model, then pf.convert that"
+        )
+    del tensors[MARK]
+    try:
+        saved = json.loads(facts["pidformer"])
+    except ValueError as error:
+        raise InputError(f"the controller in {path} is damaged ({error})") from None
+    return Conversion.from_dict(saved, str(path)), tensors
+
+
+def _fitting(conversion: Conversion, depth: int, path: str | Path) -> Conversion:
+    if len(conversion.gains) != depth:
+        raise InputError(
+            f"{path} holds gains for {len(conversion.gains)} layers, the model has {depth}"
+        )
+    return conversion
