@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import certificates, figures
+from pidformer.report.attack_curve import attack_panels
 from pidformer.report.collect import check_twins, collect, inputs_hash
 from pidformer.report.cost import cost_view
 from pidformer.report.findings import findings
@@ -20,6 +21,7 @@ from pidformer.report.groups import is_controlled
 from pidformer.report.markdown import as_markdown
 from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.published import folders_text
 from pidformer.report.run import MAIN_TASK, Run
 from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
@@ -166,9 +168,8 @@ def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) 
 def _missing_tables(runs: Sequence[Run]) -> list[Note]:
     """Tables without a single record, and what would make them."""
     notes = []
-    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK)
     if not any(run.of("robustness") for run in runs):
-        command = f"pidformer evaluate {folders or 'RUNS'} --suite quick --data DIR"
+        command = f"pidformer evaluate {folders_text(runs)} --suite quick --data DIR"
         notes.append(Note("Table 1: no record of robustness. This makes one:", command))
     for kind, number, part in (("segmentation", 2, "table2"), ("language", 3, "table3")):
         if not any(run.of(kind) for run in runs):
@@ -183,7 +184,7 @@ def _figures(
     groups: Sequence[Group],
     similarity: Sequence[Curves],
 ) -> list[FigureView]:
-    folders = shlex.join(str(run.folder) for run in runs if run.task == MAIN_TASK) or "RUNS"
+    folders = folders_text(runs)
     curves = next((table.curves for table in tables if table.curves), [])
     analyze = f"pidformer analyze {folders}"
     evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd"
@@ -202,7 +203,7 @@ def _figures(
             "attacks",
             "Under growing attacks",
             "Accuracy by the largest change of a pixel. Thick: mean over seeds; thin: each seed.",
-            figures.attack_panels(curves) if curves else [],
+            attack_panels(curves) if curves else [],
             None if curves else Note("Not drawn: no row over budgets. This makes them:", evaluate),
         ),
     ]
