@@ -65,7 +65,7 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
         ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.1f} %" for c in curves)
         largest = max(c.runs[0][0][-1] for c in curves)
         title = TITLES.get(attack, attack)
-        axes = {"x": "budget, of 255", "y": "top-1, per cent"}
+        axes: dict[str, Any] = {"x": "budget, of 255", "y": "top-1, per cent"}
         draw = partial(draw_curves, curves=curves, title=title, top=102, bottom=0.0, **axes)
         words = f"Accuracy by budget under {title}; at {largest:g}/255: {ends}."
         found.append((Panel(draw), words))

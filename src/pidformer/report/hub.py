@@ -111,7 +111,7 @@ tokenizer = AutoTokenizer.from_pretrained("FOLDER")
 
 def model_card(run: str | Path, loaded: LanguageModel) -> str:
     """README.md for a model hub: what it is, how it was trained, what was measured."""
-    recipe, gains = read_recipe(run), loaded.model.gains
+    recipe, gains = read_recipe(Path(run)), loaded.model.gains
     return _CARD.format(
         name=Path(run).resolve().name,
         kind="its softmax twin (no controller)" if gains is None else f"gains {gains}",

@@ -119,8 +119,7 @@ def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metri
             yield Metric(title="mCE", find=find, read=_mce, better=-1)
         else:
             compare = compare_error if has_items else None
-            read = partial(_error, name="top1")
-            yield Metric(title="mean error", find=find, read=read, compare=compare, better=-1)
+            yield Metric(title="mean error", find=find, read=_error, compare=compare, better=-1)
         return
     for name, (title, is_lower) in _METRICS.items():
         if not any(name in r.metrics for r in records) or ("@" in row and name != "top1"):
@@ -143,8 +142,8 @@ def _read(record: Record, name: str) -> float:
     return record.metrics[name]
 
 
-def _error(record: Record, name: str) -> float:
-    return 100 - record.metrics[name]
+def _error(record: Record) -> float:
+    return 100 - record.metrics["top1"]
 
 
 def _mce(record: Record) -> float:
@@ -244,14 +243,11 @@ def _caption(groups: Sequence[Group]) -> str:
         notes.append("95 % intervals over seeds (t); of differences over seeds and images (t)")
     else:
         notes.append("95 % intervals over images (Wilson; of differences paired t)")
-    recipes = {run_record.settings.get("recipe") for g in groups for run_record in _firsts(g)}
+    firsts = [next(iter(run.values())) for group in groups for run in group.runs]
+    recipes = {record.settings.get("recipe") for record in firsts}
     if len(groups) > 1 and len(recipes) > 1:
         notes.append("the models are no twins: their recipes differ in more than gains and seed")
     return "; ".join(notes)
-
-
-def _firsts(group: Group) -> list[Record]:
-    return [next(iter(run.values())) for run in group.runs]
 
 
 def as_data(lines: Sequence[Table1Line], groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from pidformer.report.run import MAIN_TASK, Run
 from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import Robustness, robustness, robustness_view
-from pidformer.report.table_view import Note, TableView
+from pidformer.report.table_view import Note
 from pidformer.report.templates import page_template
 from pidformer.report.training_curves import Curves, training_curves, training_groups
 from pidformer.robustness.compare import Group
@@ -90,12 +90,9 @@ def write_report(
     groups = certificates.analysed(runs)
     similarity = certificates.similarity_curves(groups)
     drawn = _figures(runs, tables, groups, similarity)
-    views = _views(runs, tables, sources)
-    details = [
-        view
-        for view in (certificates.certificate_view(groups, sources), cost_view(runs, sources))
-        if view is not None
-    ]
+    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
+    others = [other_table(runs, sources, kind=kind) for kind in ("segmentation", "language")]
+    inside = [certificates.certificate_view(groups, sources), cost_view(runs, sources)]
     for table in tables:
         for group in table.curves:
             for row in dict.fromkeys(row for run in group.runs for row in run):
@@ -106,8 +103,8 @@ def write_report(
     command = command or shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
     content = {
         "findings": said,
-        "tables": views,
-        "details": details,
+        "tables": [*views, *filter(None, others)],
+        "details": [*filter(None, inside)],
         "figures": drawn,
         "verdicts": certificates.certificate_verdicts(groups),
         "sources": sources,
@@ -153,16 +150,6 @@ def is_current(folders: Sequence[str | Path], out: str | Path) -> bool:
     except (OSError, ValueError, KeyError):
         return False
     return known == inputs_hash(folders) and (Path(out) / "report.html").exists()
-
-
-def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) -> list[TableView]:
-    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
-    views += [
-        view
-        for kind in ("segmentation", "language")
-        if (view := other_table(runs, sources, kind=kind)) is not None
-    ]
-    return views
 
 
 def _missing_tables(runs: Sequence[Run]) -> list[Note]:
