@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import difference_text
-from pidformer.statistics import LEVEL, Crossed, holm
+from pidformer.report.numbers import NONE, minus
+from pidformer.statistics import LEVEL, Crossed, Mean, holm
 from study.records import Study
 
 UNRESOLVED = "not resolved"
@@ -85,6 +86,21 @@ def compare_pairs(
                 if difference is not None:
                     found.append(Compared(name, other, metric, difference))
     return found
+
+
+def mean_text(found: Mean | None, digits: int = 2) -> str:
+    if found is None:
+        return NONE
+    if math.isnan(found.low):
+        return minus(f"{found.mean:.{digits}f}")
+    return minus(f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]")
+
+
+def difference_text(found: Crossed, digits: int = 2) -> str:
+    text = f"{found.mean:+.{digits}f}"
+    if not math.isnan(found.low):
+        text += f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
+    return minus(text)
 
 
 def findings(compared: Sequence[Compared]) -> list[str]:

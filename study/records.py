@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pidformer.errors import InputError
-from pidformer.report.published import PublishedRun, find_published, read_folder
+from pidformer.report.published import PublishedRun, published_files, read_folder
 from pidformer.reproduce.study import StudyPlan, load_study
 from pidformer.results import Record
 from pidformer.training.recipe import difference
@@ -132,6 +132,17 @@ _ACTS = (
 def _gap(plain: Variant, other: Variant) -> list[str]:
     lines = difference(plain.runs[0].recipe, other.runs[0].recipe)
     return [line for line in lines if not line.startswith(_ACTS)]
+
+
+def find_published(folders: Sequence[str | Path]) -> list[Path]:
+    """The folders at and below `folders` that hold published files."""
+    found: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        places = sorted({path.parent for path in folder.rglob("*.jsonl")})
+        for place in places:
+            if published_files(place):
+                found.setdefault(place.resolve(), place)
+    return list(found.values())
 
 
 def read_studies(folders: Sequence[str | Path]) -> list[Study]:

@@ -9,8 +9,8 @@ from pidformer.models.gains import as_gains
 from pidformer.report.groups import short_gains
 from pidformer.report.markdown import table
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import NONE, mean_text
-from study.comparisons import Compared, Judged
+from pidformer.report.numbers import NONE
+from study.comparisons import Compared, Judged, mean_text
 from study.records import Study, Variant
 
 

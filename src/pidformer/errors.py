@@ -6,8 +6,8 @@ import difflib
 import reprlib
 from collections.abc import Iterable, Sequence
 
-LONGEST_LINE, LONGEST_VALUE = 300, 80
-"""Characters of an error, and of what it quotes."""
+LONGEST_LINE, LONGEST_VALUE = 285, 80
+"""Characters of an error (of 300 with `pidformer: ` before it), and of what it quotes."""
 _REPR = reprlib.Repr()  # never writes out what nests without end
 _REPR.maxstring = _REPR.maxlong = _REPR.maxother = LONGEST_VALUE
 _REPR.maxlist = _REPR.maxtuple = 10

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from pidformer.data.segmentation import open_segmentation
-from pidformer.report.overlay import overlay, with_legend
+from pidformer.report.segment_pictures import overlay, with_legend
 from pidformer.training.run import train
 from tests.data.pairs import write_ade, write_parquet
 from tests.training.test_segmentation import recipe

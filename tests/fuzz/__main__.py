@@ -33,4 +33,5 @@ def main() -> None:
     sys.exit(int(set(verdicts) != {"ok"}))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -30,6 +30,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "report": ("report", "image", "--out", "out"),
     "reproduce": ("reproduce", "--scale", "tiny", "--dry-run", "--out", "out"),
     "demo": ("demo", "--out", "out"),
+    "recipes": ("recipes", "digits/pid.yaml"),
     "stability": ("stability", "--gains", "0.4,0.1,0.05"),
     "generate": ("generate", "language", "--max-tokens", "2", "--device", "cpu"),
     "segment": ("segment", "segmentation", "picture.png", "--out", "out", "--device", "cpu"),

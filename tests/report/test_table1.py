@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.report.table1 import as_data, rich_table, table1
+from pidformer.report.table1 import as_data, cell_text, rich_table, table1
 from pidformer.results import Record
 from pidformer.robustness.compare import compare, group_runs
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
@@ -63,7 +63,7 @@ def test_a_line_for_each_row_and_metric_with_its_difference():
     )
     (line,) = table1(groups)
     assert (line.title, line.metric) == ("Clean", "top-1")
-    assert line.cells[0].value == pytest.approx(100 * first.mean())
+    assert line.cells[0].mean == pytest.approx(100 * first.mean())
     assert line.differences == (None, crossed_items(100.0 * (second * 1.0 - first)))
     table = rich_table([line], groups)
     assert [column.header for column in table.columns][2:] == ["a", "b", "difference", "p"]
@@ -81,7 +81,7 @@ def test_where_the_terminal_is_narrow_intervals_go_below_their_numbers(capsys):
     ]
     groups = group_runs(runs)
     lines = table1(groups)
-    text = str(lines[0].cells[0])
+    text = cell_text(lines[0].cells[0])
     for width, whole in ((120, True), (76, False)):
         Console(width=width).print(rich_table(lines, groups, width))
         out = capsys.readouterr().out
@@ -101,9 +101,7 @@ def test_over_seeds_pairs_are_of_the_same_seed():
     stacked = [np.stack([hit[m, s] for s in (0, 1, 2)]) for m in (0, 1)]
     assert found == crossed_items(100.0 * (stacked[1] * 1.0 - stacked[0]))
     (line,) = table1([first, second])
-    assert line.cells[0].seeds == 3 and line.cells[0].value == pytest.approx(
-        100 * stacked[0].mean()
-    )
+    assert line.cells[0].seeds == 3 and line.cells[0].mean == pytest.approx(100 * stacked[0].mean())
 
 
 def test_other_images_cannot_be_paired():
@@ -134,7 +132,7 @@ def test_corruptions_are_one_line():
     groups = group_runs([run(rows, label="a"), run(better, label="b", gains="g")])
     (line,) = table1(groups)
     errors = [100 * (1 - np.mean(list(r.values()))) for r in (rows, better)]
-    assert [cell.value for cell in line.cells] == pytest.approx(errors)
+    assert [cell.mean for cell in line.cells] == pytest.approx(errors)
     assert line.lower_is_better and line.threat == "4 of 15 x 5"
     difference = line.differences[1]
     assert difference.mean == pytest.approx(errors[1] - errors[0])
@@ -149,7 +147,7 @@ def test_imagenet_c_is_mce():
         / ALEXNET_ERROR[name]
         for name in CORRUPTIONS
     ]
-    assert line.metric == "mCE" and line.cells[0].value == pytest.approx(100 * np.mean(ratios))
+    assert line.metric == "mCE" and line.cells[0].mean == pytest.approx(100 * np.mean(ratios))
 
 
 def test_a_row_that_a_model_lacks_is_a_gap():

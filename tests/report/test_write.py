@@ -256,11 +256,11 @@ def test_the_command_as_json(run, tmp_path):
 
 
 def test_shades_of_controllers_with_an_integral_have_its_slow_mode_down_to_the_axis():
-    from pidformer.report.figures import _radii
+    from pidformer.report.stability import radii_map
 
-    *_, radii = _radii(0.05, 1.15, 2.1, LEAST_I)
+    *_, radii = radii_map(0.05, 1.15, 2.1, LEAST_I)
     assert radii[0].min() > radii[1].min() > 0.85  # the smaller the integral, the slower
-    *_, plain = _radii(0.05, 1.15, 2.1, 0.0)
+    *_, plain = radii_map(0.05, 1.15, 2.1, 0.0)
     assert plain[0].min() < 0.6 and (plain[1:] == radii[1:]).all()
 
 

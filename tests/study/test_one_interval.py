@@ -10,11 +10,12 @@ from pidformer.cli import main
 from pidformer.report.collect import collect
 from pidformer.report.demo.models import MODELS, DemoModel
 from pidformer.report.demo.verdicts import residual_verdict
-from pidformer.report.numbers import difference_text, minus
+from pidformer.report.numbers import minus
 from pidformer.report.publish import publish
 from pidformer.report.write import write_report
 from pidformer.robustness.compare import Group, compare, group_runs
 from pidformer.statistics import Crossed
+from study.comparisons import difference_text
 from study.records import read_studies
 from tests.report.fresh import GAINS, classifiers
 from tests.study.made import cells, outcomes, page_of

@@ -29,7 +29,7 @@ from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -123,7 +123,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
-    print("pidformer: " + " ".join(message.split()), file=sys.stderr)
+    # a path or a value that was given may be endless
+    print("pidformer: " + " ".join(cut(word, 160) for word in message.split()), file=sys.stderr)
     _leave(code)
 
 

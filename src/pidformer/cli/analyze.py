@@ -71,7 +71,7 @@ def _print(found: Sequence[Analysis], figures: Sequence[str]) -> None:
     from rich.console import Console
 
     from pidformer.analysis.certificate import LEAVES_OUT
-    from pidformer.report.analysis_table import analysis_table
+    from pidformer.report.terminal_tables import analysis_table
 
     console = Console()
     console.print()

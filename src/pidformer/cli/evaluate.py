@@ -101,8 +101,8 @@ def evaluate(
     from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
     from pidformer.report.attack_curve import curve_figure
     from pidformer.report.other_tables import PROTOCOLS
-    from pidformer.report.scores_table import scores_table
     from pidformer.report.table1 import as_data, rich_table, table1
+    from pidformer.report.terminal_tables import scores_table
     from pidformer.robustness.compare import group_runs
 
     for what, given, known in (
@@ -146,7 +146,7 @@ def evaluate(
     lines = table1(groups)
     figure = out / "curve.png"
     if attacks:
-        curve_figure(groups, attacks, figure)
+        curve_figure(groups, figure)
     if as_json:
         named = zip(models, found, strict=True)
         by_model = [{"model": model} | evaluated.to_dict() for model, evaluated in named]

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-
-import matplotlib
-from matplotlib.figure import Figure
+from typing import Any
 
 from pidformer.files import atomic_path
+from pidformer.report.figures import Drawn, draw_curves, mean_curve
+from pidformer.report.groups import is_controlled
+from pidformer.report.panels import Panel, save_panels
+from pidformer.report.table1 import TITLES
+from pidformer.report.training_curves import Curves
 from pidformer.robustness.compare import Group
 from pidformer.robustness.threat import as_budget
 
-_COLOURS = ("#d9622b", "#2f81c7", "#1b7f5c", "#8e5bb5", "#8a6d1f", "#5b6770")
 
-
-def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, float | str]]:
+def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, Any]]:
     """For each model, run and budget: budget (of 255), top-1 and its interval."""
     return [
         {
@@ -34,43 +36,52 @@ def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, float |
     ]
 
 
-def curve_figure(groups: Sequence[Group], attacks: Sequence[str], path: str | Path) -> None:
-    """Write the figure (PNG, SVG or PDF by its ending) and, beside it, the points as CSV.
-
-    A line is the mean over a model's runs; the band is the 95 % interval over images for one run,
-    the range over seeds for several.
-    """
+def curve_figure(groups: Sequence[Group], path: str | Path) -> None:
+    """Write the figure (PNG, SVG or PDF by its ending) and, beside it, the points as CSV."""
     path = Path(path)
-    points = {attack: curve_points(groups, attack) for attack in attacks}
-    matplotlib.use("Agg", force=False)
-    figure = Figure(figsize=(4.8 * len(attacks) + 0.4, 3.8), layout="constrained")
-    panels = figure.subplots(1, len(attacks), sharey=True, squeeze=False)[0]
-    for axes, attack in zip(panels, attacks, strict=True):
-        for colour, group in zip(_COLOURS * len(groups), groups, strict=False):
-            _draw(axes, [p for p in points[attack] if p["model"] == group.label], group, colour)
-        axes.set_title(attack.upper(), loc="left", fontsize=11)
-        axes.set_xlabel("budget, of 255")
-        axes.set_ylim(0)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
-        axes.set_axisbelow(True)
-    panels[0].set_ylabel("top-1 accuracy, %")
-    panels[-1].legend(frameon=False, fontsize=9)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, dpi=160, format=path.suffix.lstrip(".") or "png")
+    drawn = attack_panels(groups)
+    save_panels([panel for panel, _ in drawn], path, columns=len(drawn))
+    rows = [point for attack in _attacks(groups) for point in curve_points(groups, attack)]
     with atomic_path(path.with_suffix(".csv")) as temporary, open(temporary, "w") as file:
-        rows = [point for found in points.values() for point in found]
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
 
 
-def _draw(axes, points, group: Group, colour: str) -> None:  # type: ignore[no-untyped-def]
-    budgets = sorted({p["eps255"] for p in points})
-    at = [[p for p in points if p["eps255"] == budget] for budget in budgets]
-    mean = [sum(p["top1"] for p in here) / len(here) for here in at]
-    is_one = len(group.runs) == 1
-    low = [min(p["top1_low" if is_one else "top1"] for p in here) for here in at]
-    high = [max(p["top1_high" if is_one else "top1"] for p in here) for here in at]
-    axes.fill_between(budgets, low, high, color=colour, alpha=0.15, linewidth=0)
-    axes.plot(budgets, mean, color=colour, marker="o", markersize=3.5, label=group.label)
+def _attacks(groups: Sequence[Group]) -> list[str]:
+    rows = (row for group in groups for run in group.runs for row in run if "@" in row)
+    return list(dict.fromkeys(row.partition("@")[0] for row in rows))
+
+
+def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
+    """Accuracy over the budget, a panel for each attack that has rows "attack@budget".
+
+    A line is the mean over a model's runs; thin lines are its runs, and of a single run the band is
+    the 95 % interval over images.
+    """
+    found = []
+    for attack in _attacks(groups):
+        curves = [one for group in groups if (one := _curves(group, attack)) is not None]
+        ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.1f} %" for c in curves)
+        largest = max(c.runs[0][0][-1] for c in curves)
+        title = TITLES.get(attack, attack)
+        axes: dict[str, Any] = {"x": "budget, of 255", "y": "top-1, per cent"}
+        draw = partial(draw_curves, curves=curves, title=title, top=102, bottom=0.0, **axes)
+        words = f"Accuracy by budget under {title}; at {largest:g}/255: {ends}."
+        found.append((Panel(draw), words))
+    return found
+
+
+def _curves(group: Group, attack: str) -> Curves | None:
+    points: dict[str, list[dict[str, Any]]] = {}
+    for point in sorted(curve_points([group], attack), key=lambda point: point["eps255"]):
+        points.setdefault(point["run"], []).append(point)
+    lines = {
+        name: [tuple(point[name] for point in own) for own in points.values()]
+        for name in ("eps255", "top1", "top1_low", "top1_high")
+    }
+    if not points:
+        return None
+    runs = tuple(zip(lines["eps255"], lines["top1"], strict=True))
+    band = (lines["top1_low"][0], lines["top1_high"][0]) if len(runs) == 1 else None
+    return Curves(group.label, is_controlled(group), runs, band=band)

@@ -50,22 +50,11 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
     """Where the eigenvalues of attention lie, and what the gains make of them."""
     lines = []
     for group in groups:
-        spectra = [run["spectrum"] for run in group.runs if "spectrum" in run]
-        certificates = [run["certificate"] for run in group.runs if "certificate" in run]
-        similar = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
-        section = f"Analysis, {group.label}"
-        tokens = sources.add(section, "token_similarity", similar)
-        cells = [
-            _cell(similar, _last_layer, 3, tokens),
-            _cell(similar, "effective_rank_last", 1, tokens),
-            _cell(spectra, "min_real", 3, sources.add(section, "spectrum", spectra)),
-            _cell(spectra, "max_imag", 3, sources.add(section, "spectrum", spectra)),
-        ]
-        source = sources.add(section, "certificate", certificates)
-        cells += [
-            _cell(certificates, "worst_radius", 3, source),
-            _cell(certificates, "share_outside", 1, source, scale=100),
-        ]
+        cells = []
+        for what, metric, digits, scale, _ in _INSIDE:
+            records = [run[what] for run in group.runs if what in run]
+            source = sources.add(f"Analysis, {group.label}", what, records)
+            cells.append(_cell(records, metric, digits, source, scale))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
     if not lines:
         return None
@@ -76,15 +65,7 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
         "part of the attention matrices' eigenvalues kappa; the largest radius of the closed loop "
         "with the run's gains, and the share of modes outside the unit circle, per cent. Small: "
         "the range over training seeds.",
-        columns=(
-            Column("Model"),
-            Column("Similarity", "last layer"),
-            Column("Effective rank", "last layer"),
-            Column("min Re kappa"),
-            Column("max |Im kappa|"),
-            Column("Worst radius"),
-            Column("Outside", "per cent"),
-        ),
+        columns=(Column("Model"), *(column for *_, column in _INSIDE)),
         lines=tuple(lines),
     )
 
@@ -104,8 +85,19 @@ def _last_layer(record: Record) -> float | None:
     return found[-1] if found else None
 
 
+_INSIDE: Sequence[tuple[str, Any, int, float, Column]] = (
+    ("token_similarity", _last_layer, 3, 1, Column("Similarity", "last layer")),
+    ("token_similarity", "effective_rank_last", 1, 1, Column("Effective rank", "last layer")),
+    ("spectrum", "min_real", 3, 1, Column("min Re kappa")),
+    ("spectrum", "max_imag", 3, 1, Column("max |Im kappa|")),
+    ("certificate", "worst_radius", 3, 1, Column("Worst radius")),
+    ("certificate", "share_outside", 1, 100, Column("Outside", "per cent")),
+)
+"""Part of an analysis, its metric (or what reads it), digits, factor, and the column it fills."""
+
+
 def _cell(
-    records: Sequence[Record], metric: Any, digits: int, source: str | None, scale: float = 1
+    records: Sequence[Record], metric: Any, digits: int, source: str | None, scale: float
 ) -> CellView:
     read = metric if callable(metric) else lambda record: record.metrics.get(metric)
     values = [scale * value for record in records if (value := read(record)) is not None]

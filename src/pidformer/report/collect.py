@@ -150,10 +150,10 @@ def _are_published_twins(first: Run, second: Run) -> bool:
 
 def _check_recipes(first: Run, second: Run) -> None:
     if first.recipe is None or second.recipe is None:
-        lacking = first if first.recipe is None else second
+        lacking, other = (first, second) if first.recipe is None else (second, first)
         raise InputError(
-            f"{lacking.folder} has no recipe to compare with {_other(first, second, lacking)}; "
-            "report it apart, or put all into one report with --mixed"
+            f"{lacking.folder} has no recipe to compare with {other.folder}; report it apart, or "
+            "put all into one report with --mixed"
         )
     lines = difference(twin_recipe(first.recipe), twin_recipe(second.recipe))
     if lines:
@@ -162,10 +162,6 @@ def _check_recipes(first: Run, second: Run) -> None:
             f"{first.folder} and {second.folder} differ in more than gains and seed "
             f"({'; '.join(lines[:_SHOWN])}{more}); report them apart, or give --mixed"
         )
-
-
-def _other(first: Run, second: Run, lacking: Run) -> Path:
-    return second.folder if lacking is first else first.folder
 
 
 def _check_data(runs: Sequence[Run]) -> None:

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from pidformer.control import PIDGains, is_stable, spectral_radius
-from pidformer.report.attack_curve import curve_points
-from pidformer.report.groups import is_controlled, short_gains
+from pidformer.control import PIDGains, is_stable
+from pidformer.report.groups import short_gains
 from pidformer.report.panels import Panel
+from pidformer.report.stability import radii_map, shade_radii
 from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
-from pidformer.report.table1 import TITLES
 from pidformer.report.training_curves import HEADLINES, Curves
-from pidformer.robustness.compare import Group
 
 Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
 
 
 def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
-    ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in curves)
+    ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in curves)
     draw = partial(
         draw_curves,
         curves=curves,
@@ -43,46 +39,14 @@ def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
 def training_panels(
     losses: Sequence[Curves], scores: Sequence[Curves], headline: str | None
 ) -> list[Drawn]:
-    last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.3f}" for c in losses)
+    last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in losses)
     draw = partial(draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True)
     found = [(Panel(draw), f"Training loss by epoch, at the end: {last}.")]
     if scores and headline:
-        last = "; ".join(f"{c.label} {_mean(c)[1][-1]:.2f}" for c in scores)
+        last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.2f}" for c in scores)
         name = HEADLINES[headline]
         draw = partial(draw_curves, curves=scores, title="validation", x="epoch", y=name)
         found.append((Panel(draw), f"Validation {name} by epoch, at the end: {last}."))
-    return found
-
-
-def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
-    """Accuracy over the budget, a panel for each attack that has rows "attack@budget"."""
-    names = dict.fromkeys(row.partition("@")[0] for g in groups for run in g.runs for row in run)
-    found = []
-    for attack in names:
-        curves = []
-        for group in groups:
-            points = curve_points([group], attack)
-            runs = []
-            for run in dict.fromkeys(str(p["run"]) for p in points):
-                own = sorted((p["eps255"], p["top1"]) for p in points if p["run"] == run)
-                runs.append((tuple(x for x, _ in own), tuple(y for _, y in own)))
-            if runs:
-                curves.append(Curves(group.label, is_controlled(group), tuple(runs)))  # type: ignore[arg-type]
-        ends = "; ".join(f"{c.label} {_mean(c)[1][-1]:.1f} %" for c in curves)
-        largest = max(c.runs[0][0][-1] for c in curves)
-        draw = partial(
-            draw_curves,
-            curves=curves,
-            title=TITLES.get(attack, attack),
-            x="budget, of 255",
-            y="top-1, per cent",
-            top=102,
-            bottom=0.0,
-        )
-        words = (
-            f"Accuracy by budget under {TITLES.get(attack, attack)}; at {largest:g}/255: {ends}."
-        )
-        found.append((Panel(draw), words))
     return found
 
 
@@ -127,7 +91,8 @@ def _draw_map(
     d = gains[0].d
     top_p = max(1.15, 1.2 * max(g.p for g in gains))
     top_i = max(2.1, 1.2 * max(g.i for g in gains))
-    filled = _shade(axes, d, top_p, top_i, has_integral=any(g.i for g in gains))
+    least = LEAST_I if any(g.i for g in gains) else 0.0
+    filled = shade_radii(axes, radii_map(d, top_p, top_i, least), alpha=0.75)
     figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
     limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
     if measured is not None:
@@ -155,29 +120,7 @@ def _draw_map(
     axes.legend(fontsize=9.5, loc="upper right")
 
 
-def _shade(axes: Axes, d: float, top_p: float, top_i: float, *, has_integral: bool) -> Any:
-    """The worst radius over kappa in [0, 1] for each (p, i)."""
-    levels = np.linspace(0.5, 1, 11)
-    grid_p, grid_i, radii = _radii(d, top_p, top_i, LEAST_I if has_integral else 0.0)
-    return axes.contourf(
-        grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min", alpha=0.75
-    )
-
-
-@cache
-def _radii(
-    d: float, top_p: float, top_i: float, least_i: float
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 31), np.linspace(0, top_i, 31))
-    kappas = torch.linspace(0, 1, 9, dtype=torch.float64)
-    radii = np.empty_like(grid_p)
-    for place in np.ndindex(grid_p.shape):
-        point = PIDGains(p=float(grid_p[place]), i=max(least_i, float(grid_i[place])), d=d)
-        radii[place] = float(spectral_radius(point, kappas).max())
-    return grid_p, grid_i, radii
-
-
-def _mean(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def mean_curve(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The mean over runs, at the places that all have."""
     shared = set(curves.runs[0][0]).intersection(*(run[0] for run in curves.runs))
     xs = sorted(shared)
@@ -203,6 +146,8 @@ def draw_curves(
     if any(one.is_dashed for one in curves):  # dashes tell the models of one colour apart
         colors = [PID if one.is_controlled else SOFTMAX for one in curves]
     for one, color in zip(curves, colors, strict=True):
+        if one.band is not None:
+            axes.fill_between(one.runs[0][0], *one.band, color=color, alpha=0.15, linewidth=0)
         line: dict[str, Any] = {
             "color": color,
             "linestyle": (0, (3, 1.6)) if one.is_dashed else "-",
@@ -211,7 +156,7 @@ def draw_curves(
             for xs, ys in one.runs:
                 axes.plot(xs, ys, **line, linewidth=0.9, alpha=0.55)
         look = line | {"linewidth": 2.4, "label": one.label}
-        xs, ys = _mean(one)
+        xs, ys = mean_curve(one)
         axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
     if level is not None:
         place, name = level

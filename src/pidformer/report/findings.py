@@ -39,7 +39,7 @@ def _alone(lines: Sequence[Table1Line], name: str) -> list[str]:
     clean = next((line for line in lines if line.title == "Clean" and line.cells[0]), None)
     if clean is None or clean.cells[0] is None:
         return []
-    return [f"{name}: clean accuracy {clean.cells[0].value:.1f} %. Nothing to compare it with yet."]
+    return [f"{name}: clean accuracy {clean.cells[0].mean:.1f} %. Nothing to compare it with yet."]
 
 
 def _against(lines: Sequence[Table1Line], names: Sequence[str], place: int, base: int) -> list[str]:
@@ -55,7 +55,7 @@ def twin_sentence(line: Table1Line, names: Sequence[str], place: int, base: int 
     assert found is not None and own is not None and other is not None
     ending = "" if found.verdict else ", not a clear one"
     return (
-        f"{names[place]} {own.value:.1f} %, {names[base]} {other.value:.1f} %, a "
+        f"{names[place]} {own.mean:.1f} %, {names[base]} {other.mean:.1f} %, a "
         + minus(f"difference of {found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]")
         + f"{ending}."
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pidformer import results
 from pidformer.data.text import Tokenizer, WordVocabulary
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
+from pidformer.report.markdown import table
 from pidformer.runs.folder import read_recipe
 from pidformer.runs.model import LanguageModel, load_language
 from pidformer.runs.weights import Weights
@@ -74,75 +76,67 @@ def _word_level(tokenizer: Tokenizer) -> Any:
     return fast
 
 
+_CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags:
+- pidformer
+---
+
+# {name}
+
+A causal language model with PID attention, {kind}: {count:,} parameters, a vocabulary of \
+{vocabulary:,}, trained on {data} ({length} tokens at a time, seed {seed}) with pidformer.
+
+```python
+import pidformer.models.causal_lm  # registers the model
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model = AutoModelForCausalLM.from_pretrained("FOLDER")
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+```
+
+## Measured
+
+{measured}
+
+## Recipe
+
+```yaml
+{recipe}
+```
+"""
+
+
 def model_card(run: str | Path, loaded: LanguageModel) -> str:
     """README.md for a model hub: what it is, how it was trained, what was measured."""
-    run = Path(run)
-    recipe = read_recipe(run)
-    records = results.read(run)
-    model, gains = loaded.model, loaded.model.gains
-    kind = "its softmax twin (no controller)" if gains is None else f"gains {gains}"
-    front = {
-        "library_name": "transformers",
-        "pipeline_tag": "text-generation",
-        "tags": ["pidformer"],
-    }
-    count = sum(p.numel() for p in model.parameters())
-    lines = [
-        "---",
-        yaml.safe_dump(front, sort_keys=False).strip(),
-        "---",
-        "",
-        f"# {run.resolve().name}",
-        "",
-        f"A causal language model with PID attention, {kind}: {count:,} parameters, a vocabulary "
-        f"of {model.config.vocab_size:,}, trained on {recipe['data']['name']} "
-        f"({loaded.length} tokens at a time, seed {recipe['seed']}) with pidformer.",
-        "",
-        "```python",
-        "import pidformer.models.causal_lm  # registers the model",
-        "from transformers import AutoModelForCausalLM, AutoTokenizer",
-        "",
-        'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
-        'tokenizer = AutoTokenizer.from_pretrained("FOLDER")',
-        "```",
-        "",
-        "## Measured",
-        "",
-        *_measured(records),
-        "",
-        "## Recipe",
-        "",
-        "```yaml",
-        yaml.safe_dump(recipe, sort_keys=False).strip(),
-        "```",
-        "",
-    ]
-    return "\n".join(lines)
+    recipe, gains = read_recipe(Path(run)), loaded.model.gains
+    return _CARD.format(
+        name=Path(run).resolve().name,
+        kind="its softmax twin (no controller)" if gains is None else f"gains {gains}",
+        count=sum(p.numel() for p in loaded.model.parameters()),
+        vocabulary=loaded.model.config.vocab_size,
+        data=recipe["data"]["name"],
+        length=loaded.length,
+        seed=recipe["seed"],
+        measured=_measured(results.read(run)),
+        recipe=yaml.safe_dump(recipe, sort_keys=False).strip(),
+    )
 
 
-def _measured(records: Sequence[results.Record]) -> list[str]:
+def _measured(records: Sequence[results.Record]) -> str:
     """The newest record of each measurement, or the last validation during training."""
-    newest: dict[tuple[Any, ...], results.Record] = {}
-    for record in records:
-        if record.kind == "language":
-            s = record.settings
-            key = (s["data"], s["row"], s["window"], s["stride"], s["limit"], s["gains"])
-            newest[key] = record
-    if newest:
-        lines = [
-            "| text | protocol | perplexity | bits per character | targets |",
-            "|" + "---|" * 5,
-        ]
-        for record in newest.values():
-            m, s = record.metrics, record.settings
-            text = Path(str(s["data"])).name
-            lines.append(
-                f"| {text} | {s['row']} | {m['ppl']:.2f} | {m['bits_per_character']:.3f} | "
-                f"{m['tokens']:.0f} |"
-            )
-        return lines
+    found = {replace(r.measurement, weights=None): r for r in records if r.kind == "language"}
+    if found:
+        heads = ["text", "protocol", "perplexity", "bits per character", "targets"]
+        rows = []
+        for m, s in ((r.metrics, r.settings) for r in found.values()):
+            numbers = [f"{m['ppl']:.2f}", f"{m['bits_per_character']:.3f}", f"{m['tokens']:.0f}"]
+            rows.append([Path(str(s["data"])).name, str(s["row"]), *numbers])
+        return table(heads, rows, left=2)
     scored = [record for record in records if record.kind == "evaluate"]
     if not scored:
-        return ["Nothing yet."]
+        return "Nothing yet."
     m = scored[-1].metrics
-    return [f"Validation perplexity during training, in independent segments: {m['ppl']:.2f}."]
+    return f"Validation perplexity during training, in independent segments: {m['ppl']:.2f}."

@@ -51,7 +51,7 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
         for metric in metrics:
             records = metric.records(group)
             source = sources.add(f"Table {about.number}, {group.label}", metric.title, records)
-            cells.append(mean_cell([metric.read(r) for r in records], source))
+            cells.append(mean_cell(metric.mean(group), source))
             found = _other_difference(metric, twin, group)
             cells.append(difference_cell(found, metric.difference_digits))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
@@ -78,17 +78,15 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
 
 
 def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
-    metric = Metric(
+    records = [run[place] for group in groups for run in group.runs if place in run]
+    return Metric(
         title=place,
         find=lambda run: run.get(place),
         read=lambda record: record.metrics[about.metric],
-        better=about.better,
-        difference_digits=about.digits,
+        compare=about.compare if all(_ITEMS & {*r.details} for r in records) else None,
         contrast=about.contrast,
+        difference_digits=about.digits,
     )
-    records = [record for group in groups for record in metric.records(group)]
-    has_items = all(any(name in r.details for name in about.held) for r in records)
-    return replace(metric, compare=about.compare) if has_items else metric
 
 
 def _other_difference(metric: Metric, twin: Group, group: Group) -> Crossed | None:
@@ -135,6 +133,10 @@ def _most_measured(found: Sequence[Sequence[Record]]) -> Measurement:
 PROTOCOLS = ("sliding", "strided", "segments", "documents")
 
 
+_ITEMS = {"areas", "block_nll", MILLI}
+"""Details that hold what each image or block of text did."""
+
+
 class _Other(NamedTuple):
     """Table 2 or 3: its records, how models are compared, and the paper's numbers."""
 
@@ -146,42 +148,17 @@ class _Other(NamedTuple):
     paper: Mapping[str, Pair]
     paper_set: str
     compare: Callable[[Pairs], Crossed]
-    held: tuple[str, ...]
-    """One of these details holds what it compares."""
     items: str
     difference: str
-    better: int = 1
     digits: int = 2
     contrast: Callable[[Record], float] | None = None
 
 
 _OTHERS: Mapping[str, _Other] = {
-    "segmentation": _Other(
-        number=2,
-        setting="views",
-        metric="miou",
-        unit="mIoU, per cent,",
-        paper=TABLE2,
-        paper_set="ADE20K",
-        compare=compare_miou,
-        held=("areas",),
-        items="images (jackknife)",
-        difference="points",
-    ),
-    "language": _Other(
-        number=3,
-        setting="split",
-        metric="ppl",
-        unit="Perplexity",
-        paper=TABLE3,
-        paper_set="WikiText-103",
-        compare=compare_loss,
-        held=("block_nll", MILLI),
-        items="blocks of text",
-        difference="of the loss, nats per token",
-        better=-1,
-        digits=4,
-        contrast=lambda record: math.log(record.metrics["ppl"]),
-    ),
-}
+    "segmentation": _Other(2, "views", "miou", "mIoU, per cent,", TABLE2, "ADE20K", compare_miou,
+                           "images (jackknife)", "points"),
+    "language": _Other(3, "split", "ppl", "Perplexity", TABLE3, "WikiText-103", compare_loss,
+                       "blocks of text", "of the loss, nats per token", digits=4,
+                       contrast=lambda record: math.log(record.metrics["ppl"])),
+}  # fmt: skip
 _PLACES = {"single": "single scale", "multi": "multi scale", "valid": "valid", "test": "test"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from pidformer.errors import InputError
 from pidformer.files import check_links
 from pidformer.models.options import check_model
-from pidformer.report.run import Run
+from pidformer.report.run import MAIN_TASK, Run
 from pidformer.results import FILE_NAME, Record
 
 SHARED = ("weights", "gains", "machine")
@@ -68,6 +69,12 @@ class PublishedRun(Run):
         return replace(self, records=(*log, *kept))
 
 
+def folders_text(runs: Sequence[Run]) -> str:
+    """The folders of classification runs as a command takes them; RUNS where there are none."""
+    own = [run for run in runs if run.task == MAIN_TASK and not isinstance(run, PublishedRun)]
+    return shlex.join(str(run.folder) for run in own) or "RUNS"
+
+
 def published_files(folder: Path) -> list[Path]:
     """The published files in a folder, without hidden ones: those are being written, or were when
     a process died."""
@@ -79,17 +86,6 @@ def read_folder(folder: Path) -> list[PublishedRun]:
     """The runs that are published in a folder."""
     check_links(folder)
     return [read_run(path) for path in published_files(folder)]
-
-
-def find_published(folders: Sequence[str | Path]) -> list[Path]:
-    """The folders at and below `folders` that hold published files."""
-    found: dict[Path, Path] = {}
-    for folder in map(Path, folders):
-        places = sorted({path.parent for path in folder.rglob("*.jsonl")})
-        for place in places:
-            if published_files(place):
-                found.setdefault(place.resolve(), place)
-    return list(found.values())
 
 
 def read_run(path: Path) -> PublishedRun:

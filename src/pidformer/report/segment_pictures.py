@@ -1,4 +1,4 @@
-"""Labelled photographs as pictures."""
+"""Pictures of segmented photographs: labels over the image, a legend, the labels as a file."""
 
 from __future__ import annotations
 
@@ -8,11 +8,70 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_path, out_folder
-from pidformer.report.overlay import OPACITY, overlay, save_labels, save_picture, with_legend
+
+OPACITY = 0.55
+_ROW = 18
+_MARGIN = 8
+
+
+def overlay(
+    image: Image.Image, labels: np.ndarray, palette: np.ndarray, opacity: float = OPACITY
+) -> Image.Image:
+    """The image with each pixel tinted in the colour of its class, edges of regions kept darker."""
+    if not 0 <= opacity <= 1:
+        raise InputError(f"opacity must be in [0, 1], got {opacity:g}")
+    colours = palette[labels].astype(np.float32)
+    pixels = np.asarray(image.convert("RGB"), dtype=np.float32)
+    mixed = (1 - opacity) * pixels + opacity * colours
+    mixed[_edges(labels)] *= 0.6
+    return Image.fromarray(mixed.round().clip(0, 255).astype(np.uint8))
+
+
+def with_legend(
+    picture: Image.Image, labels: np.ndarray, classes: Sequence[str], palette: np.ndarray
+) -> Image.Image:
+    """The picture with the classes that are in it beside it, the largest first."""
+    counts = np.bincount(labels.ravel(), minlength=len(classes))
+    order = [int(label) for label in np.argsort(-counts, kind="stable") if counts[label]]
+    lines = [f"{classes[label]}  {100 * counts[label] / labels.size:.1f} %" for label in order]
+    row = max(_ROW, picture.height // 30)
+    font = ImageFont.load_default(size=0.6 * row)
+    width = max(int(font.getlength(line)) for line in lines) + row + 3 * _MARGIN
+    height = max(picture.height, len(lines) * row + 2 * _MARGIN)
+    page = Image.new("RGB", (picture.width + width, height), "white")
+    page.paste(picture, (0, 0))
+    draw = ImageDraw.Draw(page)
+    for place, (label, line) in enumerate(zip(order, lines, strict=True)):
+        left, top = picture.width + _MARGIN, _MARGIN + place * row
+        box = (left, top + 2, left + row - 4, top + row - 2)
+        draw.rectangle(box, fill=tuple(palette[label].tolist()), outline="black")
+        draw.text((left + row + 2, top + 0.15 * row), line, fill="black", font=font)
+    return page
+
+
+def save_labels(path: Path, labels: np.ndarray, palette: np.ndarray) -> None:
+    """An indexed PNG: the pixels are the labels, shown in their colours."""
+    height, width = labels.shape
+    image = Image.frombytes("P", (width, height), labels.astype(np.uint8).tobytes())
+    image.putpalette(palette.astype(np.uint8).tobytes())
+    save_picture(path, image)
+
+
+def save_picture(path: Path, image: Image.Image) -> None:
+    with atomic_path(path) as temporary:
+        image.save(temporary)
+
+
+def _edges(labels: np.ndarray) -> np.ndarray:
+    """Pixels whose right or lower neighbour has another label."""
+    is_edge = np.zeros(labels.shape, dtype=bool)
+    is_edge[:, :-1] |= labels[:, 1:] != labels[:, :-1]
+    is_edge[:-1] |= labels[1:] != labels[:-1]
+    return is_edge
 
 
 def save_segments(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -113,18 +115,31 @@ def _draw_radius(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     axes.legend(fontsize=9)
 
 
+def shade_radii(axes: Axes, radii: tuple[np.ndarray, np.ndarray, np.ndarray], **look: Any) -> Any:
+    """Shade the (p, i) plane where every mode decays; what `radii_map` gives."""
+    levels = np.linspace(0.5, 1, 11)
+    return axes.contourf(*radii, levels=levels, cmap="YlGn_r", extend="min", **look)
+
+
+@cache
+def radii_map(
+    d: float, top_p: float, top_i: float, least_i: float, kappa_min: float = 0.0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """p, i and the worst radius over kappa in [kappa_min, 1], on a grid."""
+    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 31), np.linspace(0, top_i, 31))
+    kappas = torch.linspace(kappa_min, 1, 9, dtype=torch.float64)
+    radii = np.empty_like(grid_p)
+    for place in np.ndindex(grid_p.shape):
+        point = PIDGains(p=float(grid_p[place]), i=max(least_i, float(grid_i[place])), d=d)
+        radii[place] = float(spectral_radius(point, kappas).max())
+    return grid_p, grid_i, radii
+
+
 def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     top_p = max(1.2 * gains.p, 1.25)
     top_i = max(1.2 * gains.i, 2.5)
-    grid_p, grid_i = np.meshgrid(np.linspace(0, top_p, 41), np.linspace(0, top_i, 41))
-    radii = np.empty_like(grid_p)
-    kappas = torch.linspace(kappa_min, 1, 9, dtype=torch.float64)
-    for index in np.ndindex(grid_p.shape):
-        least = LEAST_I if gains.i else 0.0
-        point = PIDGains(p=float(grid_p[index]), i=max(least, float(grid_i[index])), d=gains.d)
-        radii[index] = float(spectral_radius(point, kappas).max())
-    levels = np.linspace(0.5, 1, 11)
-    filled = axes.contourf(grid_p, grid_i, radii, levels=levels, cmap="YlGn_r", extend="min")
+    least = LEAST_I if gains.i else 0.0
+    filled = shade_radii(axes, radii_map(gains.d, top_p, top_i, least, kappa_min))
     axes.figure.colorbar(filled, ax=axes, label="worst radius", shrink=0.8)
     budget = 2 * (1 + kappa_min) - 4 * gains.d
     axes.plot(

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from pidformer.report.metrics import Metric, compare_accuracy, compare_error
+from pidformer.report.numbers import NONE
 from pidformer.report.shrink import merged_corruptions
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, has_outcomes
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, mce
-from pidformer.statistics import Crossed
+from pidformer.statistics import Crossed, Mean
 
 TITLES = {
     "clean": "Clean",
@@ -47,29 +48,17 @@ _METRICS = {
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A number, and its 95 % interval: over images for one run, over seeds for several."""
-
-    value: float
-    low: float
-    high: float
-    seeds: int
-
-    def __str__(self) -> str:
-        if math.isnan(self.low):
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} [{self.low:.1f}, {self.high:.1f}]"
-
-
-@dataclass(frozen=True)
 class Table1Line:
-    """One line of the table; `differences` are to the first column, or to each model's twin."""
+    """One line of the table; `differences` are to the first column, or to each model's twin.
+
+    The interval of a cell is over images for one run, over seeds for several.
+    """
 
     title: str
     metric: str
     lower_is_better: bool
     threat: str
-    cells: tuple[Cell | None, ...]
+    cells: tuple[Mean | None, ...]
     differences: tuple[Crossed | None, ...]
 
 
@@ -130,8 +119,7 @@ def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metri
             yield Metric(title="mCE", find=find, read=_mce, better=-1)
         else:
             compare = compare_error if has_items else None
-            read = partial(_error, name="top1")
-            yield Metric(title="mean error", find=find, read=read, compare=compare, better=-1)
+            yield Metric(title="mean error", find=find, read=_error, compare=compare, better=-1)
         return
     for name, (title, is_lower) in _METRICS.items():
         if not any(name in r.metrics for r in records) or ("@" in row and name != "top1"):
@@ -154,8 +142,8 @@ def _read(record: Record, name: str) -> float:
     return record.metrics[name]
 
 
-def _error(record: Record, name: str) -> float:
-    return 100 - record.metrics[name]
+def _error(record: Record) -> float:
+    return 100 - record.metrics["top1"]
 
 
 def _mce(record: Record) -> float:
@@ -167,7 +155,7 @@ def _mce(record: Record) -> float:
     )
 
 
-def _cell(metric: Metric, group: Group) -> Cell | None:
+def _cell(metric: Metric, group: Group) -> Mean | None:
     found = metric.mean(group)
     if found is None:
         return None
@@ -175,11 +163,11 @@ def _cell(metric: Metric, group: Group) -> Cell | None:
         low, high = found.low, found.high
         if metric.title != "mCE":  # Student's t knows nothing of 0 and 100 %
             low, high = max(low, 0.0), min(high, 100.0)
-        return Cell(found.mean, low, high, found.seeds)
+        return found._replace(low=low, high=high)
     (record,) = metric.records(group)
     name = next((n for n, (title, _) in _METRICS.items() if title == metric.title), None)
     low, high = (record.metrics.get(f"{name}_{end}", math.nan) for end in ("low", "high"))
-    return Cell(found.mean, low, high, 1)
+    return found._replace(low=low, high=high)
 
 
 def _title(row: str) -> str:
@@ -221,12 +209,17 @@ def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) 
         metric = line.metric + (" ↓" if line.lower_is_better else "")
         cells = [line.title if line.title != previous else "", metric]
         for place, (cell, difference) in enumerate(zip(line.cells, line.differences, strict=True)):
-            cells.append("-" if cell is None else str(cell))
+            cells.append(NONE if cell is None else cell_text(cell))
             if place:
                 cells += difference_texts(difference)
         table.add_row(*(cell.replace(" [", f"{gap}[").replace("[", r"\[") for cell in cells))
         previous = line.title
     return table
+
+
+def cell_text(cell: Mean) -> str:
+    interval = "" if math.isnan(cell.low) else f" [{cell.low:.1f}, {cell.high:.1f}]"
+    return f"{cell.mean:.2f}{interval}"
 
 
 def difference_texts(difference: Crossed | None) -> tuple[str, str]:
@@ -250,14 +243,11 @@ def _caption(groups: Sequence[Group]) -> str:
         notes.append("95 % intervals over seeds (t); of differences over seeds and images (t)")
     else:
         notes.append("95 % intervals over images (Wilson; of differences paired t)")
-    recipes = {run_record.settings.get("recipe") for g in groups for run_record in _firsts(g)}
+    firsts = [next(iter(run.values())) for group in groups for run in group.runs]
+    recipes = {record.settings.get("recipe") for record in firsts}
     if len(groups) > 1 and len(recipes) > 1:
         notes.append("the models are no twins: their recipes differ in more than gains and seed")
     return "; ".join(notes)
-
-
-def _firsts(group: Group) -> list[Record]:
-    return [next(iter(run.values())) for run in group.runs]
 
 
 def as_data(lines: Sequence[Table1Line], groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -268,7 +258,7 @@ def as_data(lines: Sequence[Table1Line], groups: Sequence[Group]) -> list[dict[s
         cells = {
             label: None
             if cell is None
-            else {"value": cell.value, "low": _number(cell.low), "high": _number(cell.high)}
+            else {"value": cell.mean, "low": _number(cell.low), "high": _number(cell.high)}
             | {"seeds": cell.seeds}
             for label, cell in zip(labels, line.cells, strict=True)
         }

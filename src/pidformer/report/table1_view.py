@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -10,9 +9,10 @@ from typing import Any, NamedTuple
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
 from pidformer.report.groups import about_text, named_apart, twins_of
 from pidformer.report.paper import TABLE1, Pair
+from pidformer.report.published import folders_text
 from pidformer.report.run import Run
 from pidformer.report.sources import Sources
-from pidformer.report.table1 import TITLES, Cell, Table1Line, table1
+from pidformer.report.table1 import TITLES, Table1Line, table1
 from pidformer.report.table_view import (
     NOT_MEASURED,
     CellView,
@@ -21,6 +21,7 @@ from pidformer.report.table_view import (
     Note,
     TableView,
     difference_cell,
+    mean_cell,
 )
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs
@@ -102,7 +103,8 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         shown.add((row, line.metric))
         cells = []
         for place, group in enumerate(groups):
-            cells.append(_cell(line.cells[place], _source(group, row, found, sources)))
+            source = _source(group, row, found, sources)
+            cells.append(mean_cell(line.cells[place], source, interval_digits=1))
             if place in twins:
                 cells.append(difference_cell(line.differences[place]))
         cells.append(_paper(TABLE1.get((row, line.metric))))
@@ -158,7 +160,7 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
 def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
     if not rows:
         return []
-    folders = shlex.join(str(run.folder) for run in runs if run.task == "classification")
+    folders = folders_text(runs)
     data = first.settings.get("data")
     place = "" if data == "digits" else f" --data {shlex.quote(data or 'DIR')}"
     known = all(_knows_imagenet(run) for run in runs if run.recipe is not None)
@@ -195,13 +197,6 @@ def _source(group: Group, row: str, found: Robustness, sources: Sources) -> str 
 
 def _belongs(name: str, row: str) -> bool:
     return name == row or name.startswith(f"{row}/")
-
-
-def _cell(cell: Cell | None, source: str | None) -> CellView:
-    if cell is None:
-        return NOT_MEASURED
-    small = "" if math.isnan(cell.low) else f"{cell.low:.1f} to {cell.high:.1f}"
-    return CellView(f"{cell.value:.2f}", small, source)
 
 
 def _paper(pair: Pair | None) -> CellView:

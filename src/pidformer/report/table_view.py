@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pidformer.report.numbers import minus
-from pidformer.statistics import Crossed, mean_over_seeds
+from pidformer.statistics import Crossed, Mean
 
 
 @dataclass(frozen=True)
@@ -59,13 +58,13 @@ class TableView:
     notes: tuple[Note, ...] = ()
 
 
-def mean_cell(values: Sequence[float], source: str | None, digits: int = 2) -> CellView:
-    """Mean over seeds with its 95 % interval."""
-    if not values:
+def mean_cell(found: Mean | None, source: str | None, interval_digits: int = 2) -> CellView:
+    """A mean with its 95 % interval."""
+    if found is None:
         return NOT_MEASURED
-    found = mean_over_seeds(values)
-    small = "" if math.isnan(found.low) else f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    return CellView(f"{found.mean:.{digits}f}", small, source)
+    low, high = (f"{end:.{interval_digits}f}" for end in (found.low, found.high))
+    small = "" if math.isnan(found.low) else f"{low} to {high}"
+    return CellView(f"{found.mean:.2f}", small, source)
 
 
 def difference_cell(found: Crossed | None, digits: int = 2) -> CellView:

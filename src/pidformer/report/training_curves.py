@@ -19,6 +19,8 @@ class Curves(NamedTuple):
     is_controlled: bool
     runs: tuple[tuple[tuple[float, ...], tuple[float, ...]], ...]
     is_dashed: bool = False
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """Of a single run: the ends of its intervals."""
 
 
 def training_groups(runs: Sequence[Run], task: str) -> list[Group]:

@@ -27,7 +27,7 @@ REST = 350
 """Milliseconds at each layer."""
 
 
-class Drawn(NamedTuple):
+class TrajectoryFiles(NamedTuple):
     """Where the picture and the film are."""
 
     picture: Path
@@ -40,7 +40,7 @@ def trajectory_plot(
     path: str | Path,
     *,
     is_controlled: Mapping[str, bool] | None = None,
-) -> Drawn:
+) -> TrajectoryFiles:
     """Draw the tokens of one image (C, H, W) in each model to `path` (PNG) and beside it as GIF.
 
     Points are the directions of the tokens after each block, in the plane of the first two
@@ -57,7 +57,7 @@ def trajectory_plot(
     with matplotlib.rc_context(style() | {"axes.grid": False}):
         _save_picture(paths, colors, Path(path))
         _save_film(paths, colors, film)
-    return Drawn(Path(path), film)
+    return TrajectoryFiles(Path(path), film)
 
 
 def _panels(paths: Mapping[str, Trajectory], dpi: int) -> tuple[Figure, list[Axes]]:

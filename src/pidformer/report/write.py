@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import certificates, figures
+from pidformer.report.attack_curve import attack_panels
 from pidformer.report.collect import check_twins, collect, inputs_hash
 from pidformer.report.cost import cost_view
 from pidformer.report.findings import findings
@@ -20,12 +21,13 @@ from pidformer.report.groups import is_controlled
 from pidformer.report.markdown import as_markdown
 from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.published import PublishedRun, folders_text
 from pidformer.report.rerun import data_option
 from pidformer.report.run import MAIN_TASK, Run
 from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import Robustness, robustness, robustness_view
-from pidformer.report.table_view import Note, TableView
+from pidformer.report.table_view import Note
 from pidformer.report.templates import page_template
 from pidformer.report.training_curves import Curves, training_curves, training_groups
 from pidformer.robustness.compare import Group
@@ -89,12 +91,9 @@ def write_report(
     groups = certificates.analysed(runs)
     similarity = certificates.similarity_curves(groups)
     drawn = _figures(runs, tables, groups, similarity)
-    views = _views(runs, tables, sources)
-    details = [
-        view
-        for view in (certificates.certificate_view(groups, sources), cost_view(runs, sources))
-        if view is not None
-    ]
+    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
+    others = [other_table(runs, sources, kind=kind) for kind in ("segmentation", "language")]
+    inside = [certificates.certificate_view(groups, sources), cost_view(runs, sources)]
     for table in tables:
         for group in table.curves:
             for row in dict.fromkeys(row for run in group.runs for row in run):
@@ -105,8 +104,8 @@ def write_report(
     command = command or shlex.join(["pidformer", "report", *map(str, folders), "--out", str(out)])
     content = {
         "findings": said,
-        "tables": views,
-        "details": details,
+        "tables": [*views, *filter(None, others)],
+        "details": [*filter(None, inside)],
         "figures": drawn,
         "verdicts": certificates.certificate_verdicts(groups),
         "sources": sources,
@@ -154,16 +153,6 @@ def is_current(folders: Sequence[str | Path], out: str | Path) -> bool:
     return known == inputs_hash(folders) and (Path(out) / "report.html").exists()
 
 
-def _views(runs: Sequence[Run], tables: Sequence[Robustness], sources: Sources) -> list[TableView]:
-    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
-    views += [
-        view
-        for kind in ("segmentation", "language")
-        if (view := other_table(runs, sources, kind=kind)) is not None
-    ]
-    return views
-
-
 def _missing_tables(runs: Sequence[Run]) -> list[Note]:
     """Tables without a single record, and what would make them."""
     notes = []
@@ -180,8 +169,8 @@ def _missing_tables(runs: Sequence[Run]) -> list[Note]:
 
 def _named(runs: Sequence[Run]) -> tuple[str, str]:
     """The classifiers' folders, and the option that says where their data are."""
-    folders = [run.folder for run in runs if run.task == MAIN_TASK]
-    return shlex.join(map(str, folders)) or "RUNS", data_option(folders)
+    own = [run for run in runs if run.task == MAIN_TASK and not isinstance(run, PublishedRun)]
+    return folders_text(runs), data_option(run.folder for run in own)
 
 
 def _figures(
@@ -209,7 +198,7 @@ def _figures(
             "attacks",
             "Under growing attacks",
             "Accuracy by the largest change of a pixel. Thick: mean over seeds; thin: each seed.",
-            figures.attack_panels(curves) if curves else [],
+            attack_panels(curves) if curves else [],
             None if curves else Note("Not drawn: no row over budgets. This makes them:", evaluate),
         ),
     ]

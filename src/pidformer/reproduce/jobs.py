@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,3 +68,11 @@ class Plan:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "by_id", {job.id: job for job in self.jobs})
+
+
+def in_turn(jobs: Iterable[Job]) -> list[Job]:
+    """Each also needs the one before it: a run folder has one writer."""
+    found: list[Job] = []
+    for job in jobs:
+        found.append(replace(job, needs=(*job.needs, *(before.id for before in found[-1:]))))
+    return found

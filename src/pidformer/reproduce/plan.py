@@ -9,7 +9,7 @@ from typing import Any
 
 from pidformer.errors import InputError, unknown
 from pidformer.fields import read_yaml, typed
-from pidformer.reproduce.jobs import Blocked, Job, Plan
+from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, in_turn
 from pidformer.reproduce.places import find_folder
 from pidformer.reproduce.study.plan import study_plan
 
@@ -104,8 +104,8 @@ def make_plan(
             if part.backbones and "table1" not in (only or PARTS):
                 first = TABLE["table1", scale]
                 bare = replace(first, evaluations=(), recipes=tuple(part.backbones.values()))
-                chosen.append((bare, find_data(first, data)))
-            chosen.append((part, find_data(part, data)))
+                chosen.append((bare, find_folder(first.data, data)))
+            chosen.append((part, find_folder(part.data, data)))
     jobs = plan_jobs(out, chosen, seeds)
     if jobs:
         jobs.append(_report_job(out, jobs))
@@ -122,19 +122,14 @@ def _why_not(
 ) -> Blocked | None:
     if part is None:
         return Blocked(part=name, state="not at this scale", reason="try --scale small")
-    if part.data and find_data(part, data) is None:
+    if part.data and find_folder(part.data, data) is None:
         place = "say where with --data DIR" if data is None else f"no {part.data[0]} in {data}"
         return Blocked(part=name, state="no data", reason=place)
     first = TABLE.get(("table1", scale))
-    if part.backbones and first is not None and find_data(first, data) is None:
+    if part.backbones and first is not None and find_folder(first.data, data) is None:
         reason = f"its backbones are trained on {first.data[0]}, which is not in {data}"
         return Blocked(part=name, state="no data", reason=reason)
     return None
-
-
-def find_data(part: PlanPart, data: str | Path | None) -> Path | None:
-    """The part's set: a folder of one of its names in `data`, or `data` itself."""
-    return find_folder(part.data, data) if part.data else None
 
 
 def plan_jobs(out: Path, parts: Sequence[tuple[PlanPart, Path | None]], seeds: int) -> list[Job]:
@@ -172,32 +167,22 @@ def _run_jobs(
         )
     ]
 
-    def add(job_id: str, kind: Any, what: str, arguments: dict[str, Any], seconds: float) -> None:
-        needs = (jobs[-1].id,)
-        title = f"{kind} {name}: {what}"
-        jobs.append(
-            Job(
-                id=job_id,
-                kind=kind,
-                title=title,
-                arguments=shared | arguments,
-                needs=needs,
-                seconds=seconds,
-            )
-        )
+    def add(job_id: str, kind: Kind, what: str, seconds: float, **arguments: Any) -> None:
+        title, arguments = f"{kind} {name}: {what}", shared | arguments
+        jobs.append(Job(id=job_id, kind=kind, title=title, arguments=arguments, seconds=seconds))
 
     for part, _ in parts:
         for one in part.evaluations:
             what = one.suite if one.domain == "pixel" else f"{one.suite}, {one.domain}"
             arguments = {k: v for k, v in asdict(one).items() if k != "seconds"}
             job_id = f"evaluate.{slug}.{one.suite}.{one.domain}"
-            add(job_id, "evaluate", what, arguments, one.seconds)
+            add(job_id, "evaluate", what, one.seconds, **arguments)
     limits = [part for part, _ in parts if part.analyze_limit is not None]
     if limits:
-        arguments = {"limit": limits[0].analyze_limit, "out": out / "analysis" / name}
-        arguments["draw"] = limits[0].draw
-        add(f"analyze.{slug}", "analyze", "tokens", arguments, limits[0].analyze_seconds)
-    return jobs
+        first = limits[0]
+        looked = {"limit": first.analyze_limit, "out": out / "analysis" / name, "draw": first.draw}
+        add(f"analyze.{slug}", "analyze", "tokens", first.analyze_seconds, **looked)
+    return in_turn(jobs)
 
 
 def _report_job(out: Path, jobs: Sequence[Job]) -> Job:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.job_kinds import suite_of
-from pidformer.reproduce.jobs import Blocked, Job, Plan
+from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, in_turn
 from pidformer.reproduce.places import find_folder
 from pidformer.reproduce.study.file import DEPTH, StudyPlan, StudyRow, load_study
 from pidformer.training import load_recipe
@@ -84,45 +84,26 @@ def _training_seconds(study: StudyPlan, row: StudyRow) -> float:
 def _run_jobs(
     out: Path, study: StudyPlan, row: StudyRow, seed: int, data: Path | None, train_seconds: float
 ) -> list[Job]:
-    """Train, evaluate, analyse, publish: one after the other, a run has one writer."""
+    """Train, evaluate, analyse, publish."""
     name = f"{row.name}-seed{seed}"
     shared = {"run": out / "runs" / name, "data": data, "task": "classification"}
-    steps: list[tuple[Any, str, dict[str, Any], float]] = [
-        (
-            "train",
-            "",
-            {"recipe": study.recipe, "seed": seed, "overrides": row.overrides},
-            train_seconds,
-        ),
-        *(
-            (
-                "evaluate",
-                Path(suite).stem,
-                vars(measure),
-                _SECONDS.get(suite, 30.0),
-            )
-            for suite, measure in row.suites.items()
-            if measure.covers(seed)
-        ),
-        (
-            "analyze",
-            "",
-            {"limit": LOOK, "out": out / "analysis" / name, "draw": False},
-            _SECONDS["analyze"],
-        ),
-        ("publish", "", {"to": out / "results" / study.name}, _SECONDS["publish"]),
-    ]
-    jobs: list[Job] = []
-    for kind, what, arguments, seconds in steps:
+
+    def job(kind: Kind, seconds: float, what: str = "", **arguments: Any) -> Job:
         parts = [kind, name, *([what] if what else [])]
-        jobs.append(
-            Job(
-                id=".".join(parts),
-                kind=kind,
-                title=" ".join(parts),
-                arguments=shared | arguments,
-                needs=(jobs[-1].id,) if jobs else (),
-                seconds=seconds,
-            )
-        )
-    return jobs
+        title = " ".join(parts)
+        arguments = shared | arguments
+        return Job(id=".".join(parts), kind=kind, title=title, arguments=arguments, seconds=seconds)
+
+    measures = {k: measure for k, measure in row.suites.items() if measure.covers(seed)}
+    looked: dict[str, Any] = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
+    return in_turn(
+        [
+            job("train", train_seconds, recipe=study.recipe, seed=seed, overrides=row.overrides),
+            *(
+                job("evaluate", _SECONDS.get(suite, 30.0), Path(suite).stem, **vars(measure))
+                for suite, measure in measures.items()
+            ),
+            job("analyze", _SECONDS["analyze"], **looked),
+            job("publish", _SECONDS["publish"], to=out / "results" / study.name),
+        ]
+    )
