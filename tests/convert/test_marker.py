@@ -23,6 +23,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_transformers_alone_refuses_the_folder(folder):
     code = (
         "import sys, transformers\n"

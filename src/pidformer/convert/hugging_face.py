@@ -167,8 +167,7 @@ def _attention(model: Any) -> list[Any]:
     if getattr(model.config, "output_attentions", False):
         raise InputError(
             f"{name} has output_attentions=True in its configuration, which transformers saves "
-            "for eager attention alone; set model.config.output_attentions = False and ask for it "
-            "in the call"
+            "for eager attention alone; set config.output_attentions = False and ask in the call"
         )
     for option in ("add_cross_attention", "reorder_and_upcast_attn"):
         if getattr(model.config, option, False):

@@ -20,7 +20,7 @@ from pidformer.control.pid import pid_step
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import add_control
+from pidformer.ops.attention import add_control, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
@@ -53,7 +53,7 @@ def pid_attention_forward(
         weights = _weights(module, query, key, attention_mask, options)
     if weights is not None and is_capped:
         kept = F.dropout(weights, options.get("dropout", 0.0), module.training)
-        out = (kept @ _of_queries(value, query)).transpose(1, 2).contiguous()
+        out = (kept @ of_queries(value, query)).transpose(1, 2).contiguous()
     else:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if not hasattr(module, "pid_layer"):
@@ -81,7 +81,7 @@ def _weights(
     is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scale = options.get("scaling")
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    scores = query @ _of_queries(key, query).mT * scale  # (B, H, N, M)
+    scores = query @ of_queries(key, query).mT * scale  # (B, H, N, M)
     if (cap := options.get("softcap")) is not None:
         scores = torch.tanh(scores / cap) * cap
     if (bias := options.get("position_bias")) is not None:
@@ -93,11 +93,6 @@ def _weights(
     elif mask is not None:
         scores = scores + mask
     return scores.softmax(-1, dtype=torch.float32).to(query.dtype)
-
-
-def _of_queries(part: Tensor, query: Tensor) -> Tensor:
-    """Keys or values (B, Hkv, M, D), each repeated for its group of queries."""
-    return part.repeat_interleave(query.shape[1] // part.shape[1], dim=1)
 
 
 class WatchedCache:
