@@ -79,6 +79,9 @@ def test_long_values_are_cut_in_the_middle():
 def test_many_known_names_are_counted_where_they_do_not_fit():
     line = str(unknown("name", "n1000", [f"name{k}" for k in range(500)]))
     assert len(line) <= 300 and line.endswith(" more")
+    names = [f"{set_name}/recipe" for set_name in "abcdefghijklmnopqrstuvw" for _ in range(2)]
+    line = str(unknown("recipe", "w/recip", names))
+    assert line.index("known: w/recipe") > 0  # the most alike come first
 
 
 def test_an_optional_value_may_be_null():

@@ -27,16 +27,18 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     >>> print(unknown("preset", "diet", ["deit", "lm"]))
     unknown preset 'diet'; did you mean 'deit'? known: deit, lm
     """
-    names = sorted(known)
-    near = difflib.get_close_matches(str(name)[:LONGEST_VALUE], names, n=1)
+    names, given = sorted(known), str(name)[:LONGEST_VALUE]
+    near = difflib.get_close_matches(given, names, n=1)
     hint = f" did you mean {near[0]!r}?" if near else ""
     line = f"unknown {what} {shortened(name)};{hint} known: "
-    return InputError(line + _fitting(names, LONGEST_LINE - len(line)))
+    return InputError(line + _fitting(names, given, LONGEST_LINE - len(line)))
 
 
-def _fitting(names: Sequence[str], room: int) -> str:
-    """As many names as there is room for, and how many more there are."""
+def _fitting(names: Sequence[str], given: str, room: int) -> str:
+    """All names; where there is no room, those most like the given one, and how many more."""
     shown = len(names)
+    if len(some(names, shown)) > room:
+        names = sorted(names, key=lambda name: -difflib.SequenceMatcher(None, given, name).ratio())
     while shown > 1 and len(some(names, shown)) > room:
         shown -= 1
     return some(names, shown)

@@ -99,8 +99,9 @@ class ImageTask(Task, Protocol):
         """Refuse a mean or standard deviation that does not fit the images' channels."""
         data = recipe.data
         if len(data.mean) != channels or len(data.std) != channels:
+            values = f"{channels} value{'s' if channels > 1 else ''}"
             raise InputError(
-                f"data.mean and data.std need {channels} value(s), one per channel of the images, "
+                f"data.mean and data.std need {values}, one per channel of the images, "
                 f"got {list(data.mean)} and {list(data.std)}"
             )
         self.recipe = recipe
