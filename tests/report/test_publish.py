@@ -8,9 +8,11 @@ import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
+from pidformer.report.collect import collect, inputs_hash
 from pidformer.report.publish import publish, run_name
 from pidformer.report.published import read_folder, read_run
 from pidformer.report.shrink import block_losses, newest, shrink
+from pidformer.report.write import write_report
 from pidformer.results import Record
 from pidformer.robustness.compare import hits, outcomes
 from tests.report.fresh import classifiers, fresh_run
@@ -115,8 +117,6 @@ def test_losses_of_blocks_are_kept_to_half_a_thousandth():
 
 
 def test_names_of_runs(runs, tmp_path):
-    from pidformer.report.collect import collect
-
     (run,) = collect([runs[0]])
     assert run_name(run, "camvid") == "softmax-seed0"
     (moved,) = collect([fresh_run(tmp_path / "camvid-pid", tiny_recipe("seed=4"))])
@@ -165,3 +165,28 @@ def test_damaged_and_foreign_files_get_one_clear_line(tmp_path):
     path.write_text(Record(kind="robustness", metrics={}).to_json() + "\n")
     with pytest.raises(InputError, match="does not begin with a record of its run"):
         read_run(path)
+
+
+def test_published_records_are_reported_like_run_folders(runs, published, tmp_path):
+    made = [write_report(f, tmp_path / "out") for f in (runs, [published[0].parent])]
+    first, second = (report.tables[0]["lines"] for report in made)
+    assert [line["row"] for line in first] == [line["row"] for line in second]
+    for a, b in zip(first, second, strict=True):
+        assert a["differences"] == b["differences"] and a["models"].keys() == b["models"].keys()
+    assert {path.stem for path in made[1].figures} >= {"training"}
+    assert "pidformer evaluate RUN --data DATA" in made[1].markdown.read_text()
+
+
+def test_below_a_folder_with_both_the_run_folders_are_taken(runs, tmp_path):
+    shutil.copytree(runs[0], tmp_path / "runs" / runs[0].name)
+    publish([runs[0]], tmp_path / "results" / "digits")
+    (run,) = collect([tmp_path])
+    assert run.folder == tmp_path / "runs" / runs[0].name
+    (read,) = collect([tmp_path / "results"])
+    assert read.label == run.label and read.gains == run.gains
+    before = inputs_hash([tmp_path / "results"])
+    (path,) = (tmp_path / "results" / "digits").glob("*.jsonl")
+    path.write_text(path.read_text() + "\n")
+    assert inputs_hash([tmp_path / "results"]) != before
+    with pytest.raises(InputError, match="is published already; give run folders"):
+        publish([tmp_path / "results"], tmp_path / "twice")

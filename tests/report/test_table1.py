@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from pidformer.errors import InputError
+from pidformer.report.groups import twins_of
 from pidformer.report.table1 import as_data, cell_text, rich_table, table1
 from pidformer.results import Record
 from pidformer.robustness.compare import compare, group_runs
@@ -159,3 +160,25 @@ def test_a_row_that_a_model_lacks_is_a_gap():
     )
     _, fgsm = table1(groups)
     assert fgsm.cells[1] is None and fgsm.differences == (None, None)
+
+
+def test_a_model_is_compared_with_the_softmax_one_of_its_recipe_and_seeds():
+    def model(name, gains, recipe, seeds):
+        return [
+            run({"clean": hits(0.5)}, label=f"{name}-seed{s}", gains=gains, seed=s, recipe=recipe)
+            for s in seeds
+        ]
+
+    found = [
+        *model("softmax", None, "long", (0, 1)),
+        *model("pid", "g", "long", (0, 1)),
+        *model("deep", None, "deep", (0, 1)),
+        *model("deep_pid", "g", "deep", (0, 1)),
+        *model("alone", "g", "other", (0, 1)),
+    ]
+    groups = group_runs(found)
+    labels = [twin.label for twin in twins_of(groups)]
+    assert labels == ["softmax", "softmax", "deep", "deep", "softmax"]
+    (line,) = table1(groups, twins_of(groups))
+    assert line.differences[3] == compare(groups[2], groups[3], "clean")
+    assert line.differences[0] is None and line.differences[2] is None

@@ -17,6 +17,7 @@ from pidformer.report.rerun import train_command
 from pidformer.report.sources import machine_text
 from pidformer.results import Record
 from study import study_page
+from study.__main__ import main
 from study.claims import read_claims
 from study.comparisons import compare_all
 from study.control_size import control_curve, control_section
@@ -255,3 +256,12 @@ def test_all_metrics_of_a_single_variant_are_drawn():
     panels[0].draw(figure)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [f"m{place}" for place in reversed(range(8))]
+
+
+def test_the_command_writes_the_pages_and_refuses_what_it_cannot_read(images, tmp_path, capsys):
+    given = ["--records", str(images[0] / "results"), "--out", str(tmp_path / "docs")]
+    assert main(given) == 0 and (tmp_path / "docs" / "results" / "digits.md").exists()
+    assert "6 runs of 1 studies" in capsys.readouterr().out
+    assert main(["--records", str(tmp_path), "--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: no published records in") and said.count("\n") == 1

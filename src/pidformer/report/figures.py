@@ -69,6 +69,11 @@ def stability_panel(
     return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
 
 
+def _legend(count: int) -> dict[str, Any]:
+    """Names of many models are small and in columns, so that they leave room for the axes."""
+    return {"fontsize": 10} if count <= 12 else {"fontsize": 4.5, "ncols": -(-count // 20)}
+
+
 PARTLY = "#b58900"
 
 
@@ -117,7 +122,7 @@ def _draw_map(
         ylim=(0, top_i),
     )
     axes.grid(False)
-    axes.legend(fontsize=9.5, loc="upper right")
+    axes.legend(**_legend(len(marked)), loc="upper right")
 
 
 def mean_curve(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -177,4 +182,4 @@ def draw_curves(
     if bottom is not None:
         axes.set_ylim(bottom=min(bottom, axes.dataLim.ymin))
     wide = {"handlelength": 3.2} if any(one.is_dashed for one in curves) else {}
-    axes.legend(fontsize=10, loc="best", **wide)
+    axes.legend(**_legend(len(curves)), loc="best", **wide)

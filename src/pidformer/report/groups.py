@@ -23,12 +23,14 @@ def named_apart(groups: Sequence[Group]) -> list[Group]:
 
 
 def twins_of(groups: Sequence[Group]) -> list[Group]:
-    """What each model is compared with: the first softmax one of its recipe, else the first."""
+    """What each model is compared with: the softmax one of its recipe that has most seeds in common
+    with it, else the first model."""
     found = []
     for group in groups:
         recipe = group_about(group).get("recipe")
-        plain = (g for g in groups if not is_controlled(g) and group_about(g)["recipe"] == recipe)
-        found.append(next(plain, groups[0]) if recipe else groups[0])
+        plain = [g for g in groups if recipe and group_about(g).get("recipe") == recipe]
+        plain = [g for g in plain if not is_controlled(g)] or [groups[0]]
+        found.append(max(plain, key=lambda twin: len({*twin.seeds} & {*group.seeds})))
     return found
 
 
