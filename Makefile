@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test bench lint docs clean
+.PHONY: demo test test-fast fuzz bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,12 @@ lint: .venv/installed-test
 
 test: lint
 	$(BIN)/pytest -n 2
+
+test-fast: .venv/installed-test
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+fuzz: .venv/installed-test
+	$(BIN)/python -m tests.fuzz
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -58,6 +58,7 @@ def test_a_way_that_works_ends_the_search(nowhere):
     assert chromium.find()
 
 
+@pytest.mark.slow
 def test_failures_and_delays_end_in_a_reason(nowhere):
     failing = [sys.executable, "-c", "import sys; sys.exit('no such package')"]
     assert chromium.install([["absent"], failing], 30).endswith("exit code 1: no such package")
@@ -76,6 +77,7 @@ def test_tests_are_skipped_with_the_reason(nowhere, monkeypatch):
         chromium.needed()
 
 
+@pytest.mark.slow
 def test_of_several_processes_one_works_and_all_know(tmp_path):
     code = (
         "import os, sys, time, pathlib\n"

@@ -66,6 +66,7 @@ def test_the_tests_and_files_that_they_name_exist():
     assert named > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in MADE], ids=lambda page: page.name
 )

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted((ROOT / "examples").glob("*.py"))
 NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
@@ -33,7 +35,6 @@ def numbers(pattern: str, text: str) -> list[float]:
     return [float(found) for found in re.findall(pattern, text)]
 
 
-@pytest.mark.slow
 def test_a_converted_vit_learns_and_its_tokens_are_less_alike_than_without_control(printed):
     text = printed("your_vit.py")
     losses = numbers(r"loss ([\d.]+)", text)
@@ -51,7 +52,6 @@ def test_a_hugging_face_model_is_converted_saved_and_loaded(printed):
     assert len(numbers(r"\d+(?=[,\]])", text.split("generated")[1])) == 8
 
 
-@pytest.mark.slow
 def test_attacks_break_a_trained_torchvision_model_in_their_order_of_strength(printed):
     clean, _, fgsm, pgd = numbers(r": ([\d.]+) % right", printed("attack_your_model.py"))
     assert clean > 70 and pgd < fgsm < clean
@@ -64,7 +64,6 @@ def test_designed_gains_are_stable_on_the_measured_spectrum_and_the_papers_are_n
     assert fastest < gentle < 1 and "\nstable: " in text
 
 
-@pytest.mark.slow
 def test_twins_train_on_a_folder_of_pictures(printed, tmp_path):
     text = printed("own_folder.py")
     assert all(score > 20 for score in numbers(r"top-1 ([\d.]+) %", text))
@@ -76,7 +75,6 @@ def test_twins_train_on_a_folder_of_pictures(printed, tmp_path):
     assert load_recipe(name, rest).data.name == "pictures"
 
 
-@pytest.mark.slow
 def test_a_language_model_learns_and_generates_with_and_without_a_cache(printed):
     pytest.importorskip("transformers", reason="pip install 'pidformer[lm]'")
     text = printed("language_model.py")
@@ -98,7 +96,6 @@ def cells(notebook: Path) -> list[dict]:
     return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_cell_of_a_notebook_runs_and_prints_the_same_words(
     notebook, tmp_path, monkeypatch, capsys

@@ -151,6 +151,7 @@ def test_a_program_of_torch_loads_and_gives_the_same_logits(name, tmp_path):
     torch.testing.assert_close(module(x), subject.module(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_what_differs_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(exporting, "TOLERANCE", -1.0)
     with pytest.raises(InputError, match="nothing was written"):
@@ -158,6 +159,7 @@ def test_what_differs_is_not_kept(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_bad_input_gets_one_line(run, tmp_path):
     for arguments, words in (
         (["--out", "x.tflite"], "unknown export format 'tflite'; known: onnx, pt2"),
@@ -172,6 +174,7 @@ def test_bad_input_gets_one_line(run, tmp_path):
     assert code == 2 and "causal language models are exported" in error
 
 
+@pytest.mark.slow
 def test_a_run_is_exported_from_the_command_line(run, tmp_path):
     from pidformer.training.run import train
     from tests.training.tiny import tiny_recipe

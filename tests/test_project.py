@@ -22,6 +22,7 @@ def python(code: str, **options) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_import_loads_models_but_no_data_readers():
     loaded = python("import pidformer, sys; print(*sys.modules)").split()
     assert HEAVY.isdisjoint(loaded)
@@ -29,6 +30,7 @@ def test_import_loads_models_but_no_data_readers():
     assert rooms == {"control", "errors", "models", "nn", "ops"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("imports", ["import pidformer, timm", "import timm, pidformer"])
 def test_timm_makes_our_models_whichever_is_imported_first(imports):
     code = f"{imports}; print(timm.create_model('pid_deit_tiny_patch16_224', depth=1).gains)"
@@ -68,6 +70,7 @@ def test_help_version_and_typos_load_no_library(arguments, code):
         assert loaded.isdisjoint({"torch", "timm", "torchvision", "numpy", "scipy", "pyarrow"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("asked", "code"), [("nonsense", 2), ("", 0), ("auto", 0)])
 def test_kernels_that_do_not_exist_end_the_command_with_one_line(asked, code):
     done = subprocess.run(
@@ -181,6 +184,7 @@ def python_blocks(path: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", path.read_text(), flags=re.DOTALL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
 )

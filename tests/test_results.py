@@ -94,6 +94,7 @@ def test_keeping_some_records_loses_none_that_others_add_meanwhile(tmp_path, mon
     assert (tmp_path / "results.jsonl").stat().st_ino == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("study", sorted({path.parent for path in PUBLISHED}), ids=lambda p: p.name)
 def test_every_published_record_is_read_as_it_was_written(study):
     for path in (path for path in PUBLISHED if path.parent == study):

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 NEEDED = ("mkdocs", "material", "mkdocstrings", "latex2mathml")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -45,7 +47,6 @@ def test_every_page_has_a_place_in_the_navigation():
     assert len({*listed}) == len(listed)
 
 
-@pytest.mark.slow
 def test_every_page_is_built_and_can_be_found_by_search(site):
     index = json.loads((site / "search/search_index.json").read_text())
     text = " ".join(entry["text"] for entry in index["docs"])
@@ -60,7 +61,6 @@ def test_every_page_is_built_and_can_be_found_by_search(site):
     } <= places
 
 
-@pytest.mark.slow
 def test_formulas_are_mathml_and_none_is_left_as_text(site):
     shown = 0
     for page in site.rglob("*.html"):
@@ -74,7 +74,6 @@ def test_formulas_are_mathml_and_none_is_left_as_text(site):
     assert shown > 40
 
 
-@pytest.mark.slow
 def test_the_reference_has_what_the_package_exports(site):
     for module in ("control", "nn", "robustness", "analysis", "convert"):
         html = (site / "api" / f"{module}.html").read_text(encoding="utf-8")
@@ -98,7 +97,6 @@ def exported(module: str) -> list[str]:
     ]
 
 
-@pytest.mark.slow
 def test_the_site_asks_no_other_host_for_anything(site):
     fetched = re.compile(
         r'<(?:script|img|iframe|source)[^>]+src="(https?:)?//|<link[^>]+rel="(?:stylesheet|preconnect)"[^>]+href="https?:'

@@ -96,6 +96,7 @@ def test_crossed_interval_is_the_paired_t_interval_when_only_one_spread_is_there
     assert found.p == pytest.approx(stats.ttest_1samp(seeds, 0.0).pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed_spread", "item_spread"), [(1.0, 0.0), (0.05, 1.0), (0.3, 3.0)])
 def test_crossed_interval_covers_the_truth_for_new_seeds_and_items(seed_spread, item_spread):
     rng = np.random.default_rng(1)
@@ -108,6 +109,7 @@ def test_crossed_interval_covers_the_truth_for_new_seeds_and_items(seed_spread, 
     assert inside / tries > 0.93
 
 
+@pytest.mark.slow
 def test_small_p_values_of_three_seeds_are_not_too_frequent():
     """Under no effect p < alpha happens about alpha of the time, in the tail too."""
     rng = np.random.default_rng(0)

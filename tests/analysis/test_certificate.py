@@ -157,6 +157,7 @@ def test_growth_follows_the_real_values_where_nothing_else_acts():
     torch.testing.assert_close(found.values[0, 0], expected)
 
 
+@pytest.mark.slow
 def test_the_response_is_the_jacobian_times_the_direction(images):
     model = make("0.4,0.1,0.05", depth=2)
     found = input_response(model, images, directions=2, seed=3)
@@ -225,6 +226,7 @@ def test_values_of_an_eager_model_cannot_be_read(images):
     assert all(call.v is None for call in kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -73,6 +73,7 @@ def test_softmax_has_none_and_foreign_models_are_refused():
         control_scale(foreign, torch.rand(1, 3, 32, 32))
 
 
+@pytest.mark.slow
 def test_the_initial_model_is_the_one_that_training_began_with(tmp_path):
     recipe = tiny_recipe(
         "optim.lr=1e-20",
@@ -93,6 +94,7 @@ def test_the_initial_model_is_the_one_that_training_began_with(tmp_path):
         initial_model(begun)
 
 
+@pytest.mark.slow
 def test_analysis_records_the_scale_now_and_at_first(tmp_path):
     from pidformer import results
     from pidformer.evaluation.analysis import analyze

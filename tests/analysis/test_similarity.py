@@ -93,6 +93,7 @@ def test_the_trajectory_keeps_what_a_plane_can_keep(vit, images):
     assert torch.equal(points, token_trajectory(vit, images[0]).points)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

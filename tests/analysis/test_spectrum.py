@@ -166,6 +166,7 @@ def test_eigenvalues_of_a_general_kernel():
     np.testing.assert_allclose(np.sort_complex(found.numpy()), np.sort_complex(expected), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 23, 64, 65, 197])
 def test_eigenvalues_of_uniform_attention(size):
     kernels = torch.stack([torch.full((size, size), 1 / size).double(), softmax_kernel(size)])
@@ -182,6 +183,7 @@ class Windows(nn.Module):
         return F.scaled_dot_product_attention(*torch.zeros(3, 4 * len(x), 1, 3, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -166,6 +166,7 @@ def test_rank_one_and_equal_tokens_are_told_apart():
     assert scaled.mean_token_residual > 0.9 and equal.mean_token_residual < 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -12,6 +12,8 @@ from pidformer.bench.timing import Timing
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
 
+pytestmark = pytest.mark.slow
+
 CPU = BenchSetting(device=torch.device("cpu"), rounds=2)
 TINY = operator.OperatorSize(1, 2, 9, 8, 3)
 DEIT = model.ModelSize("tiny", 1, image=32, patch=16)

@@ -145,6 +145,7 @@ def command(*arguments):
     return subprocess.run(line, cwd=where, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_floor_is_printed_and_is_json(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["floor.py"])
     main()
@@ -155,6 +156,7 @@ def test_floor_is_printed_and_is_json(monkeypatch, capsys):
     assert json.loads(done.stdout)["layer"]["tensor_bytes"] == 19_365_888
 
 
+@pytest.mark.slow
 def test_a_benchmark_that_is_not_there_is_one_line():
     done = command("flor")
     assert done.returncode == 2 and "did you mean 'floor'" in done.stderr

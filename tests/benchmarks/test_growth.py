@@ -16,6 +16,7 @@ def _one_call_per_sample(monkeypatch):
     monkeypatch.setattr("pidformer.bench.timing.SHORTEST", 0.0)
 
 
+@pytest.mark.slow
 def test_growth_rows_and_figure(tmp_path):
     size = growth.SMALL._replace(shape=TINY, tokens=(4, 8), depths=(2, 4), batches=(1,), image=16)
     found = list(growth.growth(CPU, size))

@@ -20,6 +20,7 @@ def some(runs, tmp_path):
     return ("analyze", *runs, "--out", tmp_path / "out", "--limit", 20, "--spectrum-limit", 6)
 
 
+@pytest.mark.slow
 def test_numbers_figures_and_records(run, some, runs, tmp_path):
     before = load_file(runs[1] / "model.safetensors")
     code, out, _ = run(*some, "--json", "--seed", 3)
@@ -84,6 +85,7 @@ def test_other_images_are_taken_from_data(run, runs, tmp_path):
     assert code == 2 and "no image set" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -105,6 +107,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(
     assert err.startswith("pidformer: ") and err.count("\n") == 1 and words in err
 
 
+@pytest.mark.slow
 def test_a_function_of_the_users_whose_attention_cannot_be_read(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine_to_analyze.py").write_text(MINE)
@@ -117,6 +120,7 @@ def test_a_function_of_the_users_whose_attention_cannot_be_read(run, tmp_path, m
     assert record.settings["what"] == "token_similarity"
 
 
+@pytest.mark.slow
 def test_another_recursion_has_spectra_and_no_certificate(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "leaky_to_analyze.py").write_text(LEAKY)

@@ -12,6 +12,8 @@ from pidformer.runs.twins import recipe_hash
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def softmax(tmp_path_factory):

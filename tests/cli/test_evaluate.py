@@ -9,6 +9,8 @@ from pidformer import results
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def twins(tmp_path_factory):

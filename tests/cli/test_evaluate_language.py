@@ -7,6 +7,8 @@ pytest.importorskip("transformers")
 from pidformer.training.run import train
 from tests.training.tiny_language import tiny_language
 
+pytestmark = pytest.mark.slow
+
 WORDS = [f"w{k}" for k in range(16)]
 
 

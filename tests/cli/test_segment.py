@@ -10,6 +10,8 @@ from pidformer.training.run import train
 from tests.data.pairs import write_ade, write_parquet
 from tests.training.test_segmentation import recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):

@@ -77,6 +77,7 @@ def test_the_kernel_that_collapse_ends_in(run, tmp_path):
     assert code == 0 and json.loads(out)["spectrum"] == "65 eigenvalues"
 
 
+@pytest.mark.slow
 def test_the_figure_is_written_whole(run, tmp_path):
     path = tmp_path / "figure.png"
     code, out, _ = run("stability", "--preset", "lm", "--plot", path)
@@ -85,6 +86,7 @@ def test_the_figure_is_written_whole(run, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["figure.png"]  # no temporary left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

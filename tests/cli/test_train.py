@@ -13,6 +13,7 @@ def recipe(tmp_path):
     return path
 
 
+@pytest.mark.slow
 def test_train_then_evaluate(run, recipe, tmp_path):
     out = tmp_path / "run"
     code, text, _ = run("train", recipe, "--out", out, "--device", "cpu", "--seed", 3)
@@ -26,6 +27,7 @@ def test_train_then_evaluate(run, recipe, tmp_path):
     assert code == 0 and text.count(f"{trained['ema_top1']:.2f}") == 2
 
 
+@pytest.mark.slow
 def test_the_run_folder_has_a_default_name(run, recipe, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, _ = run("train", recipe, "--device", "cpu", "schedule.epochs=1")
@@ -40,6 +42,7 @@ def bad_tree(root, train, val):
     return root
 
 
+@pytest.mark.slow
 def test_bad_input_gets_one_line_and_exit_code_2(run, recipe, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()

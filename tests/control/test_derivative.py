@@ -56,6 +56,7 @@ def layer_matrix(kappa, gains, form):
     return matrix
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @given(gains=positive_p, kappa=st.floats(-1, 1))
 @settings(max_examples=300, deadline=None)
@@ -68,6 +69,7 @@ def test_the_condition_says_whether_the_spectral_radius_is_below_one(form, gains
     assert bool(schur_cohn(kappa, gains, derivative=form)) == (radius < 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @given(gains=positive_p, kappa_min=st.floats(-0.99, 1))
 @settings(max_examples=200, deadline=None)
@@ -78,6 +80,7 @@ def test_over_an_interval_the_condition_is_that_of_its_lower_end(form, gains, ka
     assert is_stable(gains, kappa_min, derivative=form) == (worst < 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @given(
     gains=positive_p,
@@ -106,6 +109,7 @@ def test_the_recursion_settles_exactly_where_the_condition_holds(
         assert v == pytest.approx(target * reference, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_condition_for_complex_kappa(form):
     random = np.random.default_rng(0)

@@ -35,6 +35,7 @@ def test_no_gains_found_by_search_beat_the_design(kind, kappa_min):
     assert best.fun - designed < 0.02  # the search comes near, so it is a fair opponent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "d"), [("PD", 0.1), ("PID", 0.05), ("PID", 0.2)])
 def test_a_fixed_derivative_is_kept_and_the_rest_is_optimal(kind, d):
     gains = design_gains(kind, d=d)

@@ -74,6 +74,7 @@ def test_only_the_state_behind_a_free_first_layer_promises_a_sum_of_zero():
         assert type(pid_step(value, state, PIDGains(beta=0.5), reading)[1]) is PIDState
 
 
+@pytest.mark.slow
 def test_a_compiler_keeps_the_promise_and_takes_it_back():
     gains, value = PIDGains(), torch.randn(2, 3)
 

@@ -53,6 +53,7 @@ def recursion_matrix(kappa, gains):
     return np.array([[kappa - p - i - d, d, i], [1, 0, 0], [-1, 0, 1]])
 
 
+@pytest.mark.slow
 @given(gains=any_gains, kappa=st.complex_numbers(max_magnitude=1.0))
 @settings(max_examples=200, deadline=None)
 def test_poles_are_the_eigenvalues_of_the_recursion(gains, kappa):
@@ -89,6 +90,7 @@ def batched_radius(kappa, gains):
     return np.abs(np.linalg.eigvals(companion)).max(-1)
 
 
+@pytest.mark.slow
 def test_stable_interval_agrees_with_roots_on_100000_samples():
     kappa, gains = samples(100_000, 0, complex_kappa=False)
     radius = batched_radius(kappa, gains)
@@ -102,6 +104,7 @@ def test_stable_interval_agrees_with_roots_on_100000_samples():
     assert disagree == 0 and agree > 99_990
 
 
+@pytest.mark.slow
 def test_schur_cohn_agrees_with_roots_for_complex_kappa():
     kappa, gains = samples(2_000, 1, complex_kappa=True)
     radius = batched_radius(kappa, gains)

@@ -247,6 +247,7 @@ def test_compiles_to_one_graph(family):
     torch.testing.assert_close(compiled(**x).logits, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_lora_trains_around_the_controller(tmp_path):
     peft = pytest.importorskip("peft")
     x = batch("llama")
@@ -375,6 +376,7 @@ def test_a_refused_conversion_leaves_the_model_as_it_was(gains, words, is_again)
     assert any(hasattr(module, "gains") for module in model.modules()) == is_again
 
 
+@pytest.mark.slow
 def test_a_pickled_model_runs_in_a_process_that_converted_none(tmp_path):
     model, x = pf.convert(build("llama"), GAINS), batch("llama")
     with torch.no_grad():

@@ -45,6 +45,7 @@ def test_the_trainer_of_transformers_ramps():
     assert model.blocks[1].attn.gain_share is None
 
 
+@pytest.mark.slow
 def test_a_real_trainer_takes_the_callback(tmp_path):
     transformers = pytest.importorskip("transformers")
     from tests.convert.hugging_face import batch, build

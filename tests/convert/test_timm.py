@@ -246,6 +246,7 @@ def test_compiles_to_one_graph():
     torch.testing.assert_close(compiled(x), converted(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "words"),
     [

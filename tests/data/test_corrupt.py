@@ -78,6 +78,7 @@ def evaluated(source, **options) -> tuple[EvalImages, list[Batch]]:
     return loader, list(loader)
 
 
+@pytest.mark.slow
 @ways
 @pytest.mark.filterwarnings("ignore:.*left out")
 def test_evaluation_leaves_broken_images_out(options):

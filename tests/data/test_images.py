@@ -61,6 +61,7 @@ def test_both_ways_share_erasing_and_mixing():
     assert same(resident, list(loader(augment=augment, resident=False).epoch(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("augment", [Augment(), Augment(crop="padded", padding=3)])
 def test_both_ways_have_one_distribution(augment):
     """The mean of each pixel of a slope, over many crops and flips, and its spread."""
@@ -76,6 +77,7 @@ def test_both_ways_have_one_distribution(augment):
     assert (moments[0] - moments[1]).abs().max() < 0.045  # five standard errors of 1280 samples
 
 
+@pytest.mark.slow
 def test_flip_probability():
     source = memory_set(count=200)
     source.images[:] = 0

@@ -36,6 +36,7 @@ def test_processes_share_the_batches_of_one(augment, resident, world_size):
     assert same(joined, whole)
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**40),

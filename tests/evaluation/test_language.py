@@ -105,6 +105,7 @@ def test_segments_are_what_training_validates_with(trained, texts):
     assert found["bits_per_character"] == pytest.approx(scores["bits_per_character"], rel=1e-6)
 
 
+@pytest.mark.slow
 def test_protocols_and_their_records(trained, texts):
     run, _ = trained
     loaded = load_language(run)

@@ -17,6 +17,8 @@ from tests.report.runs import make_run
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
 
+pytestmark = pytest.mark.slow
+
 SUITE = """
 rows:
   - clean

@@ -25,6 +25,8 @@ from pidformer.training.run import train
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
@@ -170,7 +172,6 @@ def test_other_data_and_other_runs_are_refused(run, data, tmp_path):
         evaluate(tmp_path, data)
 
 
-@pytest.mark.slow
 def test_the_hash_of_real_data_is_that_of_the_published_records():
     data = Path(os.environ.get("PIDFORMER_DATA", "absent")) / "camvid"
     if not data.exists():

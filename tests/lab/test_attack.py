@@ -18,6 +18,8 @@ from pidformer.lab.uploads import MOST_BYTES, read_upload, take_upload
 from pidformer.report.collect import Run
 from pidformer.training import load_recipe
 
+pytestmark = pytest.mark.slow
+
 
 def png(width=30, height=20, kind="PNG"):
     kept = io.BytesIO()

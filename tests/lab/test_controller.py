@@ -46,6 +46,7 @@ def test_the_kernel_of_any_knobs_has_real_eigenvalues_in_the_unit_interval(given
     assert float(values.real.min()) > -1e-7 and float(values.real.max()) < 1 + 1e-9
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(knobs)
 def test_the_verdict_says_what_the_closed_form_says(given):
@@ -94,6 +95,7 @@ def test_similarity_and_rank_by_the_definition():
         assert found.rank[layer] == pytest.approx(rank, rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["P", "PD", "PI", "PID"])
 @pytest.mark.parametrize("kappa_min", [-0.5, 0.0, 0.5])
 def test_a_design_is_stable_and_on_the_sliders(kind, kappa_min):

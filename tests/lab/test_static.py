@@ -11,6 +11,8 @@ from pidformer.lab.static import export_page, page
 from tests.lab.oracle import look
 from tests.report.browser import axe_source
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = [
     Knobs(),
     Knobs(p=0, i=0, d=0),

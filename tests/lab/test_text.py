@@ -10,6 +10,8 @@ from pidformer.data.text import perturb
 from pidformer.errors import InputError
 from pidformer.lab.text import TextKnobs, opened, read
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "w1 w3 w9 w27 w5 w15"
 
 

@@ -125,6 +125,7 @@ def test_drop_path_grows_linearly():
     assert rates == pytest.approx([0, 0.05, 0.1])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning"
 )

@@ -140,6 +140,7 @@ def learn(learned, target, steps=400):
     return learned.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", TINY)
 def test_gains_that_start_tiny_are_learned(case):
     start = TINY[case]

@@ -69,6 +69,7 @@ def test_operator_matches_definition_1(first_layer, is_causal, kv_heads, gains, 
         torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 def test_zero_gains_equal_softmax_attention(dtype):
     qkvs = layers(3, dtype=dtype)

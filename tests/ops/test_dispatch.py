@@ -15,6 +15,7 @@ from pidformer.ops import dispatch, kernels
 pytest.importorskip("triton", reason="the kernels need triton")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gains", [None, PIDGains(p=0.4, i=0.1, d=0.05)])
 @pytest.mark.parametrize("name", ["torch", "triton"])
 def test_a_compiled_network_takes_the_kernels_asked_for(monkeypatch, gains, name):

@@ -12,6 +12,7 @@ from tests.ops.test_attention import layers
 pytestmark = needs_kernels
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["short", "epilogue"])
 @pytest.mark.parametrize("kv_heads", [2, 1])
 def test_learned_gains_and_their_gradients(way, kv_heads):
@@ -45,6 +46,7 @@ def test_learned_gains_and_their_gradients(way, kv_heads):
         assert relative(a, b) < 4 * LIMIT[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learned", [False, True])
 def test_a_network_has_the_same_gradients_on_both_kernels(learned):
     """The packed projection, three layers deep, with everything that the state carries."""
@@ -108,6 +110,7 @@ def test_second_derivatives_are_refused_not_made_up(masked):
             torch.autograd.grad(first.float().square().sum(), v2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", [False, True])
 def test_gradients_may_be_asked_for_in_a_batch(masked):
     (q, k, v), second = placed(layers(2, heads=2, dim=16, tokens=5), torch.float32, True)
@@ -126,6 +129,7 @@ def test_gradients_may_be_asked_for_in_a_batch(masked):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("around", ["torch", "triton"])
 def test_a_checkpointed_block_is_recomputed_on_its_kernels(around):
     """The backward may run outside the block of code that chose them."""

@@ -27,6 +27,7 @@ CASES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["short", "epilogue"])
 @pytest.mark.parametrize("case", CASES)
 def test_outputs_and_gradients_match_definition_1(way, case):
@@ -72,6 +73,7 @@ ZEROS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["short", "epilogue"])
 @pytest.mark.parametrize("with_state", [False, True])
 @pytest.mark.parametrize("case", ZEROS)
@@ -102,6 +104,7 @@ def test_what_a_gain_of_zero_leaves_out_changes_nothing(way, with_state, case):
         assert relative(a, b) < 2 * LIMIT[dtype]
 
 
+@pytest.mark.slow
 def test_zero_gains_equal_softmax_attention():
     qkvs = placed(layers(3, heads=2, dim=16), torch.float16)
     for (q, k, v), out in zip(qkvs, chain(qkvs, PIDGains(), "short")[0], strict=True):

@@ -17,6 +17,7 @@ from tests.ops.test_attention import layers
 pytestmark = needs_kernels
 
 
+@pytest.mark.slow
 def test_operators_pass_opcheck():
     torch.manual_seed(0)
     q, k, v, initial, previous = (

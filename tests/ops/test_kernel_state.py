@@ -67,6 +67,7 @@ def test_a_state_made_by_hand_is_read_as_it_is(made, way):
     assert relative(after.integral, then.integral) < LIMIT[dtype]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["short", "epilogue"])
 @pytest.mark.parametrize("cut", [False, True])
 def test_the_zeros_of_a_first_layer_are_not_read(cut, way, monkeypatch):

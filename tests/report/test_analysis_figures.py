@@ -31,12 +31,14 @@ def curves(depth, is_controlled):
     )
 
 
+@pytest.mark.slow
 def test_similarity_of_models_of_different_depths(tmp_path):
     models = {f"run {k}": curves(3 + k, bool(k % 2)) for k in range(9)}
     similarity_figure(models, tmp_path / "a.png")
     assert is_picture(tmp_path / "a.png") and len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_spectra_of_controlled_and_free_models(tmp_path, images):
     models = {
         "softmax": certify(small_vit(), images),
@@ -46,6 +48,7 @@ def test_spectra_of_controlled_and_free_models(tmp_path, images):
     assert is_picture(tmp_path / "a.png")
 
 
+@pytest.mark.slow
 def test_the_tokens_as_picture_and_film(tmp_path, images):
     models = {"softmax": small_vit(), "pid": small_vit("0.4,0.1,0.05")}
     drawn = trajectory_plot(models, images[0], tmp_path / "t.png", is_controlled={"pid": True})
@@ -95,6 +98,7 @@ def test_the_first_of_each_kind_has_its_colour():
     assert len(set(colors[:8])) == 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -13,6 +13,8 @@ from PIL import Image
 from pidformer.runs.folder import load_weights
 from tests.training.tiny import OPTIONS
 
+pytestmark = pytest.mark.slow
+
 OVERRIDES = (
     f"model.options={OPTIONS}",
     "schedule.steps=3",
@@ -57,7 +59,6 @@ def printed(folder):
     return list(dict.fromkeys(html.unescape(line) for line in found))
 
 
-@pytest.mark.slow
 def test_every_printed_command_about_a_run_runs_and_repeats_it(
     photos, tmp_path, monkeypatch, type_in
 ):

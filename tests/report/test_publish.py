@@ -18,6 +18,8 @@ from pidformer.robustness.compare import hits, outcomes
 from tests.report.fresh import classifiers, fresh_run
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):

@@ -16,6 +16,8 @@ from pidformer.training import load_recipe, shipped_recipes
 from tests.report.fresh import fresh_run
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -15,6 +15,8 @@ from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
 from tests.report.records import MACHINE, analysis, robustness, twins, write_run
 
+pytestmark = pytest.mark.slow
+
 
 class Page(HTMLParser):
     """Ids, links, images, tags, and the text of table rows."""

@@ -15,6 +15,8 @@ from pidformer.reproduce.demo_plan import demo_plan
 from pidformer.robustness.compare import hits
 from pidformer.statistics import crossed_items
 
+pytestmark = pytest.mark.slow
+
 TINY = (
     "model.options={patch_size: 4, embed_dim: 16, depth: 3, num_heads: 2, mlp_ratio: 2}",
     "schedule.epochs=1",
@@ -150,7 +152,6 @@ def test_a_demo_that_lost_records_makes_these_alone(made):
     assert (run / "model.safetensors").stat().st_mtime_ns == trained
 
 
-@pytest.mark.slow
 def test_processes_find_the_same(made, tmp_path):
     found = demo(tmp_path, seeds=1, jobs=2, overrides=TINY, is_shown=False)
     assert found.found == made.found and list((tmp_path / "claims").iterdir()) == []

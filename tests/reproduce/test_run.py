@@ -22,6 +22,8 @@ from pidformer.reproduce.run import look
 from pidformer.runs.folder import load_weights, save_weights
 from tests.reproduce.tiny import records_of, tiny_plan
 
+pytestmark = pytest.mark.slow
+
 CPU = JobSetting(device="cpu")
 
 
@@ -204,7 +206,6 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     assert story.startswith("Traceback") and str(error) in story
 
 
-@pytest.mark.slow
 def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
@@ -242,7 +243,6 @@ sys.exit(1 if found.failed else 0)
 """
 
 
-@pytest.mark.slow
 def test_two_processes_share_the_jobs(whole, tmp_path):
     tiny_plan(tmp_path / "inputs", tmp_path / "out")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out")]
@@ -253,7 +253,6 @@ def test_two_processes_share_the_jobs(whole, tmp_path):
     assert without_inputs(found) == without_inputs(expected)
 
 
-@pytest.mark.slow
 def test_a_killed_call_takes_its_processes_along_and_goes_on_later(whole, tmp_path):
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out"), "2"]
@@ -286,7 +285,6 @@ def without_inputs(records):
     return records
 
 
-@pytest.mark.slow
 def test_kills_change_no_record(tmp_path):
     command = [sys.executable, "-m", "tests.reproduce.kill", str(tmp_path), "3", "0"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)

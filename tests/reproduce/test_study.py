@@ -154,6 +154,7 @@ def test_times_are_kept_with_their_order(tmp_path):
         assert times.read(first) == Spent()
 
 
+@pytest.mark.slow
 def test_what_the_study_cannot_do_gets_one_clear_line(tmp_path):
     with pytest.raises(InputError, match="unknown group of the study 'mian'; did you mean 'main'"):
         make_plan(tmp_path, study=STUDY, data=tmp_path, only=["mian"])

@@ -11,6 +11,8 @@ from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
 
+pytestmark = pytest.mark.slow
+
 
 def plan_of(recipe, task, data, suites, root):
     path = root / f"{task}.yaml"
@@ -40,7 +42,6 @@ def check(plan, kind, words):
     return records
 
 
-@pytest.mark.slow
 def test_segmentation(tmp_path):
     data = write_parquet(tmp_path / "camvid")
     recipe = tiny_segmenter("schedule.epochs=1")
@@ -49,7 +50,6 @@ def test_segmentation(tmp_path):
     assert {r.settings["views"] for r in records} == {"single", "multi"}
 
 
-@pytest.mark.slow
 def test_language(tmp_path):
     pytest.importorskip("transformers")
     for split in ("train", "valid", "test"):

@@ -48,6 +48,7 @@ def test_accuracy_equals_torchmetrics(model, held_out):
         assert record.metrics["images"] == 150
 
 
+@pytest.mark.slow
 def test_records_do_not_depend_on_the_batch_size(model, held_out):
     threats = {
         "pgd": PGD(eps=0.1, steps=5, step_size=0.03),

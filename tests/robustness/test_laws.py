@@ -88,6 +88,7 @@ def test_zero_budget_leaves_the_images_alone(model, batch, threat):
         assert torch.equal(attacked, batch[0]) and attacked is not batch[0]
 
 
+@pytest.mark.slow
 @each
 def test_the_size_of_the_batches_changes_nothing(model, data, threat):
     images, labels = data[0][1000:1070], data[1][1000:1070]
@@ -100,6 +101,7 @@ def test_the_size_of_the_batches_changes_nothing(model, data, threat):
         torch.testing.assert_close(torch.cat(parts), whole)
 
 
+@pytest.mark.slow
 @each
 def test_the_same_seed_gives_the_same_images(model, batch, threat):
     torch.manual_seed(0)
@@ -113,6 +115,7 @@ def test_the_same_seed_gives_the_same_images(model, batch, threat):
         assert not torch.equal(threat(model, *batch, seed=3), first)
 
 
+@pytest.mark.slow
 @each
 def test_the_model_and_the_images_are_left_as_they_were(model, batch, threat):
     model.train()
@@ -168,6 +171,7 @@ BY_BUDGET = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", BY_BUDGET)
 def test_a_larger_budget_never_raises_accuracy(model, data, make):
     rest = [(data[0][1000:1200], data[1][1000:1200])]

@@ -33,6 +33,7 @@ def direct(inside: list[float], outside: list[float]) -> dict[str, float]:
     return {"aupr": 100 * precision_area, "auroc": 100 * area, "fpr95": 100 * rate}
 
 
+@pytest.mark.slow
 @given(levels, levels)
 def test_scores_equal_their_definitions_with_ties(inside, outside):
     scores = ood_scores(torch.tensor(inside), torch.tensor(outside), resamples=3)
@@ -52,6 +53,7 @@ def test_scores_equal_scikit_learns(decimals):
     assert scores["fpr95"] == pytest.approx(100 * false[found >= 0.95][0])
 
 
+@pytest.mark.slow
 def test_the_interval_is_the_bootstraps():
     """Against a loop that resamples the images themselves and asks scikit-learn."""
     rng = np.random.default_rng(1)

@@ -89,6 +89,7 @@ def test_the_search_is_lowered_and_the_verdict_is_not(network, many, threat):
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threat", STOPPING, ids=repr)
 def test_what_only_the_search_takes_for_broken_is_not(network, many, threat):
     """A model that in bfloat16 never gives the true class: no attack may stop because of it."""
@@ -181,6 +182,7 @@ def test_callers_may_use_autocast(network, many, threat, where):
     assert int(right(inside, found, labels).sum()) < 95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threat", [FGSM(eps=0.1), FIXED[1], STOPPING[0], STOPPING[3]], ids=repr)
 def test_a_compiled_model_gives_the_same(network, many, threat):
     images, labels = many[0][:30], many[1][:30]

@@ -13,6 +13,8 @@ from pidformer.training.run import train
 from pidformer.training.tasks import build_task
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 SMALL = "test_vit"
 
 

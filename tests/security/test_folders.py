@@ -10,6 +10,8 @@ from pidformer.errors import InputError
 from tests.security.test_runs import check_refused
 from tests.security.tricks import copy, edit, pickled
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("transformers")
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

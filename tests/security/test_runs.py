@@ -12,6 +12,8 @@ from pidformer.errors import InputError
 from pidformer.runs.open import open_subject
 from tests.security.tricks import copy, edit, pickled
 
+pytestmark = pytest.mark.slow
+
 OVERLAY = "model__options__pretrained_cfg_overlay"
 DECODER = "segmentation__decoder"
 REFUSED = "never what to load, fetch or run"

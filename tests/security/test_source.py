@@ -63,6 +63,7 @@ def _calls(node: ast.Call) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_nothing_unpickles_evaluates_or_starts_a_shell():
     found = {
         (path.relative_to(SOURCE).as_posix(), danger)

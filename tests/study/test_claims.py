@@ -160,6 +160,7 @@ def test_the_papers_numbers_are_those_of_its_tables():
     assert numbers == [pair for table in tables for pair in table.values()]
 
 
+@pytest.mark.slow
 def test_the_reason_for_the_default_gains_is_what_the_records_say():
     text = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
     answers = Answers(read_studies([ROOT / "results"]))
@@ -188,6 +189,7 @@ def test_the_readme_is_filled_between_its_marks_alone(tmp_path):
     assert relinked(links, "../") == ("[a](../b.md#c) [d](#e) ![f](../images/g.png) [h](https://i)")
 
 
+@pytest.mark.slow
 def test_one_seed_is_hollow_in_the_figure_over_the_length_of_training():
     panels, words = length_figure(read_studies([ROOT / "results"]))
     figure = Figure()

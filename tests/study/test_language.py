@@ -15,6 +15,8 @@ from tests.report.fresh import GAINS, fresh_run
 from tests.study.made import cells
 from tests.training.tiny_language import tiny_language
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def made(texts, tmp_path_factory):

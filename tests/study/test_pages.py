@@ -27,6 +27,8 @@ from study.section import Section
 from tests.report.fresh import GAINS, classifiers
 from tests.study.made import cells, metric, outcomes, page_of, study_of, with_curves
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 

@@ -29,6 +29,7 @@ from tests.report.fresh import classifiers
 from tests.study.made import cells, outcomes, study_of
 
 
+@pytest.mark.slow
 def test_seeds_kept_for_confirming_are_judged_on_the_other_half_of_the_images(
     tmp_path, monkeypatch
 ):
@@ -126,6 +127,7 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
     assert ("pi_leaky", "pi") in load_registered("tiny-imagenet-100").contrasts
 
 
+@pytest.mark.slow
 def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     def of(name, numbers, epochs, gains, seeds=(10, 11)):
         about = {"model": {"gains": gains}, "schedule": {"epochs": epochs, "warmup_epochs": 1}}
@@ -227,6 +229,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to_come(clean):
     study = replace(study_of(LONG, seeds=(30, 31, 32)), name="tiny-imagenet-100-long")
     assert plan_metrics() == {"Clean", "FGSM", "PGD"}

@@ -20,6 +20,8 @@ from tests.data.pairs import write_parquet
 from tests.report.fresh import segmenters
 from tests.study.made import cells
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def segments(tmp_path_factory):

@@ -6,6 +6,7 @@ import torch
 from pidformer.training.compiling import compile_options
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "has_graphs"), [("default", False), ("reduce-overhead", True)])
 def test_the_options_are_those_of_the_mode_and_known_to_torch(mode, has_graphs):
     options = compile_options(mode)

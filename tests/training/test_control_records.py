@@ -16,6 +16,8 @@ from pidformer.training.run import train
 from pidformer.training.tasks import LOOKED_AT, Classification
 from tests.training.tiny import same_weights, tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 IMAGES = sample_images(open_images("digits", "val"), LOOKED_AT, image_size=8).images
 
 
@@ -137,7 +139,6 @@ def graphs(monkeypatch):
     return seen
 
 
-@pytest.mark.slow
 def test_a_compiled_model_is_looked_into_and_not_compiled_again(tmp_path, monkeypatch, graphs):
     options = ("schedule.epochs=1", "train.evaluate_steps=4", "train.compile=default")
     run, count = run_of(tmp_path / "seen", *options), len(graphs)

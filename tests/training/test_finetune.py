@@ -13,6 +13,8 @@ from pidformer.training.recipe import SHIPPED
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 SOFTMAX = ("model.gains=null", "schedule.epochs=1", "schedule.warmup_epochs=0")
 
 

@@ -26,6 +26,8 @@ from pidformer.training.task import Place
 from pidformer.training.tasks import build_task
 from tests.training.tiny_language import tiny_language
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -337,7 +339,6 @@ def test_a_punctuated_vocabulary_is_the_same_for_hugging_face():
     assert fast_tokenizer(vocabulary)(text).input_ids == vocabulary.encode(text)
 
 
-@pytest.mark.slow
 def test_two_processes_have_the_loss_curve_of_one(texts, tmp_path):
     import yaml
 

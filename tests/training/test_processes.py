@@ -128,6 +128,7 @@ def test_no_thread_of_the_process_group_outlives_a_training(tmp_path):
     assert "python" in done.stdout and "gloo" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["--version"], ["no-such-command"]])
 def test_a_launched_command_leaves_without_waiting_for_python_to_end(arguments):
     script = (

@@ -26,6 +26,7 @@ def whole(tmp_path_factory):
     return folder, scores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [8, 13])  # between the log's lines at 5, 10 and 11; 15
 def test_a_resumed_run_writes_the_log_of_an_undisturbed_one(whole, tmp_path, monkeypatch, steps):
     run = tmp_path / "run"
@@ -58,6 +59,7 @@ def test_a_run_folder_holds_everything(whole):
     assert scores["top1_low"] < scores["top1"] < scores["top1_high"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [4, 13, 30])
 def test_a_crashed_run_ends_with_the_same_weights_and_records(whole, tmp_path, monkeypatch, steps):
     run = tmp_path / "run"
@@ -71,6 +73,7 @@ def test_a_crashed_run_ends_with_the_same_weights_and_records(whole, tmp_path, m
     assert [r.step for r in results.read(run)] == [r.step for r in results.read(whole[0])]
 
 
+@pytest.mark.slow
 def test_no_checkpoint_is_ahead_of_its_records(whole, tmp_path, monkeypatch):
     """A run that dies as it evaluates, with a checkpoint due at that very step."""
     run, recipe = tmp_path / "run", tiny_recipe("train.checkpoint_steps=11")
@@ -83,6 +86,7 @@ def test_no_checkpoint_is_ahead_of_its_records(whole, tmp_path, monkeypatch):
     assert steps[0] == steps[1] == [11, 22, 33]
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_last_step_lets_the_run_finish(whole, tmp_path, monkeypatch):
     run, inner = tmp_path / "run", Trainer._train_step
 
@@ -97,6 +101,7 @@ def test_a_signal_in_the_last_step_lets_the_run_finish(whole, tmp_path, monkeypa
     assert same_weights(run, whole[0])
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_damaged_is_named_and_the_one_before_used(whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole[0], run)
@@ -114,6 +119,7 @@ def test_the_newest_checkpoint_damaged_is_named_and_the_one_before_used(whole, t
     assert same_weights(run, whole[0])
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_with_a_clear_line_and_an_intact_run(whole, tmp_path, monkeypatch):
     import pidformer.runs.folder as module
 
@@ -136,6 +142,7 @@ def test_a_full_disk_ends_with_a_clear_line_and_an_intact_run(whole, tmp_path, m
     assert same_weights(run, whole[0])
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file"):
@@ -151,6 +158,7 @@ def test_a_run_of_another_recipe_is_refused_with_the_difference(whole):
     assert sorted(p.stat().st_mtime_ns for p in whole[0].rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_before_its_first_checkpoint_may_be_changed(whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
     with monkeypatch.context() as patch:
@@ -172,12 +180,14 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         train(tiny_recipe(), tmp_path, device="cpu", is_shown=False)
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_as_it_wrote_its_recipe_is_begun_anew(tmp_path):
     (tmp_path / ".recipe.4711.yaml").write_text("mod")
     train(tiny_recipe("schedule.epochs=1"), tmp_path, device="cpu", is_shown=False)
     assert (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_two_trainings_in_one_folder_are_refused(whole):
     import fcntl
 
@@ -188,6 +198,7 @@ def test_two_trainings_in_one_folder_are_refused(whole):
     train(tiny_recipe(), whole[0], device="cpu", is_shown=False)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_not_trained_again(whole):
     before = (whole[0] / "model.safetensors").stat().st_mtime_ns
     assert train(tiny_recipe(), whole[0], device="cpu", is_shown=False) == whole[1]
@@ -218,6 +229,7 @@ def test_loading_something_else_is_refused(tmp_path, whole):
         pf.load(run)
 
 
+@pytest.mark.slow
 def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     options = ["model.options.drop_path_rate=0", "schedule.epochs=1", "train.ema=null"]
     curves = []
@@ -228,6 +240,7 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
     assert curves[0] == pytest.approx(curves[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_no_number_stops_with_a_diagnosis(tmp_path):
     recipe = tiny_recipe("optim.lr=1e30", "optim.clip=null", "model.gains=0.8,0.5,0.05,0.1")
     with pytest.raises(InputError) as caught:
@@ -243,6 +256,7 @@ def test_a_loss_that_is_no_number_stops_with_a_diagnosis(tmp_path):
         assert words in message
 
 
+@pytest.mark.slow
 def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
     from pidformer.training.tasks import Classification
 
@@ -270,6 +284,7 @@ def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
     assert [m["skipped_steps"] for m in again] == [m["skipped_steps"] for m in logged]
 
 
+@pytest.mark.slow
 def test_sgd_without_momentum_trains_and_resumes(tmp_path, monkeypatch):
     recipe = tiny_recipe("optim.name=sgd", "optim.momentum=0", "schedule.epochs=1")
     train(recipe, tmp_path / "whole", device="cpu", is_shown=False)
@@ -316,6 +331,7 @@ def test_one_class_is_nothing_to_learn(tmp_path):
         train(recipe, tmp_path / "run", data=tmp_path / "set", device="cpu", is_shown=False)
 
 
+@pytest.mark.slow
 def test_bf16_learned_gains_and_checkpointing_train(tmp_path):
     recipe = tiny_recipe(
         "train.precision=bf16",

@@ -26,6 +26,8 @@ from pidformer.training.tasks import build_task
 from tests.data.pairs import write_parquet
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = "{patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2, mlp_ratio: 2, init_std: 0.1}"
 
 
@@ -79,7 +81,6 @@ def test_a_segmentation_run_is_a_run_like_any_other(whole):
     assert info["classes"] == ["red", "green", "blue", "grey"] and info["backbone"] is None
 
 
-@pytest.mark.slow
 def test_it_learns(tmp_path, data):
     scores = train(
         recipe("schedule.epochs=20", "train.evaluate_every=20", "train.checkpoint_steps=1000"),
@@ -302,7 +303,6 @@ def test_learned_gains_of_a_backbone_are_named_when_left_out(tmp_path, data, bac
         task.build()
 
 
-@pytest.mark.slow
 def test_two_processes_train_like_one(tmp_path, data):
     """The same batches; the loss is a mean of means, so equal only where labels are as many."""
     options = {"embed_dim": 16, "depth": 2, "num_heads": 2, "patch_size": 4, "init_std": 0.1}

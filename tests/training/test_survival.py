@@ -18,6 +18,8 @@ from pidformer.training.progress import TrainingProgress
 from pidformer.training.run import train
 from tests.training.tiny import same_weights, stop_after, tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):

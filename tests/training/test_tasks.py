@@ -35,6 +35,7 @@ def two_steps(monkeypatch):
     monkeypatch.setattr(Trainer, "_save_or_stop", stop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in shipped_recipes() if n.startswith("digits/")])
 def test_two_steps_of_every_digits_recipe(name, tmp_path, two_steps):
     with pytest.raises(StopHere):
@@ -53,6 +54,7 @@ def imagenet_tree(root, size=80):
                 Image.fromarray(pixels).save(folder / f"{wnid}_{index}.JPEG")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in shipped_recipes() if n.startswith("imagenet/")])
 def test_two_steps_of_every_imagenet_recipe_on_a_small_tree(name, tmp_path, two_steps):
     imagenet_tree(tmp_path / "data")
@@ -92,6 +94,7 @@ def parquet_set(root):
         pq.write_table(pa.table({"image": images, "label": labels}), root / f"{split}.parquet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [n for n in shipped_recipes() if n.startswith("tiny_imagenet_100/")]
 )

@@ -7,6 +7,7 @@ from pidformer.tune import Space, tune
 from tests.training.tiny_language import tiny_language
 
 
+@pytest.mark.slow
 def test_perplexities_are_those_of_evaluate(texts, tmp_path):
     run = tmp_path / "run"
     recipe = tiny_language("model.gains=null", "schedule.epochs=1")

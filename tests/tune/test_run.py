@@ -17,6 +17,8 @@ from pidformer.tune.run import put_gains
 from tests.convert.families import timm_model
 from tests.training.tiny import tiny_recipe
 
+pytestmark = pytest.mark.slow
+
 SPACE = Space(p=(0.2, 0.6), i=(0.0, 0.3), d=(0.0,))
 
 

@@ -25,6 +25,7 @@ def same(a, b) -> bool:
     return torch.equal(a.images, b.images) and torch.equal(a.targets, b.targets)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_resident_and_streamed_batches_are_the_same(workers):
     kept, streamed = train(), train(resident=False, num_workers=workers)

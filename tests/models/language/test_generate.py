@@ -198,6 +198,7 @@ def test_a_controlled_layer_decodes_with_one_operation_more_than_its_twin():
     assert softmax <= 36
 
 
+@pytest.mark.slow
 def test_layers_of_other_kinds_hand_the_state_on():
     """Learned gains, gains that differ by layer, gains at a share: whatever goes which way."""
     by_layer = [PIDGains(p=0.4, i=k / 10, d=0.1, beta=0.5) for k in range(3)]

@@ -89,6 +89,7 @@ def test_packed_documents_are_not_put_into_a_cache(either):
             either(**batch, use_cache=True)
 
 
+@pytest.mark.slow
 def test_a_compiled_model_keeps_packed_documents_apart(either):
     torch.compiler.reset()
     _, batch = packed()

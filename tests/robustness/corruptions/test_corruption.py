@@ -47,6 +47,7 @@ def test_there_are_fifteen_and_four():
     assert len(CORRUPTIONS) == 15 and len(EXTRA_CORRUPTIONS) == 4 and len(set(ALL)) == 19
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("severity", [1, 5])
 @pytest.mark.parametrize("name", ALL)
 def test_gives_8_bit_images_that_differ(name, severity):
@@ -98,6 +99,7 @@ def test_a_higher_severity_is_farther_from_the_image(name, constants):
     assert all(low < high for low, high in itertools.pairwise(distances))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 @pytest.mark.parametrize("shape", [(40, 56), (8, 8), (51, 33)])
 def test_takes_any_shape(name, shape):
