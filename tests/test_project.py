@@ -195,11 +195,7 @@ def test_the_python_in_the_documents_runs_as_written(page, tmp_path, monkeypatch
         exec(compile(block, str(page), "exec"), namespace)
 
 
-SHARED_NAMES = {
-    "GainRampCallback",  # one class, with and without transformers
-    "Answer",  # to a question of the study, and to one of the paper's claims
-    "Row",  # of a suite, and of a study
-}
+SHARED_NAMES = {"GainRampCallback"}  # one class, with and without transformers
 
 
 def test_each_class_has_a_name_of_its_own():

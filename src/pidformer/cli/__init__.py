@@ -21,7 +21,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
-from pidformer.cli.options import Command, Group, help_of
+from pidformer.cli.options import Command, CommandGroup, help_of
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
@@ -35,7 +35,7 @@ from pidformer.errors import InputError, cut
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 
-class _Commands(Group):
+class _Commands(CommandGroup):
     """Hands on which signal ended a command; typer's releases tell it in their own ways."""
 
     def invoke(self, ctx: Any) -> Any:

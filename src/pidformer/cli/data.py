@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pidformer.cli.options import Command, Group, Json
+from pidformer.cli.options import Command, CommandGroup, Json
 
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
 
 data = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     help="Look at data sets.\n\nExample: pidformer data check /data/imagenet",
     no_args_is_help=True,
 )

@@ -37,7 +37,7 @@ class Command(_Flags, TyperCommand):
     """One of our commands."""
 
 
-class Group(_Flags, TyperGroup):
+class CommandGroup(_Flags, TyperGroup):
     """Several of them."""
 
 

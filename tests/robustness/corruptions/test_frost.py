@@ -70,3 +70,9 @@ def test_images_change_as_much_as_under_the_photographs(validation, size):
         change = 255 * float((corrupted - images).abs().mean())
         assert change == pytest.approx(wanted, rel=0.06), severity
     assert likeness(images, corrupted) < 0.97
+
+
+def test_a_record_says_which_textures_it_was_measured_with():
+    old = "Corruption(name='frost', severity=3, constants=None, jpeg_quality=None)"
+    assert repr(Corruption(name="frost", severity=3)) == old[:-1] + ", textures=2)"
+    assert repr(Corruption(name="fog", severity=3)) == old.replace("frost", "fog")

@@ -61,6 +61,9 @@ SEVERITIES = (1, 2, 3, 4, 5)
 SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
+FROST_TEXTURES = 2
+"""Which of our drawings of frost: the first, named by none, was darker than the photographs."""
+
 _SMALLEST = 8
 # Entries taken at once, which bounds memory: 2 MiB a copy on a CPU, a quarter of a GiB on a GPU.
 _PART = {False: 1 << 18, True: 1 << 25}
@@ -91,6 +94,12 @@ class Corruption:
             raise InputError(f"constants must be 224, 64, 32 or None, got {self.constants!r}")
         if self.jpeg_quality is not None and not 1 <= self.jpeg_quality <= 100:
             raise InputError(f"jpeg_quality must be in 1 ... 100, got {self.jpeg_quality!r}")
+
+    def __repr__(self) -> str:
+        """All it measures with: records are the same measurement where this is the same."""
+        given = f"name={self.name!r}, severity={self.severity}, constants={self.constants}"
+        drawn = f", textures={FROST_TEXTURES}" if self.name == "frost" else ""
+        return f"Corruption({given}, jpeg_quality={self.jpeg_quality}{drawn})"
 
     def __call__(
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
