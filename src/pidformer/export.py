@@ -38,7 +38,7 @@ class Exportable:
     words: int | None = None
     """Size of the vocabulary where tokens go in; None for images."""
     past: tuple[Tensor, ...] = ()
-    """Keys and values of earlier tokens, two tensors a layer; empty without a cache."""
+    """Keys and values of earlier tokens, two tensors per layer; empty without a cache."""
 
     @property
     def inputs(self) -> tuple[Tensor, ...]:
