@@ -143,6 +143,7 @@ def test_every_recipe_has_a_batch_that_its_data_and_eight_processes_allow(name, 
         "tiny-imagenet-100": 42_000,
         "ade20k": 20_210,
         "camvid": 367,
+        "photos": 1_000,  # a user's own folder, and a small one
     }
     plan = BatchPlan(
         images=images[recipe.data.name],
