@@ -1,6 +1,7 @@
 """What a run survives: weights that were not written, full disks, memory that changes."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pidformer as pf
 from pidformer import results
 from pidformer.data import storage
 from pidformer.errors import InputError
+from pidformer.files import temporary_beside
 from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
 from pidformer.training.progress import TrainingProgress
@@ -68,7 +70,8 @@ def test_finished_weights_without_a_checkpoint_are_not_trained_over(whole, tmp_p
 
 
 def test_what_a_kill_leaves_of_a_checkpoint_is_removed(tmp_path):
-    half = tmp_path / "run" / "checkpoints" / ".writing-1"
+    half = temporary_beside(tmp_path / "run" / "checkpoints" / "step-00000001")
+    half = half.with_name(re.sub(r"\d+-\d+-", "999999999-1-", half.name))  # of no living process
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
     save_checkpoint(tmp_path / "run", 1, {"model": {"a": torch.zeros(1)}}, {})
