@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -209,3 +210,29 @@ def test_memory_that_gets_scarce_or_free_changes_nothing(tmp_path, monkeypatch, 
     memory(is_scarce)
     train(tiny_recipe(), runs[1], device="cpu", is_shown=False)
     assert same_weights(*runs)
+
+
+def test_a_full_disk_ends_the_log_for_tensorboard_with_one_line(tmp_path, monkeypatch):
+    """TensorBoard's thread had written a traceback first."""
+    writers = pytest.importorskip("tensorboard.summary.writer.record_writer")
+    other = []
+    monkeypatch.setattr(threading, "excepthook", other.append)
+    inner, calls = writers.RecordWriter.write, []
+
+    def full(self, data):
+        calls.append(data)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        inner(self, data)
+
+    monkeypatch.setattr(writers.RecordWriter, "write", full)
+    said = r"cannot write to .*tensorboard \(No space left on device\); make room and run the same"
+    with pytest.raises(InputError, match=said):
+        train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu")
+    for thread in threading.enumerate():  # the writer's may not have ended yet
+        if type(thread).__name__ == "_AsyncWriterThread":
+            thread.join(5)
+    assert other == []
+    monkeypatch.undo()
+    train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu", is_shown=False)
+    assert (tmp_path / "run" / "model.safetensors").exists()

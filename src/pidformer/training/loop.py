@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.errors import InputError
+from pidformer.errors import InputError, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
@@ -295,9 +295,9 @@ class Trainer:
         if found is not None:
             try:
                 self._restore(found)
-            except torch.OutOfMemoryError:
-                raise
             except (RuntimeError, KeyError) as error:
+                if is_out_of_memory(error):
+                    raise
                 raise InputError(
                     f"the checkpoint of step {found.step} in {self.run} does not fit its recipe "
                     f"({error}); it was written by another version or for other data: choose "
