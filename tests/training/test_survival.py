@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import warnings
 
 import pytest
 import torch
@@ -236,3 +237,17 @@ def test_a_full_disk_ends_the_log_for_tensorboard_with_one_line(tmp_path, monkey
     monkeypatch.undo()
     train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu", is_shown=False)
     assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_run_that_goes_on_with_another_number_of_threads_says_so(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    (run / "model.safetensors").unlink()
+    other = shutil.copytree(run, tmp_path / "other")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(tiny_recipe(), run, device="cpu", is_shown=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    with pytest.warns(UserWarning, match=r"begun with 1 CPU threads and goes on with 7: .* bits"):
+        train(tiny_recipe(), other, device="cpu", is_shown=False)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -277,6 +278,7 @@ class Trainer:
                 "log": log,
                 "skipped": self.watch.skipped,
                 "resident": self.data.is_resident,
+                "threads": self._threads(),
             }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
@@ -304,6 +306,13 @@ class Trainer:
                     "another --out"
                 ) from None
             self.step = found.step
+            before, now = found.state.get("threads"), self._threads()
+            if before and now and before != now and self.step < self.last_step:
+                warnings.warn(
+                    f"{self.run} was begun with {before} CPU threads and goes on with {now}: its "
+                    f"weights will differ in their last bits; OMP_NUM_THREADS={before} avoids it",
+                    stacklevel=2,
+                )
             self._log.restore(found.state.get("log"), self.engine)
             self.watch.skipped = found.state.get("skipped", 0)
             if isinstance(self.data, Relocatable):
@@ -318,6 +327,10 @@ class Trainer:
             is_new, last = found is None, self.step
             results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
         progress.begin(self.step, self.last_step)
+
+    def _threads(self) -> int | None:
+        """Threads that share a sum on a CPU, in another order for another number of them."""
+        return torch.get_num_threads() if self.engine.place.device.type == "cpu" else None
 
     def _restore(self, found: Checkpoint) -> None:
         if self.average is not None:
