@@ -1,4 +1,9 @@
-from pidformer.errors import some, unknown
+import errno
+
+import pytest
+import torch
+
+from pidformer.errors import is_out_of_memory, some, unknown
 
 
 def test_an_unknown_name_is_told_its_neighbour_and_all_that_are_known():
@@ -11,3 +16,17 @@ def test_many_names_are_counted():
     assert some(["a", "b", "c"], 2) == "a, b and 1 more"
     assert some(["a", "b"], 2) == "a, b"
     assert some([]) == "none"
+
+
+def test_memory_that_runs_out_is_told_from_other_errors():
+    with pytest.raises(RuntimeError) as error:
+        torch.empty(2**50)  # 4 PiB
+    assert is_out_of_memory(error.value)
+    assert is_out_of_memory(RuntimeError("could not create a primitive"))
+    assert is_out_of_memory(
+        RuntimeError("unable to mmap 9 bytes from file: Cannot allocate memory (12)")
+    )
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"))
+    assert is_out_of_memory(MemoryError()) and is_out_of_memory(OSError(errno.ENOMEM, "no"))
+    for other in (RuntimeError("shape mismatch"), OSError(errno.ENOSPC, "full"), ValueError("x")):
+        assert not is_out_of_memory(other)

@@ -3,11 +3,20 @@
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, check_inside, check_links, is_temporary, locked, out_folder
+from pidformer.files import (
+    atomic_folder,
+    atomic_path,
+    check_inside,
+    check_links,
+    is_temporary,
+    locked,
+    out_folder,
+)
 
 HOLD = """
 import sys
@@ -59,11 +68,81 @@ def test_a_folder_that_is_not_there_is_named_before_the_work(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [(".recipe.123.yaml", True), (".best.9.safetensors", True), ("recipe.yaml", False),
-     (".hidden", False), (".a.b.yaml", False)],
+    [(".recipe.12-3-0a1b2c3d.part.yaml", True), (".run.9-9-0a1b2c3d.part", True),
+     (".run.9-9-0a1b2c3d.part.0-4", True), ("recipe.yaml", False), (".hidden", False),
+     (".a.b.yaml", False), (".config.2024", False), (".notes.20240101.txt", False),
+     (".download.part", False)],
 )  # fmt: skip
 def test_what_a_killed_process_leaves_is_known_by_its_name(tmp_path, name, expected):
     assert is_temporary(tmp_path / name) == expected
+
+
+WRITE = """
+import sys
+from pathlib import Path
+from pidformer.files import atomic_folder, atomic_path
+with atomic_path(Path(sys.argv[1]) / "best.safetensors") as file:
+    file.write_text("half")
+    with atomic_folder(Path(sys.argv[1]) / "step-1.5") as folder:
+        (folder / "state.json").write_text("half")
+        print("writing", flush=True)
+        sys.stdin.readline()
+"""
+
+
+def test_what_killed_processes_were_writing_is_swept_and_that_of_the_living_is_not(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".notes.123.txt").write_text("somebody's own")
+    with ExitStack() as stack:
+        pair = []
+        for _ in range(2):
+            command = [sys.executable, "-c", WRITE, str(run)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            pair.append(stack.enter_context(subprocess.Popen(command, **pipes)))
+            assert pair[-1].stdout.readline() == "writing\n"
+        killed, living = pair
+        killed.kill()
+        killed.wait()
+        assert sum(map(is_temporary, run.iterdir())) == 4
+        elsewhere = run / ".model.1-1-00000000.part.json"  # of another machine, just written
+        elsewhere.write_text("half")
+        out_folder(run)
+        held = sorted(path.name for path in run.iterdir())
+        theirs = [name for name in held if f".{living.pid}-" in name]
+        assert len(theirs) == 2 and held == sorted([".notes.123.txt", elsewhere.name, *theirs])
+        living.communicate("go on\n")
+    assert (run / "best.safetensors").read_text() == (run / "step-1.5/state.json").read_text()
+
+
+def test_what_another_machine_left_is_swept_after_a_day(tmp_path):
+    left = tmp_path / ".model.1-1-00000000.part.json"
+    left.write_text("half")
+    os.utime(left, (0, 0))
+    with atomic_path(tmp_path / "other.json") as path:
+        path.write_text("whole")
+    assert [path.name for path in tmp_path.iterdir()] == ["other.json"]
+
+
+def test_a_folder_is_there_only_when_it_is_whole(tmp_path):
+    out = tmp_path / "out"
+
+    def fail():
+        with atomic_folder(out) as folder:
+            (folder / "a").write_text("half")
+            assert not out.exists() and is_temporary(folder)
+            raise OSError("disk is full")
+
+    with pytest.raises(OSError, match="disk"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir()  # an empty one may stand there
+    with atomic_folder(out) as folder:
+        (folder / "a").write_text("whole")
+    assert (out / "a").read_text() == "whole" and list(tmp_path.iterdir()) == [out]
+    with pytest.raises(OSError, match="not empty"), atomic_folder(out):
+        pass
+    assert (out / "a").read_text() == "whole" and list(tmp_path.iterdir()) == [out]
 
 
 def test_an_out_folder_is_made_and_a_file_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import reprlib
 from collections.abc import Iterable, Sequence
 
@@ -19,6 +20,25 @@ class InputError(ValueError):
     The command line prints it as one line and exits with code 2; any other exception is a bug of
     ours and keeps its traceback.
     """
+
+
+_NO_MEMORY = (
+    "not enough memory",
+    "allocate memory",  # PyTorch's allocator, and the system of a map
+    "out of memory",
+    "could not create a primitive",  # oneDNN
+    "bad_alloc",
+    "bad allocation",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, on a GPU or (in words only) on the CPU."""
+    if isinstance(error, OSError) and error.errno == errno.ENOMEM:
+        return True
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
+        return True
+    return isinstance(error, RuntimeError) and any(w in str(error).lower() for w in _NO_MEMORY)
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> InputError:

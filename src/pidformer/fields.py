@@ -127,14 +127,18 @@ def as_plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def check_least(where: str, made: Any, names: Sequence[str], *, low: int) -> None:
-    """Refuse an attribute below `low`, or one that is not finite; None is no number."""
+def check_least(
+    where: str, made: Any, names: Sequence[str], *, low: int, high: float = math.inf
+) -> None:
+    """Refuse an attribute below `low` or above `high`, or not finite; None is no number."""
     for name in names:
         value = getattr(made, name)
         if value is not None and not low <= value < math.inf:
             finite = "" if math.isfinite(value) else "finite and "
             got = shortened(value)
             raise InputError(f"{where}.{name} must be {finite}at least {low}, got {got}")
+        if value is not None and value > high:
+            raise InputError(f"{where}.{name} must be at most {high:g}, got {shortened(value)}")
 
 
 class Kind(NamedTuple):

@@ -5,12 +5,24 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
+import socket
+import sys
+import threading
+import time
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 from pidformer.errors import InputError
+
+_TEMPORARY = re.compile(r"\..+\.(\d+)-\d+-([0-9a-f]{8})\.part(\.[^.]+)?")
+_DAY = 24 * 3600.0
+_swept: set[tuple[int, Path]] = set()
+_sweeping = threading.Lock()
 
 
 @contextmanager
@@ -21,15 +33,109 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path)
     check_place(path)
-    # The suffix stays last: savers choose their format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    sweep(path.parent)
+    temporary = temporary_beside(path)
     try:
         yield temporary
-        with open(temporary, "rb") as file:
-            os.fsync(file.fileno())
+        _sync(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """A new folder beside `path` that takes its place, if that is free or empty, as `atomic_path`.
+
+    For folders that are written once and whole: the files in it are those that the block wrote.
+    """
+    path = Path(path).resolve()  # what a link leads to; the link stays
+    sweep(path.parent)
+    temporary = temporary_beside(path)
+    try:
+        temporary.mkdir()
+    except OSError as error:
+        raise InputError(f"cannot write {path} ({error.strerror})") from None
+    try:
+        yield temporary
+        for found in (*temporary.rglob("*"), temporary):
+            _sync(found)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def temporary_beside(path: Path) -> Path:
+    """A hidden name beside `path` that says which process, and thread, writes under it."""
+    writer = f"{os.getpid()}-{threading.get_native_id()}-{_here()}"
+    # The suffix stays last: savers choose their format by it.
+    return path.with_name(f".{path.stem}.{writer}.part{path.suffix}")
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes were writing in a folder, once per process and folder.
+
+    Of processes elsewhere (another machine on the same disk, or before this one was started
+    again), which cannot be asked whether they live, what has not changed for a day.
+    """
+    key = os.getpid(), folder.resolve()
+    with _sweeping, suppress(OSError):  # who may not look may still write
+        if key in _swept or is_temporary(folder) or not folder.is_dir():
+            return
+        _swept.add(key)
+        for path in folder.iterdir():
+            if is_temporary(path) and not _is_being_written(path):
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    path.unlink(missing_ok=True)
+
+
+def _is_being_written(path: Path) -> bool:
+    match = _TEMPORARY.fullmatch(path.name)
+    assert match is not None
+    if match[2] == _here():
+        return process_start(int(match[1])) is not None
+    return time.time() - path.lstat().st_mtime < _DAY
+
+
+def _here() -> str:
+    return f"{zlib.crc32(process_place().encode()):08x}"
+
+
+@cache
+def process_place() -> str:
+    """Where process numbers mean the same: this boot of this machine, this container."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return f"{socket.gethostname()} {sys.platform}"
+
+
+def process_start(pid: int) -> str | None:
+    """What tells a process from a later one of the same number; None when there is none."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return None if fields[0] == "Z" else fields[19]  # start time; a zombie is dead
+    except OSError:
+        pass
+    if Path("/proc/self/stat").exists():
+        return None
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return None
+    return "alive"
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager
@@ -55,8 +161,8 @@ def locked(path: str | Path, *, waits: bool = True) -> Iterator[BinaryIO]:
 
 
 def is_temporary(path: Path) -> bool:
-    """Whether a killed process left the file in the middle of an `atomic_path`."""
-    return re.fullmatch(r"\..+\.\d+(\.\w+)?", path.name) is not None
+    """Whether `atomic_path` or `atomic_folder` write, or wrote when killed, under this name."""
+    return _TEMPORARY.fullmatch(path.name) is not None
 
 
 def check_place(path: Path) -> None:
@@ -78,6 +184,7 @@ def out_folder(path: str | Path) -> Path:
         raise InputError(
             f"cannot write to {path} ({error.strerror}); choose another --out"
         ) from None
+    sweep(path)
     return path
 
 

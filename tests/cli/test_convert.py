@@ -1,4 +1,7 @@
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 import timm
@@ -43,6 +46,33 @@ def test_a_run_becomes_a_controlled_run(run, softmax, tmp_path):
         "train", recipe, f"model.init={out}", "schedule.gain_ramp=0.5", "--out", tmp_path / "tuned"
     )
     assert code == 0 and (tmp_path / "tuned" / "model.safetensors").exists()
+
+
+DIE = """
+import os, signal, sys
+from pidformer import cli
+from pidformer.training import converted
+converted.save_weights = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+cli.main(sys.argv[1:])
+"""
+
+
+def test_a_killed_conversion_leaves_nothing_that_the_same_command_refuses(run, softmax, tmp_path):
+    out = tmp_path / "pid"
+    arguments = ["convert", str(softmax), "--gains", "0.4,0.1,0.05", "--out", str(out)]
+    killed = subprocess.run([sys.executable, "-c", DIE, *arguments], capture_output=True)
+    assert killed.returncode == -signal.SIGKILL and not out.exists()
+    assert len(list(tmp_path.iterdir())) == 1  # what it was writing
+    code, _, _ = run(*arguments)
+    assert code == 0 and list(tmp_path.iterdir()) == [out]
+    names = {"model.json", "recipe.yaml", "model.safetensors"}
+    assert {path.name for path in out.iterdir()} == names
+
+
+def test_the_folder_one_is_in_is_not_replaced(run, softmax, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, error = run("convert", softmax, "--gains", "0.4,0.1,0.05", "--out", ".")
+    assert code == 2 and "is the folder you are in" in error
 
 
 def test_a_timm_model_becomes_a_run(run, tmp_path):

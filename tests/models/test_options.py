@@ -1,5 +1,6 @@
 """The closed list of what a recipe may say of a model."""
 
+import time
 from inspect import signature
 
 import pytest
@@ -8,7 +9,8 @@ from timm.models.vision_transformer import VisionTransformer
 from pidformer.errors import InputError
 from pidformer.models import PIDVisionTransformer
 from pidformer.models.build import build_classifier
-from pidformer.models.options import LANGUAGE, TIMM, VISION, check_options
+from pidformer.models.language.build import build_language_model
+from pidformer.models.options import LANGUAGE, TIMM, VISION, WIDE_MARGIN, check_options
 from pidformer.training import load_recipe, recipe_from, shipped_recipes
 
 SECTION = {"gains", "learn_gains", "first_layer", "attention_residual"}
@@ -127,3 +129,39 @@ def test_recipes_check_options_from_files_overrides_and_data():
     fields["model"]["options"]["checkpoint_path"] = "w.pth"
     with pytest.raises(InputError, match="checkpoint_path is refused"):
         recipe_from(fields)
+
+
+@pytest.mark.parametrize(
+    ("build", "config"),
+    [
+        (build_classifier, {"name": "pid_deit_tiny_patch16_224"}),
+        (build_language_model, {"name": "causal_lm"}),
+    ],
+)
+def test_a_model_far_beyond_this_machine_is_refused_before_it_is_built(build, config):
+    """Each size is allowed; together they took all memory, and minutes, before they failed."""
+    if build is build_classifier:
+        options = {"embed_dim": 16384, "depth": 512, "num_heads": 4}
+        sizes = {"num_classes": 10, "channels": 3, "image_size": 224}
+    else:
+        options = {"hidden_size": 65536, "num_hidden_layers": 512}
+        sizes = {"vocab_size": 9, "length": 8, "eos_token_id": None}
+    begun = time.monotonic()
+    with pytest.raises(
+        InputError, match=r"a model of at least .* weights, [\d,]+ GB; this machine"
+    ):
+        build({**config, "options": options}, **sizes)
+    assert time.monotonic() - begun < 1
+
+
+def test_the_least_number_of_weights_is_no_more_than_a_model_has(monkeypatch):
+    """With memory for just what `deit_tiny` has, the estimate must not refuse it."""
+    size = {"num_classes": 10, "channels": 3, "image_size": 32}
+    config = {"name": "pid_deit_tiny_patch16_224", "options": {"depth": 3}}
+    weights = sum(p.numel() for p in build_classifier(config, **size).parameters())
+    pages = {"SC_PAGE_SIZE": 1, "SC_PHYS_PAGES": weights * 4 // WIDE_MARGIN}
+    monkeypatch.setattr("os.sysconf", pages.__getitem__)
+    build_classifier(config, **size)
+    pages["SC_PHYS_PAGES"] //= 3
+    with pytest.raises(InputError, match="choose smaller ones"):
+        build_classifier(config, **size)

@@ -71,6 +71,7 @@ def test_learning_rate_scales_with_the_batch_when_asked():
         (["train.checkpoint_steps=0"], "train.checkpoint_steps must be at least 1"),
         (["train.accumulate=0"], "train.accumulate must be at least 1"),
         (["train.ema=2"], "train.ema must be in [0, 1), got 2"),
+        (["schedule.steps=1e18"], "schedule.steps must be at most 1e+09"),
         (["schedule.epochs=0"], "schedule.epochs must be at least 1"),
         (["schedule.warmup_epochs=-1"], "schedule.warmup_epochs must be at least 0"),
         (["optim.lr=-1"], "optim.lr must be at least 0, got -1.0"),

@@ -1,9 +1,12 @@
 """What a run survives: weights that were not written, full disks, memory that changes."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
+import threading
+import warnings
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import pidformer as pf
 from pidformer import results
 from pidformer.data import storage
 from pidformer.errors import InputError
+from pidformer.files import temporary_beside
 from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
 from pidformer.training.progress import TrainingProgress
@@ -68,7 +72,8 @@ def test_finished_weights_without_a_checkpoint_are_not_trained_over(whole, tmp_p
 
 
 def test_what_a_kill_leaves_of_a_checkpoint_is_removed(tmp_path):
-    half = tmp_path / "run" / "checkpoints" / ".writing-1"
+    half = temporary_beside(tmp_path / "run" / "checkpoints" / "step-00000001")
+    half = half.with_name(re.sub(r"\d+-\d+-", "999999999-1-", half.name))  # of no living process
     half.mkdir(parents=True)
     (half / "model.safetensors").write_bytes(b"half")
     save_checkpoint(tmp_path / "run", 1, {"model": {"a": torch.zeros(1)}}, {})
@@ -206,3 +211,43 @@ def test_memory_that_gets_scarce_or_free_changes_nothing(tmp_path, monkeypatch, 
     memory(is_scarce)
     train(tiny_recipe(), runs[1], device="cpu", is_shown=False)
     assert same_weights(*runs)
+
+
+def test_a_full_disk_ends_the_log_for_tensorboard_with_one_line(tmp_path, monkeypatch):
+    """TensorBoard's thread had written a traceback first."""
+    writers = pytest.importorskip("tensorboard.summary.writer.record_writer")
+    other = []
+    monkeypatch.setattr(threading, "excepthook", other.append)
+    inner, calls = writers.RecordWriter.write, []
+
+    def full(self, data):
+        calls.append(data)
+        if len(calls) > 3:
+            raise OSError(28, "No space left on device")
+        inner(self, data)
+
+    monkeypatch.setattr(writers.RecordWriter, "write", full)
+    said = r"cannot write to .*tensorboard \(No space left on device\); make room and run the same"
+    with pytest.raises(InputError, match=said):
+        train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu")
+    for thread in threading.enumerate():  # the writer's may not have ended yet
+        if type(thread).__name__ == "_AsyncWriterThread":
+            thread.join(5)
+    assert other == []
+    monkeypatch.undo()
+    train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu", is_shown=False)
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_run_that_goes_on_with_another_number_of_threads_says_so(whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    shutil.rmtree(max((run / "checkpoints").iterdir()))
+    (run / "model.safetensors").unlink()
+    other = shutil.copytree(run, tmp_path / "other")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(tiny_recipe(), run, device="cpu", is_shown=False)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    with pytest.warns(UserWarning, match=r"begun with 1 CPU threads and goes on with 7: .* bits"):
+        train(tiny_recipe(), other, device="cpu", is_shown=False)

@@ -33,13 +33,6 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on the GPU or (in words only) on the CPU."""
-    words = ("not enough memory", "can't allocate memory", "out of memory")
-    is_ours = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return is_ours or (isinstance(error, RuntimeError) and any(w in str(error) for w in words))
-
-
 def recorded(run: Callable[[], object]) -> Callable[[], object]:
     """What replays the kernels of a call."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()

@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pidformer.bench.call import free_memory, is_out_of_memory, peak_bytes, recorded, seconds
+from pidformer.bench.call import free_memory, peak_bytes, recorded, seconds
 from pidformer.bench.setting import BenchSetting
+from pidformer.errors import is_out_of_memory
 from pidformer.results import Record
 
 SHORTEST, SHORTEST_ON_GPU = 0.02, 0.2

@@ -29,7 +29,7 @@ from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
-from pidformer.errors import InputError, cut
+from pidformer.errors import InputError, cut, is_out_of_memory
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -107,7 +107,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         sys.stderr.close()  # `pidformer ... | head` is no error
         sys.exit(0)
-    except OSError as error:
+    except (OSError, MemoryError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            _fail(
+                f"out of memory ({cut(str(error).strip() or type(error).__name__)}); take a "
+                "smaller batch, model or image size, or a machine with more memory"
+            )
+        if not isinstance(error, OSError):
+            raise
         where = f"{error.filename}: " if error.filename else ""
         _fail(f"{where}{error.strerror or error}")
     except (interrupts.Interrupted, KeyboardInterrupt, typer.Abort) as error:

@@ -13,7 +13,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import as_gains
 from pidformer.models.mask_transformer import LinearDecoder, MaskTransformer
-from pidformer.models.options import check_decoder, check_options
+from pidformer.models.options import check_decoder, check_memory, check_options
 from pidformer.models.segmenter import NORM_EPS, Segmenter
 from pidformer.models.vit import PIDVisionTransformer
 
@@ -86,6 +86,7 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
     }
     options = config.get("options", {})
     check_options(options, "classification")
+    check_memory(options, "classification")
     try:
         model = timm.create_model(name, **size, **controller, **options)
     except InputError:

@@ -9,6 +9,8 @@ constructor sees it.
 from __future__ import annotations
 
 import difflib
+import math
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +31,8 @@ from pidformer.fields import (
     optional,
 )
 
+WIDE_MARGIN = 4
+"""How many times a machine's memory the weights of a model may be: swap and guesses are in it."""
 TASKS = ("classification", "segmentation", "language")
 CHOICES = {
     "norm_order": ("pre", "post"),
@@ -147,6 +151,30 @@ def check_options(options: Any, task: str, where: str = "", *, is_timm: bool = F
         )
     known = LANGUAGE if task == "language" else TIMM if is_timm else VISION
     check_fields(options, known, f"{where}model.options")
+
+
+def check_memory(options: Mapping[str, Any], task: str) -> None:
+    """Refuse options, checked already, of a model that is far larger than this machine's memory.
+
+    Each of L layers of width C has at least 2 C^2 weights of attention and 2 C M of the MLP.
+    """
+    if task == "language":
+        width = options.get("hidden_size", 256)
+        depth = options.get("num_hidden_layers", 8)
+        hidden, patch = options.get("intermediate_size") or 4 * width, 1
+    else:
+        width, depth = options.get("embed_dim", 192), options.get("depth", 12)
+        hidden = options.get("mlp_ratio", 4) * width
+        sides = options.get("patch_size", 1)
+        patch = math.prod(sides) if isinstance(sides, list | tuple) else sides**2
+    weights = depth * 2 * width * (width + hidden) + patch * width
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * weights > WIDE_MARGIN * memory:
+        raise InputError(
+            f"these model.options are a model of at least {weights:.2g} weights, "
+            f"{4e-9 * weights:,.0f} GB; this machine has {1e-9 * memory:,.0f} GB of memory: choose "
+            "smaller ones"
+        )
 
 
 def check_decoder(fields: Any, where: str = "") -> None:

@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, process_place, process_start, temporary_beside
 
 BEAT, STALE = 5.0, 60.0
 
@@ -80,8 +79,8 @@ class JobClaims:
         if text is None:  # let go just now
             return False
         holder = _parse(text)
-        if holder is not None and holder.get("place") == _place():
-            return _born(int(holder["pid"])) == holder["born"]
+        if holder is not None and holder.get("place") == process_place():
+            return process_start(int(holder["pid"])) == holder["born"]
         seen, since = self._seen.get(path, (None, 0.0))
         if seen != text:
             self._seen[path] = (text, time.monotonic())
@@ -138,7 +137,7 @@ class JobClaim:
 
 def _make(path: Path, text: str) -> bool:
     """Make the file with its whole content; False if it is there already."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    temporary = temporary_beside(path)
     temporary.write_text(text)
     try:
         os.link(temporary, path)
@@ -171,29 +170,4 @@ def _parse(text: str | None) -> dict[str, Any] | None:
 
 
 def _myself() -> dict[str, Any]:
-    return {"place": _place(), "pid": os.getpid(), "born": _born(os.getpid())}
-
-
-def _place() -> str:
-    """Where process numbers mean the same: this boot of this machine, this container."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        return f"{socket.gethostname()} {sys.platform}"
-
-
-def _born(pid: int) -> str | None:
-    """What tells a process from a later one of the same number; None when there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] == "Z" else fields[19]  # start time; a zombie is dead
-    except OSError:
-        pass
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return None
-    return "alive"
+    return {"place": process_place(), "pid": os.getpid(), "born": process_start(os.getpid())}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from torch import Tensor
 
 from pidformer.errors import InputError
 from pidformer.fields import parse_yaml
-from pidformer.files import atomic_path, check_links
+from pidformer.files import atomic_folder, atomic_path, check_links
 from pidformer.models.options import check_build, check_decoder, check_model
 
 CHECKSUMS = "checksums.json"
@@ -81,23 +80,16 @@ def save_checkpoint(
     """Write checkpoint `step`, then remove all but the newest `KEEP`."""
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
-    target, temporary = folder / f"step-{step:08d}", folder / f".writing-{os.getpid()}"
-    for half in folder.glob(".writing-*"):  # of this run, whose only writer we are, killed
-        shutil.rmtree(half, ignore_errors=True)
+    target = folder / f"step-{step:08d}"
     try:
-        temporary.mkdir()
-        for name, group in tensors.items():
-            save_weights(temporary / f"{name}.safetensors", group)
-        with atomic_path(temporary / "state.json") as path:
-            path.write_text(json.dumps(dict(state)))
-        sums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
-        with atomic_path(temporary / CHECKSUMS) as path:
-            path.write_text(json.dumps(sums))
-        shutil.rmtree(target, ignore_errors=True)  # only ever a damaged one of the same step
-        temporary.rename(target)
-        _sync_folder(folder)
+        with atomic_folder(target) as temporary:
+            for name, group in tensors.items():
+                save_weights(temporary / f"{name}.safetensors", group)
+            (temporary / "state.json").write_text(json.dumps(dict(state)))
+            sums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
+            (temporary / CHECKSUMS).write_text(json.dumps(sums))
+            shutil.rmtree(target, ignore_errors=True)  # only ever a damaged one of the same step
     except (OSError, SafetensorError) as error:
-        shutil.rmtree(temporary, ignore_errors=True)
         kept = _steps(run)
         last = f"the last good checkpoint is step {kept[-1]}" if kept else "none is saved yet"
         raise InputError(
@@ -235,11 +227,3 @@ def _damage(folder: Path) -> str | None:
 def _checksum(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

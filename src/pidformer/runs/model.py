@@ -16,7 +16,7 @@ from pidformer.convert import convert
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.models.build import REFUSALS, build_classifier, build_segmenter
-from pidformer.models.options import check_options
+from pidformer.models.options import check_memory, check_options
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.weights import Weights, put_weights, run_weights
 
@@ -138,6 +138,7 @@ def _build_timm(
     check_timm(name)
     options = config.get("options", {})
     check_options(options, "classification", is_timm=True)
+    check_memory(options, "classification")
     sizes = {"num_classes": num_classes, "in_chans": channels, "img_size": image_size}
     try:
         model = timm.create_model(name, pretrained=False, **sizes, **options)

@@ -12,7 +12,7 @@ from pidformer.control.pid import FirstLayer
 from pidformer.convert import convert
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
-from pidformer.files import out_folder
+from pidformer.files import atomic_folder, out_folder
 from pidformer.runs.folder import (
     read_model_info,
     read_recipe,
@@ -48,6 +48,8 @@ def convert_run(
         raise InputError(f"{out} is a file; --out names a folder")
     if out.exists() and any(out.iterdir()):
         raise InputError(f"{out} is not empty; choose another --out")
+    if out.exists() and out.samefile("."):  # it is replaced as a whole
+        raise InputError(f"{out} is the folder you are in; name a new one with --out")
     path = Path(source)
     if (path / "recipe.yaml").exists():
         return _from_run(path, gains, out, layers, first_layer)
@@ -110,19 +112,21 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
     from pidformer.convert.hugging_face import load_plain  # needs the extra `lm`
 
     model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
-    out_folder(out)
-    model.save_pretrained(out)
-    for pattern in TOKENIZER_FILES:
-        for file in path.glob(pattern):
-            shutil.copy(file, out)
+    out_folder(out.parent)
+    with atomic_folder(out) as folder:
+        model.save_pretrained(folder)
+        for pattern in TOKENIZER_FILES:
+            for file in path.glob(pattern):
+                shutil.copy(file, folder)
     return {"run": str(out), "model": type(model).__name__, "gains": str(gains)}
 
 
 def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[str, Any]:
-    out_folder(out)
-    write_model_info(out, json.loads(json.dumps(info)))
-    write_recipe(out, recipe)
-    save_weights(out / "model.safetensors", weights)
+    out_folder(out.parent)
+    with atomic_folder(out) as folder:
+        write_model_info(folder, json.loads(json.dumps(info)))
+        write_recipe(folder, recipe)
+        save_weights(folder / "model.safetensors", weights)
     return {"run": str(out), "model": recipe["model"]["name"], "gains": str(gains)}
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import signal
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.errors import InputError
+from pidformer.errors import InputError, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
@@ -277,6 +278,7 @@ class Trainer:
                 "log": log,
                 "skipped": self.watch.skipped,
                 "resident": self.data.is_resident,
+                "threads": self._threads(),
             }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
@@ -295,15 +297,22 @@ class Trainer:
         if found is not None:
             try:
                 self._restore(found)
-            except torch.OutOfMemoryError:
-                raise
             except (RuntimeError, KeyError) as error:
+                if is_out_of_memory(error):
+                    raise
                 raise InputError(
                     f"the checkpoint of step {found.step} in {self.run} does not fit its recipe "
                     f"({error}); it was written by another version or for other data: choose "
                     "another --out"
                 ) from None
             self.step = found.step
+            before, now = found.state.get("threads"), self._threads()
+            if before and now and before != now and self.step < self.last_step:
+                warnings.warn(
+                    f"{self.run} was begun with {before} CPU threads and goes on with {now}: its "
+                    f"weights will differ in their last bits; OMP_NUM_THREADS={before} avoids it",
+                    stacklevel=2,
+                )
             self._log.restore(found.state.get("log"), self.engine)
             self.watch.skipped = found.state.get("skipped", 0)
             if isinstance(self.data, Relocatable):
@@ -318,6 +327,10 @@ class Trainer:
             is_new, last = found is None, self.step
             results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
         progress.begin(self.step, self.last_step)
+
+    def _threads(self) -> int | None:
+        """Threads that share a sum on a CPU, in another order for another number of them."""
+        return torch.get_num_threads() if self.engine.place.device.type == "cpu" else None
 
     def _restore(self, found: Checkpoint) -> None:
         if self.average is not None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pidformer.display import Bar, Display
+from pidformer.errors import InputError
 
 
 class TrainingProgress(Display):
@@ -61,15 +65,17 @@ class TrainingProgress(Display):
         self.say(f"{self._label}: {line}")
 
     def _write(self, group: str, metrics: Mapping[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in metrics.items():
-                self._writer.add_scalar(f"{group}/{name}", value, self._step)
-            self._writer.flush()  # a kill must not take what a checkpoint will not write again
+        if self._writer is not None and self._tensorboard is not None:
+            with _one_line(self._tensorboard):
+                for name, value in metrics.items():
+                    self._writer.add_scalar(f"{group}/{name}", value, self._step)
+                self._writer.flush()  # a kill must not take what a checkpoint will not write again
 
     def __exit__(self, *_: object) -> None:
         super().__exit__()
         if self._writer is not None:
-            self._writer.close()
+            with suppress(OSError):  # a full disk, which was said when a line was written
+                self._writer.close()
 
 
 def _speed(metrics: Mapping[str, float]) -> str:
@@ -87,4 +93,24 @@ def _tensorboard_writer(folder: Path, purge_step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder), purge_step=purge_step)
+    threading.excepthook = partial(_tell_of_others, threading.excepthook)
+    with _one_line(folder):
+        return SummaryWriter(str(folder), purge_step=purge_step)
+
+
+@contextmanager
+def _one_line(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {folder} ({error.strerror or error}); make room and run the same "
+            "command to continue"
+        ) from None
+
+
+def _tell_of_others(before: Callable[[Any], object], failed: Any) -> None:
+    """Without the traceback of TensorBoard's thread: who writes next is given its error."""
+    is_writer = type(failed.thread).__name__ == "_AsyncWriterThread"
+    if not (is_writer and isinstance(failed.exc_value, OSError)):
+        before(failed)

@@ -130,7 +130,7 @@ class ScheduleRecipe:
     gain_ramp_by_layer: bool = False
 
     def __post_init__(self) -> None:
-        check_least("schedule", self, ("epochs", "steps"), low=1)
+        check_least("schedule", self, ("epochs", "steps"), low=1, high=1e9)  # 12 days at 1 ms
         names = ("warmup_lr", "min_lr", "warmup_epochs", "warmup_steps", "power")
         check_least("schedule", self, names, low=0)
         _ = self.ramp  # refuses one that ends after training

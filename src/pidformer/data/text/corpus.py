@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -23,7 +22,7 @@ from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_
 from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
 from pidformer.display import advancing
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, locked
+from pidformer.files import atomic_folder, atomic_path, locked
 
 FORMAT = 1
 _HEADING = re.compile(r"^\s*= [^=].* =\s*$")
@@ -135,14 +134,11 @@ def _tokenise(
 ) -> None:
     """Write tokens.bin and about.json beside their place, then move them there together."""
     dtype = "uint16" if tokenizer.size <= 2**16 else "uint32"
-    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
     documents: list[int] = []
     total = characters = unknown = 0
     # Hugging Face's tokenizers work on a batch of lines with threads of their own.
     workers = workers if tokenizer.kind == WordVocabulary.kind else 1
-    try:
+    with atomic_folder(folder) as temporary:
         with (
             open(temporary / "tokens.bin", "wb") as out,
             _progress(paths, "tokenising", show_progress) as advance,
@@ -157,8 +153,6 @@ def _tokenise(
                     characters += part.characters
                     if tokenizer.unknown_id is not None:
                         unknown += int((part.tokens == tokenizer.unknown_id).sum())
-            out.flush()
-            os.fsync(out.fileno())
         about = {
             "dtype": dtype,
             "tokens": total,
@@ -168,9 +162,6 @@ def _tokenise(
             "files": [str(path.name) for path in paths],
         }
         (temporary / "about.json").write_text(json.dumps(about))
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _encode(block: str, tokenizer: Tokenizer) -> _Part:

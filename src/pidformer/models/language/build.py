@@ -12,7 +12,7 @@ from pidformer.errors import InputError, unknown
 from pidformer.models.build import REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.models.language.folder import check_weights
-from pidformer.models.options import check_options
+from pidformer.models.options import check_memory, check_options
 
 ARCHITECTURES = {"causal_lm": PIDformerConfig, "causal_lm_paper": PIDformerConfig.paper}
 
@@ -45,6 +45,7 @@ def language_config(
 def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
     """The model itself, with fresh weights."""
     checked = language_config(config, **build)
+    check_memory(config.get("options", {}), "language")
     try:
         return PIDformerForCausalLM(checked)
     except InputError:
