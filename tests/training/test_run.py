@@ -182,7 +182,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_as_it_wrote_its_recipe_is_begun_anew(tmp_path):
-    (tmp_path / ".recipe.4711.yaml").write_text("mod")
+    (tmp_path / ".recipe.4711-1-00000000.part.yaml").write_text("mod")
     train(tiny_recipe("schedule.epochs=1"), tmp_path, device="cpu", is_shown=False)
     assert (tmp_path / "model.safetensors").exists()
 
