@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,31 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | Path) -> Iterator[Path]:
+    """An empty folder beside `path`, which must be new or empty, that becomes it at a good end.
+
+    What a killed process left beside it goes when the next one begins.
+    """
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} is not an empty folder; choose another one")
+    place = Path(os.path.abspath(path))  # "." has no name
+    out_folder(place.parent)
+    temporary = place.with_name(f".{place.name}.writing")
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        yield temporary
+        for written in temporary.rglob("*"):
+            if written.is_file():
+                with open(written, "rb") as file:
+                    os.fsync(file.fileno())
+        os.replace(temporary, place)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 @contextmanager
