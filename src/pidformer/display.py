@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.progress import (
@@ -22,10 +23,17 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 T = TypeVar("T")
 _REMEMBERED = 3600.0
 """Seconds of work that the time left is estimated from: a row may take many minutes."""
+
+
+def plain_table(*headings: str, **options: Any) -> Table:
+    """The one look of tables on a terminal: a line below the headings, words to the left."""
+    words = {"title_justify": "left", "caption_justify": "left"}
+    return Table(*headings, box=SIMPLE_HEAD, pad_edge=False, **words | options)
 
 
 class Display:

@@ -188,6 +188,17 @@ def out_folder(path: str | Path) -> Path:
     return path
 
 
+def new_folder(path: str | Path) -> Path:
+    """The folder that `--out` names for `atomic_folder`: free or empty, its parent made."""
+    path = Path(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise InputError(f"{path} is not an empty folder; choose another --out")
+    if path.exists() and path.samefile("."):  # it is replaced as a whole
+        raise InputError(f"{path} is the folder you are in; name a new one with --out")
+    out_folder(path.parent)
+    return path
+
+
 def check_links(folder: str | Path) -> None:
     """Refuse a folder with a link that leads out of it, or with what is no file or folder.
 

@@ -87,7 +87,7 @@ def test_a_timm_model_becomes_a_run(run, tmp_path):
     with torch.no_grad():
         assert torch.equal(loaded(x), model(loaded.normalise(x)))
     code, _, error = run("convert", source, "--gains", "0,0,0", "--out", out)
-    assert code == 2 and "is not empty" in error
+    assert code == 2 and "is not an empty folder" in error
     other = tmp_path / "some"
     code, _, _ = run("convert", source, "--gains", "0.4,0,0", "--layers", "4-6,11", "--out", other)
     acting = [n for n, g in enumerate(pf.load(other).model.gains) if g.kind == "P"]
@@ -137,7 +137,7 @@ def test_gains_that_are_none_write_no_run(run, softmax, tmp_path, gains, words):
     assert not (tmp_path / "x").exists()
     (tmp_path / "file").write_text("")
     code, _, error = run("convert", softmax, "--gains", "0.1,0,0", "--out", tmp_path / "file")
-    assert code == 2 and "is a file; --out names a folder" in error
+    assert code == 2 and "is not an empty folder" in error
 
 
 @pytest.mark.parametrize("text", ["{}", "{bad", '{"model_type": "none-such"}'])

@@ -27,6 +27,7 @@ VALID: dict[str, tuple[str, ...]] = {
     "tune": ("tune", "image", "--limit", "4", "--device", "cpu"),
     "convert": ("convert", "image", "--gains", "0.1,0,0", "--out", "out"),
     "export": ("export", "image", "--out", "out", "--format", "torch"),
+    "publish": ("publish", "image", "--out", "out"),
     "report": ("report", "image", "--out", "out"),
     "reproduce": ("reproduce", "--scale", "tiny", "--dry-run", "--out", "out"),
     "demo": ("demo", "--out", "out"),

@@ -1,16 +1,23 @@
+import base64
+import io
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import pidformer as pf
 from pidformer import results
 from pidformer.evaluation.suite import load_suite
 from pidformer.report.collect import collect
+from pidformer.report.demo.digits import COUNT
 from pidformer.report.demo.models import ATTACKED, MODELS, read_models
+from pidformer.report.panels import png_uri
 from pidformer.report.write import write_report
 from pidformer.reproduce import demo
+from pidformer.reproduce.demo_page import attacked_digits
 from pidformer.reproduce.demo_plan import demo_plan
 from pidformer.robustness.compare import hits
 from pidformer.statistics import crossed_items
@@ -70,14 +77,35 @@ def test_the_page_stands_alone(made):
     page = Page(text)
     assert page.title.startswith("pidformer demo")
     assert page.tags.count("h1") == 1 and page.tags.count("figure") == 3
-    assert len(page.images) == 8 and all(len(image["alt"]) > 30 for image in page.images)
-    assert page.references and all(r.startswith("data:image/svg+xml") for r in page.references)
+    digits = [image for image in page.images if image["src"].startswith("data:image/png;base64,")]
+    assert len(digits) == COUNT * (1 + len(MODELS)) and len(page.images) == len(digits) + 8
+    assert all(len(image["alt"]) > 30 for image in page.images)
+    assert all(r.startswith(("data:image/svg+xml", "data:image/png")) for r in page.references)
     assert "prefers-color-scheme: dark" in text and "<caption>" in text
     for tag in ("script", "link", "iframe"):
         assert tag not in page.tags
     for said in made.to_dict()["verdicts"].values():
         for words in said.values():
             assert words.replace(" %", "\u00a0%") in text
+
+
+def test_the_shown_digits_are_as_the_records_say(made):
+    from pidformer.data import open_images, sample_images
+
+    images, labels = sample_images(open_images("digits", "val"), ATTACKED, image_size=8)
+    models = {run.name.removesuffix("-seed0"): pf.load(run) for run in run_folders(made)}
+    view = attacked_digits(models)
+    uris = [png_uri(image) for image in images]
+    places = [uris.index(head["uri"]) for head in view["heads"]]
+    assert [head["label"] for head in view["heads"]] == labels[places].tolist()
+    assert len(view["lines"]) == len(MODELS)
+    for line, run in zip(view["lines"], run_folders(made), strict=True):
+        (attack,) = [r for r in results.read(run) if r.settings.get("row") == "pgd@0.05"]
+        assert [not cell["is_wrong"] for cell in line["cells"]] == hits(attack)[places].tolist()
+        for cell, place in zip(line["cells"], places, strict=True):
+            sent = base64.b64decode(cell["uri"].partition(",")[2])
+            shown = np.asarray(Image.open(io.BytesIO(sent)), dtype=float) / 255
+            assert 0 < np.abs(shown - images[place, 0].numpy()).max() <= 0.05 + 0.5 / 255 + 1e-6
 
 
 def test_records_are_enough_to_measure_again(made):

@@ -35,10 +35,10 @@ def folders(runs, tmp_path_factory):
     """Folders of Hugging Face: a converted model, and a language run of ours."""
     pytest.importorskip("transformers")
     import pidformer as pf
-    from pidformer.report.hub import export_language
+    from pidformer.report.hub import publish_run
     from tests.convert.hugging_face import build
 
     place = tmp_path_factory.mktemp("folders")
     pf.convert(build("gpt2"), "0.4,0.1,0").save_pretrained(place / "converted")
-    export_language(runs / "language", place / "ours")
+    publish_run(runs / "language", place / "ours")
     return place

@@ -15,7 +15,7 @@ import pidformer as pf
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.models.causal_lm import PIDformerForCausalLM
-from pidformer.report.hub import export_language, fast_tokenizer
+from pidformer.report.hub import fast_tokenizer, publish_run
 from pidformer.runs.folder import load_weights, save_weights
 from pidformer.runs.model import load_language
 from pidformer.training import load_recipe, shipped_recipes
@@ -303,15 +303,15 @@ def test_a_damaged_vocabulary_is_named_in_one_line(whole, tmp_path, change, word
         load_language(run)
 
 
-def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path, run):
+def test_a_published_folder_loads_with_auto_classes_and_has_a_card(whole, texts, tmp_path, run):
     from pidformer.evaluation.language import evaluate_language
 
     command, run, out = run, whole[0], tmp_path / "hub"
     found = evaluate_language(run, data=texts, protocol="segments", device="cpu", split="test")
-    code, said, wrong = command("export", run, "--format", "hub", "--out", out)
-    assert code == 0 and said == f"{out}: written\n", wrong
-    code, _, wrong = command("export", run, "--format", "hub", "--cache", "--out", tmp_path / "b")
-    assert code == 2 and "leave them out with hub" in wrong and wrong.count("\n") == 1
+    code, said, wrong = command("publish", run, "--out", out)
+    assert code == 0 and said.startswith(f"{out}: README.md, config.json"), wrong
+    code, _, wrong = command("export", run, "--format", "hub", "--out", tmp_path / "b")
+    assert code == 2 and "pidformer publish RUN" in wrong and wrong.count("\n") == 1
     loaded = load_language(run)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     text = "w1 w2 nothing\nw3"
@@ -320,12 +320,14 @@ def test_an_exported_folder_loads_with_auto_classes_and_has_a_card(whole, texts,
     assert torch.equal(model(tokens).logits, loaded.model(tokens).logits)
     card = (out / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers")
-    assert f"| segments/test | {found['ppl']:.2f} |" in card and "PIDGains(p=0.4" in card
+    assert (
+        f"| segments/test | perplexity | {found['ppl']:.2f} |" in card and "PIDGains(p=0.4" in card
+    )
     again = load_language(out)
     assert again.tokenizer.encode(text) == loaded.tokenizer.encode(text)
     assert torch.equal(again.model(tokens).logits, model(tokens).logits)
     with pytest.raises(InputError, match="not an empty folder"):
-        export_language(run, out)
+        publish_run(run, out)
 
 
 def test_a_punctuated_vocabulary_is_the_same_for_hugging_face():

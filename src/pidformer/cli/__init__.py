@@ -22,6 +22,7 @@ from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
 from pidformer.cli.options import Command, CommandGroup, help_of
+from pidformer.cli.publish import publish
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
 from pidformer.cli.reproduce import reproduce
@@ -64,6 +65,7 @@ commands = (
     convert,
     tune,
     export,
+    publish,
     report,
     reproduce,
     stability,

@@ -125,9 +125,9 @@ def _varying(rows: list[Timing]) -> list[str]:
 
 
 def _table(rows: list[Timing]) -> Any:
-    from rich.table import Table
+    from pidformer.display import plain_table
 
-    table = Table()
+    table = plain_table()
     varying = _varying(rows)
     has_peak = any(row.peak_bytes is not None for row in rows)
     has_note = any(row.note for row in rows)

@@ -57,13 +57,13 @@ def check(
 
 
 def _print(found: Checked, out: Path | None) -> None:
-    from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.table import Table
+
+    from pidformer.display import plain_table
 
     console = Console()
     console.print(f"{found.folder}: {found.layout}", highlight=False, markup=False)
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     for heading in ("split", "count", "classes", "a class", "sizes", "decoded", "damaged"):
         table.add_column(heading, justify="left" if heading in ("split", "sizes") else "right")
     for split in found.splits:

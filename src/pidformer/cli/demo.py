@@ -61,18 +61,16 @@ def _has_desktop() -> bool:
 
 def _print(found: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
+    from pidformer.display import plain_table
     from pidformer.report.demo.models import MODELS
 
     console = Console()
     seeds = len(found["seeds"])
-    table = Table(
+    table = plain_table(
         title="softmax and PID twins on handwritten digits",
         caption="accuracy in per cent, chance is 10; token similarity in the last layer;\nmean"
         + (f" over {seeds} seeds, ± half their range" if seeds > 1 else ", one seed"),
-        caption_justify="left",
-        title_justify="left",
     )
     eps = f"{found['eps']:g}"
     table.add_column("model", no_wrap=True)

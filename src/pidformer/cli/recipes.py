@@ -91,10 +91,9 @@ def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) 
     if as_json:
         typer.echo(json.dumps(rows))
         return
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from pidformer.display import plain_table
 
-    table = Table(box=SIMPLE_HEAD)
+    table = plain_table()
     for column in columns:
         wide = column in ("what", "meaning")
         table.add_column(column, overflow="fold", ratio=1 if wide else None)

@@ -134,11 +134,12 @@ def _pole_rows(
 
 def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
+
+    from pidformer.display import plain_table
 
     console = Console()
     print_facts(console, str(report))
-    table = Table(title="poles of a layer", title_justify="left")
+    table = plain_table(title="poles of a layer")
     for heading in ("kappa", "radius", "poles"):
         table.add_column(heading, justify="right")
     for row in rows:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from pidformer.cli.options import Data, Device, Json, Seed
+from pidformer.display import plain_table
 
 Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or 0,0.1,0.3.")]
 
@@ -90,7 +90,9 @@ def tune(
         typer.echo(json.dumps(found.to_dict() | {"figure": figure and str(figure)}))
         return
     names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
-    table = Table("gains", *names)
+    table = plain_table("gains")
+    for name in names:
+        table.add_column(name, justify="right")
     for title, record in (
         *(("front", r) for r in found.front),
         ("plain", found.trials[0]),

@@ -1,51 +1,86 @@
-"""A language run as a folder that Hugging Face's tools load, with a card from its records."""
+"""A run as a folder for a model hub: weights, what builds the model, and a card."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+import re
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
+from pidformer.errors import InputError, shortened
+from pidformer.files import atomic_folder, new_folder
+from pidformer.report.card import model_card
+from pidformer.report.publish import without_folders
+from pidformer.runs.folder import (
+    read_model_info,
+    read_recipe,
+    save_weights,
+    write_model_info,
+    write_recipe,
+)
+from pidformer.runs.model import load, load_language
+from pidformer.runs.weights import Weights, run_weights
 
-from pidformer import results
-from pidformer.data.text import Tokenizer, WordVocabulary
-from pidformer.errors import InputError
-from pidformer.files import atomic_path
-from pidformer.report.markdown import table
-from pidformer.runs.folder import read_recipe
-from pidformer.runs.model import LanguageModel, load_language
-from pidformer.runs.weights import Weights
+if TYPE_CHECKING:
+    from pidformer.data.text import Tokenizer
+
+_LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")
 
 
-def export_language(run: str | Path, out: str | Path, *, weights: Weights = "auto") -> Path:
-    """Write `out`: config.json, model.safetensors, the tokenizer and README.md, ready to push.
+def publish_run(
+    run: str | Path, out: str | Path, *, weights: Weights = "auto", license: str | None = None
+) -> Path:
+    """Write `out`, whole or not at all: a folder to push to a hub, with README.md, a model card.
 
-    `AutoModelForCausalLM.from_pretrained(out)` and `AutoTokenizer.from_pretrained(out)` load it
-    after `import pidformer.models.causal_lm`.
+    Runs of images become run folders without records and without paths of this machine, for
+    `pf.load(out)`. Language runs become folders of Hugging Face, for `AutoModelForCausalLM` and
+    `AutoTokenizer` after `import pidformer.models.causal_lm`. `license` is the identifier under
+    which the weights are published; without one the card names none.
     """
-    run, out = Path(run), Path(out)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError(f"{out} is not an empty folder; choose another one")
-    loaded = load_language(run, weights=weights)
-    out.mkdir(parents=True, exist_ok=True)
-    loaded.model.save_pretrained(out)
-    fast_tokenizer(loaded.tokenizer).save_pretrained(out)
-    files = {"README.md": model_card(run, loaded)}
-    if loaded.tokenizer.kind == WordVocabulary.kind:
-        files["vocabulary.json"] = json.dumps(loaded.tokenizer.to_dict())
-    for name, text in files.items():
-        with atomic_path(out / name) as path:
-            path.write_text(text)
+    run, out = Path(run), new_folder(out)
+    if license is not None and _LICENSE.fullmatch(license) is None:
+        raise InputError(
+            f"no licence identifier: {shortened(license)}; give one such as apache-2.0 or cc-by-4.0"
+        )
+    if not run.is_dir():
+        raise InputError(f"no run folder at {run}; train one with pidformer train")
+    is_language = read_recipe(run).get("task") == "language"
+    with atomic_folder(out) as folder:
+        write = _write_language if is_language else _write_images
+        model = write(run, folder, weights)
+        (folder / "README.md").write_text(model_card(run, model, license), encoding="utf-8")
     return out
+
+
+def _write_images(run: Path, folder: Path, weights: Weights) -> Any:
+    """recipe.yaml, model.json and model.safetensors; the model."""
+    model = load(run, weights=weights)  # what cannot be loaded is not published
+    info = read_model_info(run)
+    kept = {k: v if k == "classes" else without_folders(v) for k, v in info.items() if k != "data"}
+    write_recipe(folder, without_folders(read_recipe(run)))
+    write_model_info(folder, kept)
+    save_weights(folder / "model.safetensors", run_weights(run, weights))
+    return model
+
+
+def _write_language(run: Path, folder: Path, weights: Weights) -> Any:
+    """config.json, model.safetensors and the tokenizer; the model."""
+    from pidformer.data.text import WordVocabulary
+
+    loaded = load_language(run, weights=weights)
+    loaded.model.save_pretrained(folder)
+    fast_tokenizer(loaded.tokenizer).save_pretrained(folder)
+    if loaded.tokenizer.kind == WordVocabulary.kind:
+        (folder / "vocabulary.json").write_text(json.dumps(loaded.tokenizer.to_dict()))
+    return loaded.model
 
 
 def fast_tokenizer(tokenizer: Tokenizer) -> Any:
     """A tokenizer as `transformers` has them; a word vocabulary becomes a word-level model."""
     from tokenizers import Tokenizer as Fast
     from transformers import PreTrainedTokenizerFast
+
+    from pidformer.data.text import WordVocabulary
 
     if tokenizer.kind == WordVocabulary.kind:
         fast = _word_level(tokenizer)
@@ -74,69 +109,3 @@ def _word_level(tokenizer: Tokenizer) -> Any:
         fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.normalizer = normalizers.Sequence(changes)
     return fast
-
-
-_CARD = """\
----
-library_name: transformers
-pipeline_tag: text-generation
-tags:
-- pidformer
----
-
-# {name}
-
-A causal language model with PID attention, {kind}: {count:,} parameters, a vocabulary of \
-{vocabulary:,}, trained on {data} ({length} tokens at a time, seed {seed}) with pidformer.
-
-```python
-import pidformer.models.causal_lm  # registers the model
-from transformers import AutoModelForCausalLM, AutoTokenizer
-
-model = AutoModelForCausalLM.from_pretrained("FOLDER")
-tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-```
-
-## Measured
-
-{measured}
-
-## Recipe
-
-```yaml
-{recipe}
-```
-"""
-
-
-def model_card(run: str | Path, loaded: LanguageModel) -> str:
-    """README.md for a model hub: what it is, how it was trained, what was measured."""
-    recipe, gains = read_recipe(Path(run)), loaded.model.gains
-    return _CARD.format(
-        name=Path(run).resolve().name,
-        kind="its softmax twin (no controller)" if gains is None else f"gains {gains}",
-        count=sum(p.numel() for p in loaded.model.parameters()),
-        vocabulary=loaded.model.config.vocab_size,
-        data=recipe["data"]["name"],
-        length=loaded.length,
-        seed=recipe["seed"],
-        measured=_measured(results.read(run)),
-        recipe=yaml.safe_dump(recipe, sort_keys=False).strip(),
-    )
-
-
-def _measured(records: Sequence[results.Record]) -> str:
-    """The newest record of each measurement, or the last validation during training."""
-    found = {replace(r.measurement, weights=None): r for r in records if r.kind == "language"}
-    if found:
-        heads = ["text", "protocol", "perplexity", "bits per character", "targets"]
-        rows = []
-        for m, s in ((r.metrics, r.settings) for r in found.values()):
-            numbers = [f"{m['ppl']:.2f}", f"{m['bits_per_character']:.3f}", f"{m['tokens']:.0f}"]
-            rows.append([Path(str(s["data"])).name, str(s["row"]), *numbers])
-        return table(heads, rows, left=2)
-    scored = [record for record in records if record.kind == "evaluate"]
-    if not scored:
-        return "Nothing yet."
-    m = scored[-1].metrics
-    return f"Validation perplexity during training, in independent segments: {m['ppl']:.2f}."

@@ -10,6 +10,8 @@ from typing import NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure, SubFigure
+from PIL import Image
+from torch import Tensor
 
 from pidformer.files import atomic_path
 from pidformer.report.style import FAINT, INK, style
@@ -63,6 +65,14 @@ def picture(panel: Panel, alt: str) -> Picture:
         for text in (drawn, for_dark(drawn))
     )
     return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height))
+
+
+def png_uri(image: Tensor) -> str:
+    """(C, H, W) in [0, 1] as a PNG inside a page, pixel for pixel."""
+    array = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+    kept = io.BytesIO()
+    Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array).save(kept, "PNG")
+    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()
 
 
 def save_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:

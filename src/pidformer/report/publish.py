@@ -101,7 +101,7 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
             for key, value in record.settings.items()
             if key not in _DROPPED and value is not None and shared.get(key, _NOTHING) != value
         }
-        settings["data"] = _data_name(record, run)
+        settings["data"] = data_name(record, run)
         settings["command"] = measure_command(record)
         lines.append(replace(record, settings=settings))
     for record in lines:
@@ -116,7 +116,7 @@ def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Reco
     """What the measurements of a run share; the machine is the one that made most of them."""
     last = measured[-1]
     machines = Counter(json.dumps(r.settings.get("machine")) for r in measured)
-    recipe = _bare(run.recipe or {})
+    recipe = without_folders(run.recipe or {})
     variant, _, seed = name.rpartition("-seed")
     settings = {
         "study": study,
@@ -169,18 +169,18 @@ def _thin(points: Sequence[tuple[float, float]]) -> list[list[float]]:
     return [[round(x, 3), round(y, 5)] for x, y in kept]
 
 
-def _data_name(record: Record, run: Run) -> str:
+def data_name(record: Record, run: Run) -> str:
     trained = str((run.recipe or {}).get("data", {}).get("name"))
     name = Path(str(record.settings.get("data", ""))).name
     return name if name not in ("", "data", "None") else trained
 
 
-def _bare(value: Any) -> Any:
+def without_folders(value: Any) -> Any:
     """A recipe without folders: of a path, its last part."""
     if isinstance(value, Mapping):
-        return {key: _bare(entry) for key, entry in value.items()}
+        return {key: without_folders(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [_bare(entry) for entry in value]
+        return [without_folders(entry) for entry in value]
     if isinstance(value, str) and (_PATH.search(value) or value.startswith((".", "runs/"))):
         return Path(value).name
     return value

@@ -17,7 +17,7 @@ from pidformer.analysis import Certificate
 from pidformer.control import PIDGains, schur_cohn
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.style import BAD, GOOD, GREY, INK, PID, check_format, style
+from pidformer.report.style import BAD, GOOD, GREY, INK, PID, SOFTMAX, check_format, style
 
 COLUMNS = 6
 _MOST_DOTS = 4000
@@ -65,12 +65,13 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
         _shade_stable(axes, controllers.layers[layer][0])
     angle = np.linspace(0, 2 * np.pi, 300)
     axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
+    color = PID if controllers.layers else SOFTMAX
     heads = [_thin(kappas[:, head].flatten(), kappas.shape[1]) for head in range(kappas.shape[1])]
     for head, points in enumerate(heads):
         inside = schur_cohn(controllers.layers[layer][head], points) if acts else None
         good = points if inside is None else points[inside]
         bad = points[:0] if inside is None else points[~inside]
-        axes.scatter(good.real, good.imag, s=3.5, color=PID, alpha=0.4, linewidths=0)
+        axes.scatter(good.real, good.imag, s=3.5, color=color, alpha=0.4, linewidths=0)
         axes.scatter(bad.real, bad.imag, s=3.5, color=BAD, alpha=0.5, linewidths=0)
     note = "" if acts or not controllers.layers else " (free)"
     axes.set_title(f"layer {layer + 1}{note}", fontsize=10.5)

@@ -25,7 +25,7 @@ from pidformer.control import (
 )
 from pidformer.files import atomic_path
 from pidformer.report.response import draw_frequency, draw_locus, draw_over_depth
-from pidformer.report.style import BAD, GOOD, GREY, LEAST_I, check_format
+from pidformer.report.style import BAD, GOOD, GREY, LEAST_I, PID, SOFTMAX, check_format
 
 _DEPTH = 12
 
@@ -184,12 +184,12 @@ def _draw_tokens(axes: Axes, gains: PIDGains, kernel: Tensor | None, seed: int) 
     held = simulate(kernel, start, gains, _DEPTH)
     shown = torch.linspace(0, len(kernel) - 1, count).long()
     for token in shown:
-        axes.plot(*free[:, token].T, color=GREY, linewidth=1, alpha=0.8)
-        axes.plot(*held[:, token].T, color=GOOD, linewidth=1.4, alpha=0.9)
+        axes.plot(*free[:, token].T, color=SOFTMAX, linewidth=1, alpha=0.8)
+        axes.plot(*held[:, token].T, color=PID, linewidth=1.4, alpha=0.9)
     for points, color, marker, label in (
         (start, "black", "o", "first layer"),
-        (free[-1], GREY, "s", f"layer {_DEPTH}, no control"),
-        (held[-1], GOOD, "^", f"layer {_DEPTH}, {gains.kind}"),
+        (free[-1], SOFTMAX, "s", f"layer {_DEPTH}, softmax"),
+        (held[-1], PID, "^", f"layer {_DEPTH}, {gains.kind}"),
     ):
         x, y = points[shown].T
         axes.scatter(x, y, s=28, color=color, marker=marker, zorder=4, label=label)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from pidformer.display import plain_table
 from pidformer.report.metrics import Metric, compare_accuracy, compare_error
 from pidformer.report.numbers import NONE
 from pidformer.report.shrink import merged_corruptions
@@ -189,13 +189,7 @@ def rich_table(
 
 
 def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) -> Table:
-    table = Table(
-        box=SIMPLE_HEAD,
-        caption=_caption(groups),
-        caption_justify="left",
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+    table = plain_table(caption=_caption(groups), padding=(0, 1, 0, 0))
     table.add_column("")
     table.add_column("")
     for place, group in enumerate(groups):

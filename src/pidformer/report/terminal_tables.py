@@ -5,22 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from pidformer.analysis.summary import Analysis
+from pidformer.display import plain_table
 
 HEADINGS = ("model", "similarity", "rank", "min Re", "outside", "worst", "growth")
 
 
 def analysis_table(models: Sequence[Analysis]) -> Table:
     """A line for each model: its tokens, its spectrum, its closed loop."""
-    table = Table(
-        box=SIMPLE_HEAD,
+    table = plain_table(
         caption="similarity: first to last layer; rank: effective rank, last layer;\n"
         "min Re: smallest real part of kappa; outside: modes outside the unit circle;\n"
         "worst: largest radius; growth: of a perturbation of v_0, largest over depth",
-        caption_justify="left",
     )
     for heading in HEADINGS:
         is_name = heading == "model"
@@ -64,7 +62,7 @@ _COLUMNS = {
 
 def scores_table(task: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     """A line for each run and row."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table = plain_table()
     table.add_column("run")
     table.add_column("row")
     titles = {"miou": "mIoU", "ppl": "perplexity", "ppl_known": "known words"}

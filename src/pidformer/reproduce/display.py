@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
-from pidformer.display import Display
+from pidformer.display import Display, plain_table
 from pidformer.reproduce.jobs import Job, JobState, Plan
 from pidformer.reproduce.times import duration
 
@@ -60,7 +59,7 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
     caption = f"{done} of {len(lines)} jobs done"
     if plan.timed_on and done < len(lines):
         caption += f"; about {duration(left)} of work left, expected on {plan.timed_on}"
-    table = Table(box=SIMPLE_HEAD, caption=caption, caption_justify="left", pad_edge=False)
+    table = plain_table(caption=caption)
     table.add_column("job")
     table.add_column("state")
     table.add_column("time", justify="right")

@@ -12,7 +12,7 @@ from pidformer.control.pid import FirstLayer
 from pidformer.convert import convert
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
-from pidformer.files import atomic_folder, out_folder
+from pidformer.files import atomic_folder, new_folder
 from pidformer.runs.folder import (
     read_model_info,
     read_recipe,
@@ -43,13 +43,7 @@ def convert_run(
     - a run folder: the same run with these gains
     - a folder of Hugging Face's `save_pretrained`: the same, for `pf.from_pretrained`
     """
-    out = Path(out)
-    if out.is_file():
-        raise InputError(f"{out} is a file; --out names a folder")
-    if out.exists() and any(out.iterdir()):
-        raise InputError(f"{out} is not empty; choose another --out")
-    if out.exists() and out.samefile("."):  # it is replaced as a whole
-        raise InputError(f"{out} is the folder you are in; name a new one with --out")
+    out = new_folder(out)
     path = Path(source)
     if (path / "recipe.yaml").exists():
         return _from_run(path, gains, out, layers, first_layer)
@@ -112,7 +106,6 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
     from pidformer.convert.hugging_face import load_plain  # needs the extra `lm`
 
     model = convert(load_plain(path), gains, layers=layers, first_layer=first, inplace=True)
-    out_folder(out.parent)
     with atomic_folder(out) as folder:
         model.save_pretrained(folder)
         for pattern in TOKENIZER_FILES:
@@ -122,7 +115,6 @@ def _from_hugging_face(path: Path, gains: Any, out: Path, layers: Any, first: Fi
 
 
 def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[str, Any]:
-    out_folder(out.parent)
     with atomic_folder(out) as folder:
         write_model_info(folder, json.loads(json.dumps(info)))
         write_recipe(folder, recipe)

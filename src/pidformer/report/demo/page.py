@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pidformer.analysis import Trajectory
 from pidformer.files import atomic_path, out_folder
@@ -23,13 +24,14 @@ def write_demo(
     out: str | Path,
     *,
     paths: Mapping[str, Trajectory],
+    digits: Mapping[str, Any],
     digit: int,
     seconds: float,
 ) -> Path:
     """Write OUT/report.html, OUT/report.json and OUT/figures/*.png from runs; the page's path.
 
-    `paths` holds the tokens of one image, a `digit`, in each model; `seconds` is what all jobs
-    took together.
+    `paths` holds the tokens of one image, a `digit`, in each model, `digits` a few images and
+    their attacked twins (`digits_view`); `seconds` is what all jobs took together.
     """
     runs = collect(folders)
     models = read_models(runs)
@@ -51,6 +53,7 @@ def write_demo(
         attacked=ATTACKED,
         shown_budget=SHOWN,
         chance=CHANCE,
+        digits=digits,
         digit=digit,
         layers=len(models["softmax"].similarity[0]),
         command=f"pidformer demo --out {shlex.quote(str(out))} --seeds {seeds}",

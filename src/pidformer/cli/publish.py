@@ -1,0 +1,41 @@
+"""`pidformer publish`: a run as a folder for a model hub."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pidformer.cli.options import Json
+
+
+def publish(
+    run: Annotated[Path, typer.Argument(help="A run folder of any task.")],
+    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
+    license: Annotated[
+        str | None,
+        typer.Option(help="Licence of the weights, for the card: apache-2.0, cc-by-4.0, ..."),
+    ] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a folder to push to a model hub: weights, what builds the model, and a model card.
+
+    The card has the gains, the scores in the run's records with their intervals, the commands that
+    load and train the model, licence and citation. `pf.load(DIR)` loads a run of images, Hugging
+    Face's AutoModelForCausalLM one of language. Nothing in the folder names a path of this machine.
+
+    Example: pidformer publish runs/pid --out pid-deit-tiny
+
+    Example: pidformer publish runs/novels --out novels --license apache-2.0
+    """
+    from pidformer.report.hub import publish_run
+
+    publish_run(run, out, weights="ema" if ema else "auto", license=license)
+    sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
+    if as_json:
+        typer.echo(json.dumps({"folder": str(out), "files": sizes}))
+        return
+    typer.echo(f"{out}: {', '.join(sizes)} ({sum(sizes.values()) / 1e6:.1f} MB)")
