@@ -16,6 +16,7 @@ from pidformer.cli import main
 from pidformer.errors import InputError
 from pidformer.lab.guard import COOKIE, is_local
 from pidformer.lab.server import open_lab
+from pidformer.lab.static import export_page
 from tests.report.browser import axe_source
 
 pytestmark = pytest.mark.slow
@@ -86,6 +87,42 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     assert watched.outside(lab.address) == []
 
 
+COLORS = """() => { const look = getComputedStyle(document.getElementById("chart-poles"));
+  return ["free", "held", "good", "bad", "stable", "stable-deep", "unstable"]
+    .map((name) => look.getPropertyValue("--" + name).trim()); }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_charts_have_the_colours_of_the_exported_page(visit, watch, tmp_path, scheme):
+    page = visit(color_scheme=scheme).page
+    exported = watch(export_page(tmp_path).as_uri(), color_scheme=scheme).page
+    assert page.evaluate(COLORS) == exported.evaluate(COLORS)
+
+
+TOGETHER = """([id, knob]) => { const chart = document.getElementById(id).getBoundingClientRect();
+  const slider = document.querySelector(knob).getBoundingClientRect();
+  return chart.top >= 0 && chart.bottom < slider.top && slider.bottom <= innerHeight + 1; }"""
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+def test_on_a_phone_a_chart_stays_on_screen_with_every_slider(visit, watch, tmp_path, is_exported):
+    phone = {"viewport": {"width": 390, "height": 800}}
+    page = (watch(export_page(tmp_path).as_uri(), **phone) if is_exported else visit(**phone)).page
+    for knob in ("p", "kappa_min", "depth"):
+        slider = f"#{knob}" if is_exported else f"#knob-{knob} input[type=range]"
+        page.locator(slider).evaluate("it => it.scrollIntoView({ block: 'end' })")
+        page.wait_for_timeout(200)
+        assert page.evaluate(TOGETHER, ["chart-tokens", slider]), knob
+
+
+def test_every_chart_is_explained_above_it(visit):
+    page = visit().page
+    above = """() => [...document.querySelectorAll(".charts figure")].map((figure) =>
+      figure.querySelector("figcaption").getBoundingClientRect().bottom
+      <= figure.querySelector("canvas").getBoundingClientRect().top)"""
+    assert page.evaluate(above) == [True] * 5
+
+
 def test_where_no_gains_are_stable_the_verdict_says_so_and_design_changes_nothing(visit):
     watched = visit("?view=controller&kappa_min=-1&p=0.7")
     page = watched.page
@@ -104,7 +141,7 @@ def test_an_address_shows_the_same_to_somebody_else(visit):
 
 
 def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
-    watched = visit("?view=attack&strength=24&number=4")
+    watched = visit("?view=attack&images=digits&strength=24&number=4")
     page = watched.page
     page.click("#attack-go")
     page.wait_for_selector("#attack-shown .attacked >> nth=1")
@@ -142,6 +179,14 @@ def test_a_picture_of_a_named_set_is_attacked_and_a_model_brings_its_own(visit, 
     page.get_by_role("option", name="digits-pid").click()
     page.wait_for_function("document.querySelector('#attack-images input').value === 'digits'")
     assert errors(watched) == [] and watched.outside(lab.address) == []
+
+
+def test_the_attack_opens_on_the_set_that_was_named(visit):
+    page = visit("?view=attack").page
+    assert page.input_value("#attack-images input") == "shades"
+    digits = visit("?view=attack&images=digits").page
+    assert digits.input_value("#attack-images input") == "digits"
+    digits.wait_for_function("location.search.includes('images=digits')")
 
 
 # What an element says, into window.told: words that stay for a moment are missed by looking later.

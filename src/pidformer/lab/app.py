@@ -18,6 +18,9 @@ from pidformer.lab.static import charts_script, source
 from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
 
+STICKY = "<style>.gradio-container { overflow: clip !important; }</style>"
+"""Nothing sticks inside gradio's `hidden`; `css=` cannot reach the container itself."""
+
 
 def mount(app: Any, blocks: gr.Blocks) -> Any:
     """Put the lab onto a FastAPI application; serve it behind a `Guard` alone."""
@@ -32,7 +35,7 @@ def mount(app: Any, blocks: gr.Blocks) -> Any:
         max_file_size=MOST_BYTES,
         show_error=True,
         css=source("charts.css") + source("app.css"),
-        head=f"<script>{source('app.js')}</script>{charts_script()}",
+        head=f"{STICKY}<script>{source('app.js')}</script>{charts_script()}",
         theme=_theme(),
         pwa=False,
     )

@@ -34,8 +34,8 @@ class AttackKnobs:
 
     first: str = ""
     second: str = ""
-    images: str = DIGITS
-    """The set that the image is of."""
+    images: str = ""
+    """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0
     """Which validation image."""
     attack: str = "pgd"
@@ -72,8 +72,9 @@ class AttackKnobs:
             image = 'Image.open("mine.png").convert("RGB")'
             take = "from PIL import Image\n", f"LabelledPicture({image})"
         else:
-            where = "" if self.images == DIGITS else f"{self.images!r}: {str(folder)!r}"
-            take = "", f"PictureSets({{{where}}}).picture({self.images!r}, {self.number})"
+            images = self.images or DIGITS
+            where = "" if images == DIGITS else f"{images!r}: {str(folder)!r}"
+            take = "", f"PictureSets({{{where}}}).picture({images!r}, {self.number})"
         return (
             f"{take[0]}from pidformer.lab.attack import AttackKnobs, attack\n"
             "from pidformer.lab.pictures import LabelledPicture, PictureSets\n"

@@ -42,7 +42,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     names = list(places)
     first, second = _defaults(shelf)
     sets = shelf.pictures
-    at_first = shelf.own_pictures(first)
+    at_first = shelf.first_pictures(first)
     with gr.Row():
         with gr.Column(scale=1, min_width=300):
             one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
@@ -273,7 +273,7 @@ def similarity_figure(found: Sequence[Attacked]) -> go.Figure | None:
 _AXIS = {"gridcolor": "rgba(128,136,146,0.22)", "zeroline": False, "fixedrange": True}
 _LAYOUT: dict[str, Any] = {
     "title": {
-        "text": "Token similarity by layer (dotted: before)",
+        "text": "How alike tokens are by layer<br>(dotted: before the attack; 1: all alike)",
         "font": {"size": 14},
         "x": 0.01,
         "xanchor": "left",
@@ -281,7 +281,7 @@ _LAYOUT: dict[str, Any] = {
     },
     "template": {},
     "height": 350,
-    "margin": {"l": 52, "r": 14, "t": 68, "b": 44},
+    "margin": {"l": 52, "r": 14, "t": 84, "b": 44},
     "paper_bgcolor": "rgba(0,0,0,0)",
     "plot_bgcolor": "rgba(0,0,0,0)",
     "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#76808b"},

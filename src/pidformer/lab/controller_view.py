@@ -20,7 +20,7 @@ NAMES = [field.name for field in fields(Knobs)]
 
 def controller_view(shared: Shared) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
-    with gr.Row():
+    with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
             gr.HTML("Presets", padding=False, elem_classes="small-head")
             with gr.Row(elem_classes="buttons"):

@@ -75,6 +75,10 @@ class Shelf:
         own = "" if run is None or run.recipe is None else str(run.recipe["data"]["name"])
         return own if own in self.pictures.folders else DIGITS
 
+    def first_pictures(self, name: str) -> str:
+        """The set to open on with this model: the one at --data, or else the model's own."""
+        return self.own_pictures(name) if self.data is None else self.data.resolve().name
+
     def folders(self, task: str) -> dict[str, str]:
         """Folders of the runs of one task, by names that a shared address may carry."""
         named = labels(self.runs)
