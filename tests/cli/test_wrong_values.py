@@ -38,7 +38,7 @@ def test_the_lab_refuses_a_port_that_cannot_be(run, port):
     ids=["torch", "numpy", "map", "python"],
 )
 def test_memory_that_runs_out_is_one_line(run, monkeypatch, ask):
-    """More than any machine has, from those that are asked for it; each was a traceback."""
+    """More than any machine has, asked of NumPy, PyTorch and the system."""
     monkeypatch.setattr("pidformer.training.converted.convert_run", lambda *_, **__: ask())
     code, _, err = run("convert", "x", "--gains", "lm", "--out", "y")
     assert code == 2 and err.startswith("pidformer: out of memory (") and err.count("\n") == 1
