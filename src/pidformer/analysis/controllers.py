@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pidformer.analysis.inspection import Model, inner_model
+from pidformer.control.feedback import Feedback
 from pidformer.control.gains import GainTensors, PIDGains, as_gains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
@@ -72,6 +73,10 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
+    if any(isinstance(module.gains, Feedback) for module in attention):
+        raise InputError(
+            "a model with feedback beyond PID gains follows another recursion than is analysed here"
+        )
     if gains is not None:
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)

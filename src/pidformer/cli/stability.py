@@ -50,7 +50,7 @@ def stability(
 
     Example: pidformer stability --preset deit --derivative implicit
     """
-    from pidformer.control import PIDGains, design_gains, stability_report
+    from pidformer.control import PIDGains, as_feedback, design_gains, stability_report
 
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
@@ -65,7 +65,7 @@ def stability(
     if design is not None:
         chosen = design_gains(design, kappa_min)
     else:
-        chosen = PIDGains.parse(gains) if gains is not None else PIDGains.preset(preset or "deit")
+        chosen = PIDGains.parse(gains) if gains is not None else as_feedback(preset or "deit")
     report = stability_report(chosen, kappa_min, kappas=kappas, derivative=form)
     rows = _pole_rows(chosen, kappa_min, kappas, form)
     if plot is not None:

@@ -12,6 +12,7 @@ from pidformer.control.energy import (
     laplacian,
     minimise_energy,
 )
+from pidformer.control.feedback import RELATIVES, Feedback, as_feedback, discretised
 from pidformer.control.gains import (
     PAPER_GAINS,
     PRESETS,
@@ -56,7 +57,9 @@ from pidformer.control.systems import (
 __all__ = [
     "PAPER_GAINS",
     "PRESETS",
+    "RELATIVES",
     "Derivative",
+    "Feedback",
     "FirstLayer",
     "FrequencyResponse",
     "GainTensors",
@@ -67,6 +70,7 @@ __all__ = [
     "PIDState",
     "Sensitivity",
     "StabilityReport",
+    "as_feedback",
     "as_gains",
     "as_kernel",
     "bregman",
@@ -76,6 +80,7 @@ __all__ = [
     "design_gains",
     "dirichlet_energy",
     "dirichlet_gradient",
+    "discretised",
     "disturbance_response",
     "energy",
     "energy_gradient",

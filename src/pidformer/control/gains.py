@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -160,6 +160,8 @@ def as_gains(given: GainsLike) -> PIDGains:
     True
     """
     if isinstance(given, PIDGains):
+        if type(given) is not PIDGains:
+            raise InputError(f"PID gains are needed here, and {given} has terms beyond them")
         return given
     if isinstance(given, str):
         return PIDGains.parse(given) if "," in given else PIDGains.preset(given)
@@ -173,6 +175,6 @@ def as_gains(given: GainsLike) -> PIDGains:
     )
 
 
-def read_gains(given: Any) -> Any:
-    """What a layer takes: None, anything with gains of its own (`Gains`), or as in `as_gains`."""
-    return given if given is None or hasattr(given, "beta") else as_gains(given)
+def acts(gain: float | Tensor) -> bool:
+    """Whether a gain may change anything: a number other than zero, or a tensor."""
+    return isinstance(gain, Tensor) or gain != 0

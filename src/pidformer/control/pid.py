@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import Gains, read_gains
+from pidformer.control.feedback import read_gains
+from pidformer.control.gains import Gains, acts
 from pidformer.errors import InputError, unknown
 
 FirstLayer = Literal["free", "controlled"]
@@ -95,18 +96,14 @@ def pid_step(
     error = gains.beta * state.initial.to(wide.dtype) - wide
     integral = state.integral + error
     acting = []
-    if _acts(gains.p):
+    if acts(gains.p):
         acting.append(gains.p * error)
-    if _acts(gains.i):
+    if acts(gains.i):
         acting.append(gains.i * integral)
-    if _acts(gains.d):
+    if acts(gains.d):
         acting.append(gains.d * (state.previous - wide))
     control = sum(acting[1:], start=acting[0]) if acting else torch.zeros_like(wide)
     return control, PIDState(state.initial, integral, value)
-
-
-def _acts(gain: float | Tensor) -> bool:
-    return isinstance(gain, Tensor) or gain != 0
 
 
 def _wide(value: Tensor) -> torch.dtype:

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from pidformer.control.gains import GainsLike, PIDGains, as_gains
+from pidformer.control.feedback import as_feedback
+from pidformer.control.gains import GainsLike, PIDGains
 from pidformer.control.stability import (
     Derivative,
     check_range,
@@ -55,9 +56,10 @@ class StabilityReport:
             )
         if self.worst_radius <= 1 + 1e-12:
             return f"marginal on {self.spectrum}: the mode at {where} neither grows nor decays"
-        return (
-            f"unstable on {self.spectrum}: the mode at {where} grows {factor}; "
+        return f"unstable on {self.spectrum}: the mode at {where} grows {factor}; " + (
             f"scale the gains by less than {self.gain_margin:.4f}"
+            if 0 < self.gain_margin < math.inf
+            else "no factor on p, i and d changes that"
         )
 
     @property
@@ -116,7 +118,7 @@ def stability_report(
     For the interval the verdict is exact; the worst kappa comes from a grid of 2001 points that
     includes both ends. Every one of `kappas`, real or complex, is examined.
     """
-    gains = as_gains(gains)
+    gains = as_feedback(gains)
     if kappas is None:
         check_range(kappa_min, kappa_max)
         spectrum = f"[{kappa_min:g}, {kappa_max:g}]"

@@ -20,17 +20,22 @@ P > 0, all real kappa in [kappa_min, 1] are stable exactly when
 
     explicit   2P + I + 4D < 2 (1 + kappa_min)
     implicit   2P + I - 4D < 2 (1 + kappa_min)
+
+A linear relative of PID control (`Feedback`, and with it any length of the step) has the poles of
+the PID controller s (P, I, D) at s (own kappa + skip), s its scale.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import MAX_GAIN, Gains, GainsLike, PIDGains, as_gains
+from pidformer.control.feedback import Feedback, as_feedback, discretised
+from pidformer.control.gains import MAX_GAIN, Gains, GainsLike, PIDGains
 from pidformer.errors import InputError, unknown
 
 Derivative = Literal["explicit", "implicit"]
@@ -44,7 +49,7 @@ def in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
     if isinstance(kappa, PIDGains):
         gains, kappa = kappa, gains
     try:
-        return as_gains(gains), torch.as_tensor(kappa, dtype=torch.complex128)
+        return as_feedback(gains), torch.as_tensor(kappa, dtype=torch.complex128)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"the arguments are gains, then kappa (numbers): {error}") from None
 
@@ -66,11 +71,8 @@ def characteristic_polynomial(
     every kind of control has three poles.
     """
     gains, kappa = in_order(gains, kappa)
-    if check_derivative(derivative) == "implicit":
-        # A step of length 1 / (1 + D) without D: divide the equation by 1 + D.
-        slow = 1 + gains.d
-        kappa = 1 - (1 - kappa) / slow
-        gains = PIDGains(p=gains.p / slow, i=gains.i / slow)
+    gains, slope, shift = _as_pid(gains, derivative)
+    kappa = slope * kappa + shift
     one = torch.ones_like(kappa)
     if gains.i > 0:
         rest = (
@@ -81,6 +83,22 @@ def characteristic_polynomial(
     else:
         rest = (gains.p + gains.d - kappa, -gains.d * one, 0 * one)
     return torch.stack([one, *rest], dim=-1)
+
+
+def _as_pid(gains: PIDGains, derivative: Derivative) -> tuple[PIDGains, float, float]:
+    """PID gains (explicit) and a line such that their poles at `slope kappa + shift` are these."""
+    if check_derivative(derivative) == "implicit":
+        gains = discretised(gains, derivative=derivative)
+    if not isinstance(gains, Feedback):
+        return gains, 1.0, 0.0
+    if gains.exclude:
+        raise InputError(
+            f"{gains.kind} is not linear in the values, so it has no poles: measured only, by "
+            "pidformer analyze of a trained network"
+        )
+    size = gains.scale
+    plain = PIDGains(p=size * gains.p, i=size * gains.i, d=size * gains.d, beta=gains.beta)
+    return plain, size * gains.own, size * gains.skip
 
 
 def poles(gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit") -> Tensor:
@@ -148,17 +166,18 @@ def stable_interval(
         explicit   P + I/2 + 2 D - 1 < kappa < 1 + P + D I / (1 + D),    D < 1
         implicit   P + I/2 - 2 D - 1 < kappa < 1 + P
     """
-    gains = as_gains(gains)
-    is_explicit = check_derivative(derivative) == "explicit"
-    if gains.i >= 4 * (1 + gains.d) or (is_explicit and gains.d >= 1):
+    gains, slope, shift = _as_pid(as_feedback(gains), derivative)
+    if gains.i >= 4 * (1 + gains.d) or gains.d >= 1:
         return None
-    high = 1 + gains.p + (gains.d * gains.i / (1 + gains.d) if is_explicit else 0.0)
-    return (_load(gains, derivative) - 1, high)
+    low, high = _load(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)
+    if slope == 0:  # attention has no part in it
+        return (-math.inf, math.inf) if low < shift < high else None
+    ends = sorted(((low - shift) / slope, (high - shift) / slope))
+    return (ends[0], ends[1])
 
 
-def _load(gains: PIDGains, derivative: Derivative) -> float:
-    """P + I/2 + 2 D if explicit, P + I/2 - 2 D if implicit: what has to stay below 1 + kappa."""
-    sign = 1 if check_derivative(derivative) == "explicit" else -1
+def _load(gains: PIDGains, sign: int = 1) -> float:
+    """P + I/2 + 2 D if explicit (P + I/2 - 2 D if implicit): what must stay below 1 + kappa."""
     return gains.p + gains.i / 2 + sign * 2 * gains.d
 
 
@@ -196,9 +215,12 @@ def gain_margin(
 
     Without control, or with an implicit D of at least P/2 + I/4, no factor does.
     """
-    gains = as_gains(gains)
-    load = _load(gains, derivative)
-    is_rounding = load <= 1e-12 * _load(gains, "explicit")
+    gains = as_feedback(gains)
+    if isinstance(gains, Feedback):
+        ends = torch.tensor([kappa_min, 1.0], dtype=torch.complex128)  # the worst is at an end
+        return gain_margin_over(ends, gains, derivative)
+    load = _load(gains, 1 if check_derivative(derivative) == "explicit" else -1)
+    is_rounding = load <= 1e-12 * _load(gains)
     return math.inf if is_rounding else (1 + kappa_min) / load
 
 
@@ -206,7 +228,9 @@ def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) ->
     """The same for a given spectrum, by bisection on Schur and Cohn's criterion."""
 
     def holds(factor: float) -> bool:
-        return bool(schur_cohn(gains.scaled(factor), points, derivative=derivative).all())
+        scaled = {name: factor * getattr(gains, name) for name in ("p", "i", "d")}
+        found = schur_cohn(replace(gains, **scaled), points, derivative=derivative)
+        return bool(found.all())
 
     largest = max(gains.p, gains.i, gains.d)
     if largest == 0:

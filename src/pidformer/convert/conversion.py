@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
@@ -55,7 +56,7 @@ class Conversion:
         """What `to_dict` gave, out of a file."""
         try:
             return cls(
-                gains=tuple(PIDGains.from_dict(layer) for layer in saved["gains"]),
+                gains=tuple(as_feedback(layer) for layer in saved["gains"]),
                 first_layer=saved["first_layer"],
                 learn_gains=saved["learn_gains"],
             )

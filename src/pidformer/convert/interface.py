@@ -16,11 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, Enco
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from pidformer.control.pid import pid_step
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import add_control, of_queries
+from pidformer.ops.attention import feed_back, mixed_values, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
@@ -47,6 +46,13 @@ def pid_attention_forward(
             "itself, or the model was loaded by transformers. Load it with "
             'pf.from_pretrained(folder); its weights alone, with attn_implementation="sdpa"'
         )
+    is_controlled = hasattr(module, "pid_layer")
+    if is_controlled:
+        assert tape is not None  # a converted model's configuration says so
+        state, gains = tape.read(module.pid_layer), acting_gains(module)
+        own = tape.own_values(module.pid_layer, value, query.shape[2])
+        if own is value:  # what a cache keeps is mixed already
+            value = mixed_values(value, state, gains)
     is_capped = options.get("softcap") is not None  # which no fused kernel has
     weights = None
     if wants_weights or is_capped:
@@ -56,18 +62,12 @@ def pid_attention_forward(
         out = (kept @ of_queries(value, query)).transpose(1, 2).contiguous()
     else:
         out, _ = sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    if not hasattr(module, "pid_layer"):
+    if not is_controlled:
         return out, weights
-    assert tape is not None  # a converted model's configuration says so
-    layer = module.pid_layer
-    state, gains = tape.read(layer), acting_gains(module)
-    assert gains is not None
-    own = tape.own_values(layer, value, query.shape[2])
-    control, after = pid_step(own, state, gains, module.first_layer)
-    tape.write(layer, after)
-    if state is None and module.first_layer == "free":
-        return out, weights
-    return add_control(out.transpose(1, 2), control).transpose(1, 2).contiguous(), weights
+    out, after = feed_back(out.transpose(1, 2), own, state, gains, module.first_layer)
+    assert tape is not None and after is not None
+    tape.write(module.pid_layer, after)
+    return out.transpose(1, 2).contiguous(), weights
 
 
 def _weights(
@@ -102,12 +102,14 @@ class WatchedCache:
     of it, is the cache's own business: growing, of fixed size, sliding, padded on either side.
     """
 
-    def __init__(self, cache: Any, tape: Tape, layer: int) -> None:
-        self.cache, self.tape, self.layer = cache, tape, layer
+    def __init__(self, cache: Any, tape: Tape, module: Any) -> None:
+        self.cache, self.tape, self.module = cache, tape, module
 
     def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
-        self.tape.note(self.layer, value)
-        return self.cache.update(key, value, *args, **options)
+        layer = self.module.pid_layer
+        self.tape.note(layer, value)
+        mixed = mixed_values(value, self.tape.read(layer), acting_gains(self.module))
+        return self.cache.update(key, mixed, *args, **options)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["cache"], name)
@@ -122,7 +124,7 @@ def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
     def watched(given: Any) -> Any:
         if isinstance(given, EncoderDecoderCache):
             given = given.self_attention_cache
-        return WatchedCache(given, tape, module.pid_layer) if isinstance(given, Cache) else given
+        return WatchedCache(given, tape, module) if isinstance(given, Cache) else given
 
     return tuple(watched(a) for a in args), {k: watched(v) for k, v in kwargs.items()}
 

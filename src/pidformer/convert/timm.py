@@ -24,8 +24,9 @@ from pidformer.control.pid import PIDState
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
-from pidformer.nn.attention import attend
+from pidformer.nn.attention import attend, seen_values
 from pidformer.nn.depth import Observer, scan_blocks
+from pidformer.ops.attention import of_queries
 
 Carried = tuple[Tensor, PIDState | None]
 MODELS = (VisionTransformer, Eva)
@@ -67,12 +68,10 @@ class ControlledAttention(Controlled):
         if rope is not None:
             q, k = (_rotated(self, part, rope).type_as(value) for part in (q, k))
         own_heads = getattr(self, "num_kv_heads", self.num_heads)
-        groups = self.num_heads // own_heads
-        v = value
-        if groups > 1:
-            k, v = (part.repeat_interleave(groups, dim=1) for part in (k, v))
         if self.state_heads != own_heads:
-            value = v
+            value = of_queries(value, q)
+        v = seen_values(self, value, state)
+        k, v = of_queries(k, q), of_queries(v, q)
         out, state = attend(
             self, q, k, v, state, attn_mask=attn_mask, is_causal=is_causal, value=value
         )

@@ -9,9 +9,9 @@ from typing import Any
 import timm
 from timm.layers import LayerNorm
 
+from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
-from pidformer.models.gains import as_gains
 from pidformer.models.mask_transformer import LinearDecoder, MaskTransformer
 from pidformer.models.options import check_decoder, check_memory, check_options
 from pidformer.models.segmenter import NORM_EPS, Segmenter
@@ -105,7 +105,7 @@ def _decoder_gains(given: Any, encoder: PIDVisionTransformer) -> PIDGains | None
     if given is None:
         return None
     if given != SAME:
-        return as_gains(given)
+        return as_feedback(given)
     if isinstance(encoder.gains, tuple):
         raise InputError(
             "gains by layer do not say what the decoder takes; set segmentation.decoder.gains to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import GainsLike, PIDGains, as_gains, is_numbers
 from pidformer.errors import InputError
 
@@ -18,10 +19,10 @@ def resolve_gains(given: GainsLike | Sequence[GainsLike] | None, depth: int) -> 
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Sequence) or is_numbers(given):
-        return as_gains(given)  # type: ignore[arg-type]
+        return as_feedback(given)
     if len(given) != depth:
         raise InputError(f"gains for {len(given)} layers do not fit a model of {depth} layers")
-    return tuple(as_gains(layer) for layer in given)  # type: ignore[arg-type]
+    return tuple(as_feedback(layer) for layer in given)
 
 
 def layer_gains(gains: ModelGains, depth: int) -> tuple[PIDGains | None, ...]:

@@ -10,11 +10,12 @@ import torch
 from timm.layers import use_fused_attn
 from torch import Tensor, nn
 
-from pidformer.control.gains import Gains, GainsLike, read_gains
+from pidformer.control.feedback import read_gains
+from pidformer.control.gains import Gains, GainsLike
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import feed_back, of_queries, pid_attention, scores
+from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention, scores
 from pidformer.ops.short import split_heads
 
 
@@ -38,7 +39,8 @@ def attend(
         options |= {"attn_mask": attn_mask, "is_causal": is_causal}
         return _fused(attention, q, k, v, state, **options)
     weights = attention.attn_drop(scores(q, k, attn_mask, is_causal).softmax(dim=-1))
-    return _fed_back(attention, weights @ of_queries(v, q), options.get("value", v), state)
+    seen = of_queries(v if "value" in options else seen_values(attention, v, state), q)
+    return _fed_back(attention, weights @ seen, options.get("value", v), state)
 
 
 def _fused(
@@ -62,8 +64,13 @@ def _fed_back(
     return feed_back(out, value, state, acting_gains(attention), attention.first_layer)
 
 
+def seen_values(attention: Any, v: Tensor, state: PIDState | None) -> Tensor:
+    """The values that attention mixes: the layer's own, unless its law brings in the first's."""
+    return mixed_values(v, state, acting_gains(attention))
+
+
 # torch.fx records these as one step each: what they do depends on shapes, which it does not know.
-for _step in ("_fused", "_fed_back", "scores", "of_queries", "split_heads"):
+for _step in ("_fused", "_fed_back", "seen_values", "scores", "of_queries", "split_heads"):
     torch.fx.wrap(_step)
 
 

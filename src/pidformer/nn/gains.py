@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.gains import Gains, GainTensors, PIDGains
+from pidformer.control.feedback import Feedback, on_the_way
+from pidformer.control.gains import Gains, GainTensors, PIDGains, as_gains
 from pidformer.control.stability import check_range
 from pidformer.errors import InputError
 
@@ -57,6 +58,7 @@ class LearnedGains(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        initial = as_gains(initial)
         check_range(kappa_min)
         if kappa_min == -1:
             raise InputError("kappa_min must be > -1: at -1 no gains are stable")
@@ -118,6 +120,8 @@ def acting_gains(attention: Any) -> Gains | None:
     share = attention.gain_share
     if gains is None or share is None:
         return gains
+    if isinstance(gains, Feedback):
+        return on_the_way(gains, share)
     return GainTensors(share * gains.p, share * gains.i, share * gains.d, gains.beta)
 
 

@@ -7,11 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.control.gains import Gains, GainsLike, read_gains
+from pidformer.control.feedback import Law, mixes, read_gains, reads_state
+from pidformer.control.gains import Gains, GainsLike, acts
 from pidformer.control.pid import (
     FirstLayer,
     PIDState,
     check_first_layer,
+    first_state,
     pid_step,
 )
 from pidformer.errors import InputError
@@ -44,7 +46,9 @@ def pid_attention(
 
     With more keys than queries (M > N, decoding with a cache) the queries are the last N of the M
     tokens; where they are not (a cache of fixed size), `value` (B, Hkv, N, D) gives their values.
-    Its heads may be fewer than those of v, where v repeats each for its group of queries.
+    Its heads may be fewer than those of v, where v repeats each for its group of queries. A law
+    that mixes in values of the first layer (`Feedback`) finds v mixed where `value` is given: a
+    cache keeps them so (`mixed_values`).
     The control of a token reads that token alone, so the cache holds nothing new.
 
     `packed` (B, N, H + 2 Hkv, D) is the projection that q, k, v are views of (`split_heads`), if
@@ -57,6 +61,10 @@ def pid_attention(
     _check_shapes(q, k, v, value, packed)
     check_first_layer(first_layer)
     acting: Gains | None = read_gains(gains)
+    if value is None and mixes(acting):
+        value, v = v, mixed_values(v, state, acting)
+        if k.shape[-2] != q.shape[-2]:
+            raise InputError("behind a cache, give `value` and keep mixed values (`mixed_values`)")
     way = _way(q, k, v, value, state, acting, attn_mask is not None, dropout_p, scale)
     if way == "short":
         out, value, after = short_attention(
@@ -99,9 +107,22 @@ def feed_back(
     """out (B, H, N, D) of attention plus the control from the tokens' own values (B, Hkv, N, D)."""
     if gains is None:
         return out, state
+    if not reads_state(gains):
+        after = first_state(value) if state is None else state
+        return add_own(out, value, gains), after  # type: ignore[arg-type]
     is_free = state is None and first_layer == "free"
-    control, state = pid_step(value, state, gains, first_layer)
-    return (out if is_free else add_control(out, control)), state
+    control, after = pid_step(value, state, gains, first_layer)
+    if isinstance(gains, Law):
+        return add_own(out, value, gains, control), after
+    return (out if is_free else add_control(out, control)), after
+
+
+def mixed_values(v: Tensor, state: PIDState | None, gains: Gains | None) -> Tensor:
+    """first v_0 + own v, the values that attention sees; v itself unless the law mixes them."""
+    if not mixes(gains):
+        return v
+    initial = v if state is None else state.initial
+    return gains.first * initial + gains.own * v  # type: ignore[union-attr]
 
 
 def scores(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
@@ -131,7 +152,7 @@ def _way(
     scale: float | None,
 ) -> dispatch.Route:
     """The way these inputs take through `dispatch`, after checks on what only we know."""
-    if dispatch.selected() == "torch":
+    if dispatch.selected() == "torch" or isinstance(gains, Law):
         return "torch"
     values = value if value is not None else v
     if state is not None and gains is not None:
@@ -151,6 +172,22 @@ def _way(
         scale=scale,
         state=state,
     )
+
+
+def add_own(out: Tensor, value: Tensor, law: Law, control: Tensor | None = None) -> Tensor:
+    """scale (y + skip v - exclude (y.v / v.v) v + control), y (B, H, N, D), v (B, Hkv, N, D)."""
+    wide = torch.promote_types(out.dtype, torch.float32)
+    value = value.to(wide).unsqueeze(-3)  # (B, Hkv, 1, N, D)
+    mixed = out.unflatten(-3, (value.shape[-4], -1)).to(wide)  # (B, Hkv, H / Hkv, N, D)
+    total = mixed if control is None else mixed + control.unsqueeze(-3)
+    if acts(law.skip):
+        total = total + law.skip * value
+    if acts(law.exclude):
+        along = F.normalize(value, dim=-1)
+        total = total - law.exclude * (mixed * along).sum(-1, keepdim=True) * along
+    if acts(law.scale - 1):
+        total = law.scale * total
+    return total.to(out.dtype).flatten(-4, -3)
 
 
 def add_control(out: Tensor, control: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from pidformer.control import PIDGains
-from pidformer.models.gains import as_gains
+from pidformer.control.feedback import Feedback, as_feedback
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.robustness.threat import as_budget
@@ -74,19 +74,23 @@ def _overrides(
         if is_section and isinstance(before, Mapping) and set(before) <= set(value):
             found += _overrides(before, value, f"{name}.", but=but)
         elif key == "gains" and isinstance(value, list):
-            found.append(f"{name}={json.dumps([recipe_text(as_gains(layer)) for layer in value])}")
+            found.append(
+                f"{name}={json.dumps([recipe_text(as_feedback(layer)) for layer in value])}"
+            )
         else:
             text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
             found.append(f"{name}={text.removesuffix(chr(10)).removesuffix('...').strip()}")
     return found
 
 
-def recipe_text(gains: PIDGains) -> str:
-    """Gains as recipes take them, to the last digit.
+def recipe_text(gains: PIDGains) -> str | dict[str, float]:
+    """Gains as recipes take them, to the last digit; other feedback by its name or its fields.
 
     >>> recipe_text(PIDGains(p=0.4, i=0.1 / 3))
     '0.4,0.03333333333333333,0,1'
     """
+    if isinstance(gains, Feedback):
+        return gains.to_dict() if gains.kind == "feedback" else gains.kind
     return ",".join(repr(number).removesuffix(".0") for number in gains.to_dict().values())
 
 

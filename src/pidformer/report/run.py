@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.control import PIDGains
-from pidformer.models.gains import as_gains
+from pidformer.control.feedback import as_feedback
 from pidformer.report.rerun import train_command
 from pidformer.results import Record
 from pidformer.runs.folder import trained_on
@@ -46,7 +46,7 @@ class Run:
         if given is None:
             return ()
         layers = given if isinstance(given, list) else [given]
-        return tuple(dict.fromkeys(as_gains(layer) for layer in layers))
+        return tuple(dict.fromkeys(as_feedback(layer) for layer in layers))
 
     @property
     def command(self) -> str:

@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pidformer.control.gains import Gains, PIDGains
-from pidformer.control.pid import PIDState, pid_step
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import PIDState
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import add_control, pid_attention
+from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention
 from pidformer.ops.token import TokenControl, plain_weight
 
 State = PIDState | TokenControl | None
@@ -74,7 +74,7 @@ class CausalAttention(nn.Module):
             return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
         if isinstance(state, TokenControl):
             state = state.state()
-        asking = x
+        asking, whole = x, state
         if last is not None:
             asking, mask = x[:, -last:], mask.of_last(last)
             if state is not None:
@@ -87,13 +87,14 @@ class CausalAttention(nn.Module):
             cos, sin = rotation
             turned = rotation if last is None else (cos[:, :, -last:], sin[:, :, -last:])
             q, k = rotated(q, turned), rotated(k, rotation)
-        v = value
+        gains, dropout = acting_gains(self), self.dropout if self.training else 0.0
+        v = mixed_values(value, whole, gains)
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
-        gains, dropout = acting_gains(self), self.dropout if self.training else 0.0
-        if kernels is not None:
+        if kernels is not None:  # they are looked at: gradients reach them
             kernels.append(F.dropout(_kernel(q, k, mask), dropout))
-            out, state = self._mixed(kernels[-1], v, value, state, gains)
+            out = kernels[-1].to(v.dtype) @ of_queries(v, q)
+            out, state = feed_back(out, value, state, gains, self.first_layer)  # type: ignore[arg-type]
         else:
             out, state = pid_attention(
                 q,
@@ -109,17 +110,6 @@ class CausalAttention(nn.Module):
             )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
 
-    def _mixed(
-        self, kernel: Tensor, v: Tensor, value: Tensor, state: PIDState | None, gains: Gains | None
-    ) -> tuple[Tensor, PIDState | None]:
-        """`pid_attention` through a matrix (B, H, N, M) that is looked at: gradients reach it."""
-        out = kernel.to(v.dtype) @ v.repeat_interleave(kernel.shape[1] // v.shape[1], dim=1)
-        if gains is None:
-            return out, state
-        is_free = state is None and self.first_layer == "free"
-        control, state = pid_step(value, state, gains, self.first_layer)  # type: ignore[arg-type]
-        return (out if is_free else add_control(out, control)), state
-
     def _is_decoding(self, x: Tensor, state: State) -> bool:
         """One token, nothing to differentiate, fixed gains; a compiler fuses by itself."""
         return (
@@ -127,7 +117,7 @@ class CausalAttention(nn.Module):
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
             and not isinstance(state, PIDState)
-            and (self.gains is None or isinstance(self.gains, PIDGains))
+            and (self.gains is None or type(self.gains) is PIDGains)
             and self.gain_share is None
         )
 

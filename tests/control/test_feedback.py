@@ -1,0 +1,186 @@
+"""PID control's relatives: names, fields, steps of the discretisation, stability."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pidformer.control import (
+    RELATIVES,
+    Feedback,
+    PIDGains,
+    as_feedback,
+    discretised,
+    gain_margin,
+    is_stable,
+    poles,
+    spectral_radius,
+    stability_report,
+    stable_interval,
+)
+from pidformer.control.gains import as_gains
+from pidformer.errors import InputError
+from pidformer.ops.attention import feed_back
+
+gain = st.floats(0, 1.2)
+any_gains = st.builds(PIDGains, p=gain, i=gain, d=gain, beta=st.floats(0.05, 1))
+steps = st.sampled_from([1.0, 0.5, 0.1])
+kappas = st.floats(-1, 1)
+
+
+def mode(law, kappa, depth, start=1.0):
+    """v_1 .. v_depth of one eigenvector, by the network's own layer: v_{l+1} = u(kappa v_l)."""
+    value = torch.full((1, 1, 1, 1), start, dtype=torch.float64)
+    state, values = None, []
+    for _ in range(depth):
+        mixed = law.own * value if isinstance(law, Feedback) else value
+        value, state = feed_back(kappa * mixed, value, state, law, "free")
+        values.append(float(value))
+    return values
+
+
+def recursion(gains, kappa, depth, derivative, step):
+    """The discretised equation as it is printed, in plain numbers; the first layer is free."""
+    p, i, d, beta = gains.p, gains.i, gains.d, gains.beta
+    initial = value = 1.0
+    slow = 1 + d if derivative == "implicit" else 1.0
+    value, last = value + step / slow * (kappa - 1) * value, value
+    values, total = [value], 0.0
+    for _ in range(depth - 1):
+        error = beta * initial - value
+        total += error
+        change = step / slow * ((kappa - 1) * value + p * error + i * step * total)
+        if derivative == "explicit":
+            change += d * (last - value)
+        value, last = value + change, value
+        values.append(value)
+    return values
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_gains, kappas, st.sampled_from(["explicit", "implicit"]), steps)
+def test_every_discretisation_is_a_layer_of_the_network(gains, kappa, derivative, step):
+    law = discretised(gains, derivative=derivative, step=step)
+    assert mode(law, kappa, 6) == pytest.approx(
+        recursion(gains, kappa, 6, derivative, step), rel=1e-9, abs=1e-9
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_gains, kappas, st.sampled_from(["explicit", "implicit"]), steps)
+def test_poles_are_those_of_the_printed_recursion(gains, kappa, derivative, step):
+    """Against the companion matrix of (w_l, S_{l-1}, w_{l-1}), written out by hand."""
+    p, i, d = gains.p, gains.i, gains.d
+    h = step / (1 + d) if derivative == "implicit" else step
+    own = 1 + h * (kappa - 1 - p - i * step)
+    d = 0.0 if derivative == "implicit" else d
+    matrix = np.array([[own - d, h * i * step, d], [-1, 1, 0], [1, 0, 0]])
+    if i == 0:
+        matrix = matrix[np.ix_([0, 2], [0, 2])]
+    expected = np.abs(np.linalg.eigvals(matrix)).max()
+    law = discretised(gains, derivative=derivative, step=step)
+    assert float(spectral_radius(law, kappa)) == pytest.approx(expected, rel=1e-6, abs=1e-6)
+    if step == 1:
+        assert float(spectral_radius(gains, kappa, derivative=derivative)) == pytest.approx(
+            float(spectral_radius(law, kappa)), rel=1e-9, abs=1e-9
+        )
+
+
+@pytest.mark.parametrize("name", ["deit", "segmenter", "lm"])
+def test_at_half_a_step_the_published_gains_are_stable_on_the_unit_disc(name):
+    law = discretised(name, step=0.5)
+    angle = torch.linspace(0, 2 * math.pi, 181, dtype=torch.float64)
+    size = torch.linspace(0, 1, 21, dtype=torch.float64)[:, None]
+    disc = torch.polar(*torch.broadcast_tensors(size, angle)).flatten()
+    assert stability_report(law, kappas=disc).stable
+    assert not stability_report(name, kappas=disc).stable
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_gains, st.floats(-2, 2), st.floats(-1, 2), st.floats(-1.5, 1.5), st.floats(-1, 1))
+def test_the_stable_interval_of_a_linear_law_is_where_its_poles_are_inside(
+    gains, skip, own, scale, kappa
+):
+    try:
+        law = Feedback(**gains.to_dict(), skip=skip, own=own, scale=scale)
+        interval = stable_interval(law)
+    except InputError:
+        assert scale < 0 and max(gains.p, gains.i, gains.d) > 0  # gains of the other sign
+        return
+    radius = float(spectral_radius(law, kappa))
+    if abs(radius - 1) > 1e-6:
+        inside = interval is not None and interval[0] < kappa < interval[1]
+        assert inside == (radius < 1)
+
+
+@pytest.mark.parametrize(
+    ("law", "interval"),
+    [
+        (Feedback(skip=-1), (0, 2)),  # laplacian: A - 1, on the border at kappa = 0
+        (Feedback(first=0.5, own=0.5), (-2, 2)),
+        (Feedback(skip=0.5, scale=0.5), (-2.5, 1.5)),
+        (Feedback(own=0, skip=0.9), (-math.inf, math.inf)),
+        (Feedback(own=0, skip=1), None),
+    ],
+)
+def test_regions_in_closed_form(law, interval):
+    found = stable_interval(law)
+    assert found == (interval if interval is None else pytest.approx(interval))
+
+
+def test_laplacian_heads_are_on_the_border_at_zero():
+    report = stability_report("laplacian", 0.0)
+    assert not report.stable and report.worst_radius == 1 and report.worst_kappa == 0
+    assert is_stable("laplacian", 0.1) and not is_stable("laplacian", 0.0)
+    assert gain_margin("laplacian", 0.0) == math.inf  # it has no p, i or d
+    assert torch.equal(
+        poles("laplacian", 0.3), poles(PIDGains(p=1.0), 0.3)
+    )  # with beta = 0 it would be P control
+
+
+def test_what_is_not_linear_has_no_poles():
+    for ask in (poles, spectral_radius):
+        with pytest.raises(InputError, match="xsa is not linear"):
+            ask("xsa", 0.5)
+    with pytest.raises(InputError, match="xsa is not linear"):
+        stability_report("xsa")
+
+
+def test_names_fields_and_what_is_refused():
+    assert as_feedback("xsa") == Feedback(exclude=1)
+    assert as_feedback({"skip": -1}) == as_feedback("laplacian")
+    assert as_feedback(Feedback(skip=2).to_dict()) == Feedback(skip=2)
+    assert as_feedback("0.4,0.1,0") == PIDGains(p=0.4, i=0.1)
+    assert as_feedback("deit") == PIDGains.preset("deit")
+    assert [law.kind for law in RELATIVES.values()] == [
+        "P", "P", "PID", "xsa", "laplacian", "resformer",
+    ]  # fmt: skip
+    assert Feedback(skip=0.1).kind == "feedback"
+    for wrong, words in (
+        ("twicing", "twicing is not offered: .* attends twice"),
+        ("xsaa", "did you mean 'xsa'"),
+        ({"skip": 1, "p": -1}, "gain p must be >= 0"),
+        ({"skip": "much"}, "gain skip must be a number"),
+        ({"skip": 1, "q": 1}, "gain 'q'"),
+        ({"skip": math.nan}, "gain skip must be finite"),
+    ):
+        with pytest.raises(InputError, match=words):
+            as_feedback(wrong)
+    with pytest.raises(InputError, match="terms beyond"):
+        as_gains(Feedback(skip=1))
+    with pytest.raises(InputError, match="unknown preset 'xsa'"):
+        as_gains("xsa")
+    for step in (0, 1.5, math.nan, "x"):
+        with pytest.raises(InputError, match="step must be in"):
+            discretised("deit", step=step)
+
+
+@given(st.floats(0, 1))
+def test_a_share_of_a_law_lies_between_attention_and_the_law(share):
+    law = Feedback(p=0.5, skip=-1, exclude=1, first=0.5, own=0.5, scale=2, beta=0.3)
+    found = law.scaled(share)
+    assert found.p == share * 0.5 and found.skip == -share and found.beta == 0.3
+    assert found.own == pytest.approx(1 - share / 2) and found.scale == 1 + share
