@@ -156,7 +156,7 @@ def test_names_fields_and_what_is_refused():
     assert as_feedback("0.4,0.1,0") == PIDGains(p=0.4, i=0.1)
     assert as_feedback("deit") == PIDGains.preset("deit")
     assert [law.kind for law in RELATIVES.values()] == [
-        "P", "P", "PID", "xsa", "laplacian", "resformer",
+        "P", "P", "PID", "xsa", "laplacian", "resformer", "skipinit",
     ]  # fmt: skip
     assert Feedback(skip=0.1).kind == "feedback"
     for wrong, words in (

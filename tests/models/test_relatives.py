@@ -151,8 +151,8 @@ def test_a_share_of_the_law_begins_at_attention(name, build, images):
 
 
 def test_what_reads_pid_gains_alone_refuses_the_rest(build, images):
-    with pytest.raises(InputError, match="terms beyond"):
-        build(gains="xsa", learn_gains=True)
+    with pytest.raises(InputError, match="skipinit starts without attention"):
+        build(gains="skipinit")
     with pytest.raises(InputError, match="another recursion"):
         pf.analysis.certify(build(gains="laplacian"), images)
     for wrong, words in (("twicing", "attends twice"), ("xsb", "did you mean 'xsa'")):
@@ -165,3 +165,58 @@ def test_layers_may_differ(build, images):
     model = build(gains=laws)
     assert model.gains[2] == Feedback(skip=-0.5)
     assert torch.isfinite(model(images)).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "terms", "layers"),
+    [
+        ("skipinit", ("skip", "own"), 4),
+        ("laplacian", ("skip",), 4),
+        ("xsa", ("exclude",), 4),
+        ("resformer", ("first", "own"), 3),
+    ],
+)
+def test_coefficients_are_learned_per_head(name, terms, layers, build, images):
+    """What differs from attention; a first layer that looks back at nothing learns nothing."""
+    model = build(gains=name, learn_gains=True)
+    learned = [p for key, p in model.named_parameters() if ".gains." in key]
+    heads = model.blocks[0].attn.num_heads
+    assert [tuple(p.shape) for p in learned] == [(len(terms), heads)] * layers
+    model(images).square().sum().backward()
+    assert all(bool((p.grad != 0).any()) for p in learned)
+    if name != "skipinit":
+        fixed = build(gains=name)
+        fixed.load_state_dict(model.state_dict(), strict=False)
+        torch.testing.assert_close(model(images), fixed(images), rtol=1e-5, atol=1e-5)
+
+
+def test_value_skipinit_is_its_definition(build, images):
+    """Simplified blocks (arXiv 2311.01906): (a + b A) v, from a = 1 and b = 0, per head."""
+    model = build(gains="skipinit", learn_gains=True).double()
+    generator = torch.Generator().manual_seed(0)
+    for block in model.blocks:
+        drawn = torch.rand(block.attn.gains.raw_terms.shape, generator=generator)
+        block.attn.gains.raw_terms.data.copy_(drawn)
+    x = model.norm_pre(model._pos_embed(model.patch_embed(images.double())))
+    for block in model.blocks:
+        packed = block.attn.qkv(block.norm1(x)).unflatten(-1, (3, block.attn.num_heads, -1))
+        q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
+        a, b = block.attn.gains.raw_terms.double()[..., None, None]
+        out = a * v + b * (attended(q, k) @ v)
+        x = x + block.attn.proj(out.transpose(1, 2).flatten(2))
+        x = x + block.mlp(block.norm2(x))
+    expected = model.head(model.norm(x)[:, 0])
+    torch.testing.assert_close(model(images.double()), expected, rtol=1e-11, atol=1e-11)
+
+
+def test_learned_coefficients_are_saved_and_loaded(tmp_path):
+    model = tiny_model("skipinit", learn_gains=True, num_key_value_heads=2)
+    for layer in model.model.layers:
+        layer.self_attn.gains.raw_terms.data.uniform_(0.2, 1)
+    model.save_pretrained(tmp_path)
+    again = type(model).from_pretrained(tmp_path)
+    tokens = some_tokens()
+    assert torch.equal(again(tokens).logits, model(tokens).logits)
+    out = model(tokens[:, :5], use_cache=True)
+    rest = model(tokens[:, 5:], past_key_values=out.past_key_values, use_cache=True)
+    torch.testing.assert_close(rest.logits, model(tokens).logits[:, 5:], rtol=1e-4, atol=1e-5)

@@ -41,7 +41,7 @@ class Feedback(PIDGains):
 
 
 class FeedbackTensors(NamedTuple):
-    """A `Feedback` whose coefficients are tensors that broadcast with the values."""
+    """A `Feedback` whose coefficients may be tensors: of shape (), or (H, 1, 1) for value heads."""
 
     p: Any
     i: Any
@@ -57,22 +57,28 @@ class FeedbackTensors(NamedTuple):
 Law = Feedback | FeedbackTensors
 
 
-def on_the_way(law: Feedback, share: Tensor) -> FeedbackTensors:
-    """`law.scaled(share)` for a share that is a tensor."""
+def on_the_way(law: Law, share: Tensor) -> FeedbackTensors:
+    """`law.scaled(share)` for tensors."""
     return FeedbackTensors(**_on_the_way(law, share))
 
 
-def _on_the_way(law: Feedback, share: Any) -> dict[str, Any]:
-    start = asdict(Feedback(beta=law.beta))
+def _on_the_way(law: Law, share: Any) -> dict[str, Any]:
+    plain = Feedback(beta=law.beta).to_dict()
+    ends = {name: getattr(law, name) for name in plain}
     return {
-        name: start[name] + share * (end - start[name]) if end != start[name] else end
-        for name, end in asdict(law).items()
+        name: plain[name] + share * (end - plain[name]) if acts(end - plain[name]) else end
+        for name, end in ends.items()
     }
 
 
 def mixes(gains: Any) -> bool:
     """Whether attention sees other values than the layer's own."""
     return isinstance(gains, Law) and (acts(gains.first) or acts(gains.own - 1))
+
+
+def is_without_attention(gains: Any) -> bool:
+    """Whether a law mixes no tokens: a start for coefficients that are learned."""
+    return isinstance(gains, Feedback) and gains.own == gains.first == 0
 
 
 def reads_state(gains: Any) -> bool:
@@ -89,6 +95,7 @@ RELATIVES: Mapping[str, PIDGains] = {
     "xsa": Feedback(exclude=1.0),
     "laplacian": Feedback(skip=-1.0),
     "resformer": Feedback(first=0.5, own=0.5),
+    "skipinit": Feedback(skip=1.0, own=0.0),
 }
 """Methods by name, with the coefficients of their papers; docs/family.md says which is which."""
 REFUSED: Mapping[str, str] = {

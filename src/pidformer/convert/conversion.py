@@ -14,7 +14,7 @@ from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
 from pidformer.models.gains import GainsLike, layer_gains, resolve_gains
 from pidformer.models.vit import learned_layers
-from pidformer.nn.gains import LearnedGains, device_of
+from pidformer.nn.gains import LearnedGains, device_of, learned_gains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Conversion:
         """The gains that attention modules will hold, or why they cannot; nothing is touched."""
         learned = learned_layers(self.gains, self.learn_gains, self.first_layer)
         return [
-            LearnedGains(gains, heads, device=device_of(module)) if is_learned else gains
+            learned_gains(gains, heads, device=device_of(module)) if is_learned else gains
             for module, gains, is_learned in zip(attention, self.gains, learned, strict=True)
         ]
 

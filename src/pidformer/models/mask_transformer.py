@@ -14,7 +14,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import scan_blocks
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, learned_gains
 
 
 class DecodedTokens(NamedTuple):
@@ -65,7 +65,7 @@ class MaskTransformer(nn.Module):
         def controller(layer: int) -> PIDGains | LearnedGains | None:
             acts = layer > 0 or first_layer == "controlled"
             if learn_gains and acts and gains is not None and gains.kind != "softmax":
-                return LearnedGains(gains, num_heads)
+                return learned_gains(gains, num_heads)
             return gains
 
         self.gains = gains

@@ -14,6 +14,7 @@ from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
+from pidformer.control.feedback import is_without_attention, reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
@@ -22,7 +23,7 @@ from pidformer.models.patches import ProjectedPatches
 from pidformer.models.positions import PositionResize, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, learned_gains
 from pidformer.nn.variants import take_variant
 
 DEIT_STD = 0.02
@@ -159,7 +160,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
             layer: PIDGains | LearnedGains | None = per_layer[depth]
             if isinstance(layer, PIDGains) and is_learned[depth]:
                 device, dtype = options.get("device"), options.get("dtype")
-                layer = LearnedGains(layer, num_heads, device=device, dtype=dtype)
+                layer = learned_gains(layer, num_heads, device=device, dtype=dtype)
             return PIDBlock(
                 num_heads=num_heads,
                 gains=layer,
@@ -238,14 +239,16 @@ def learned_layers(
 ) -> list[bool]:
     """Which layers learn their gains: those whose control acts.
 
-    A free first layer has no control, and a layer of zero gains stays at zero; parameters there
-    would never receive a gradient.
+    A free first layer has no control but what looks at its own values alone, and a layer of zero
+    gains stays at zero; parameters there would never receive a gradient.
     """
+    if not learn_gains and any(is_without_attention(layer) for layer in gains):
+        raise InputError("skipinit starts without attention (own = 0): give learn_gains=true too")
     learned = [
         learn_gains
         and layer is not None
         and layer.kind != "softmax"
-        and (depth > 0 or first_layer == "controlled")
+        and (depth > 0 or first_layer == "controlled" or not reads_state(layer))
         for depth, layer in enumerate(gains)
     ]
     if learn_gains and not any(learned):

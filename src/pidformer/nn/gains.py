@@ -7,13 +7,14 @@ import itertools
 import math
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.feedback import Feedback, on_the_way
-from pidformer.control.gains import Gains, GainTensors, PIDGains, as_gains
+from pidformer.control.feedback import Feedback, FeedbackTensors, Law, on_the_way
+from pidformer.control.gains import Gains, GainTensors, PIDGains
 from pidformer.control.stability import check_range
 from pidformer.errors import InputError
 
@@ -58,7 +59,6 @@ class LearnedGains(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        initial = as_gains(initial)
         check_range(kappa_min)
         if kappa_min == -1:
             raise InputError("kappa_min must be > -1: at -1 no gains are stable")
@@ -114,13 +114,60 @@ class LearnedGains(nn.Module):
         return f"num_heads={self.num_heads}, kappa_min={self.kappa_min:g}, initial={self.initial}"
 
 
+class LearnedFeedback(LearnedGains):
+    """The coefficients of a `Feedback` that differ from attention's, learned per (value) head.
+
+    They start at `initial` and go where training takes them: no region bounds them.
+    """
+
+    def __init__(
+        self,
+        initial: Feedback,
+        num_heads: int,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        nn.Module.__init__(self)
+        plain = Feedback(beta=initial.beta).to_dict()
+        self.num_heads, self.initial = num_heads, initial
+        self.terms = tuple(k for k, v in initial.to_dict().items() if v != plain[k])
+        shape = len(self.terms), num_heads
+        self.raw_terms = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        with torch.no_grad():
+            for row, term in zip(self.raw_terms, self.terms, strict=True):
+                row.fill_(getattr(self.initial, term))
+
+    def forward(self) -> FeedbackTensors:  # type: ignore[override]
+        wide = torch.promote_types(self.raw_terms.dtype, torch.float32)
+        learned = self.raw_terms.to(wide)[..., None, None].unbind(0)  # T of (H, 1, 1)
+        parts: dict[str, Any] = dict(self.initial.to_dict())
+        return FeedbackTensors(**parts | dict(zip(self.terms, learned, strict=True)))
+
+    def values(self) -> list[PIDGains]:
+        heads = self.raw_terms.detach().T.tolist()
+        return [replace(self.initial, **dict(zip(self.terms, h, strict=True))) for h in heads]
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, initial={self.initial}"
+
+
+def learned_gains(initial: PIDGains, num_heads: int, **place: Any) -> LearnedGains:
+    """The gains of one layer as a module that learns them."""
+    kind: Any = LearnedFeedback if isinstance(initial, Feedback) else LearnedGains
+    return kind(initial, num_heads, **place)
+
+
 def acting_gains(attention: Any) -> Gains | None:
     """The gains with which an attention module acts now: learned or fixed, times its share."""
     gains = attention.gains() if isinstance(attention.gains, LearnedGains) else attention.gains
     share = attention.gain_share
     if gains is None or share is None:
         return gains
-    if isinstance(gains, Feedback):
+    if isinstance(gains, Law):
         return on_the_way(gains, share)
     return GainTensors(share * gains.p, share * gains.i, share * gains.d, gains.beta)
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -122,7 +124,7 @@ def mixed_values(v: Tensor, state: PIDState | None, gains: Gains | None) -> Tens
     if not mixes(gains):
         return v
     initial = v if state is None else state.initial
-    return gains.first * initial + gains.own * v  # type: ignore[union-attr]
+    return (gains.first * initial + gains.own * v).to(v.dtype)  # type: ignore[union-attr]
 
 
 def scores(q: Tensor, k: Tensor, attn_mask: Tensor | None, is_causal: bool) -> Tensor:
@@ -180,14 +182,20 @@ def add_own(out: Tensor, value: Tensor, law: Law, control: Tensor | None = None)
     value = value.to(wide).unsqueeze(-3)  # (B, Hkv, 1, N, D)
     mixed = out.unflatten(-3, (value.shape[-4], -1)).to(wide)  # (B, Hkv, H / Hkv, N, D)
     total = mixed if control is None else mixed + control.unsqueeze(-3)
-    if acts(law.skip):
-        total = total + law.skip * value
-    if acts(law.exclude):
+    skip, exclude, scale = map(_by_group, (law.skip, law.exclude, law.scale))
+    if acts(skip):
+        total = total + skip * value
+    if acts(exclude):
         along = F.normalize(value, dim=-1)
-        total = total - law.exclude * (mixed * along).sum(-1, keepdim=True) * along
-    if acts(law.scale - 1):
-        total = law.scale * total
+        total = total - exclude * (mixed * along).sum(-1, keepdim=True) * along
+    if acts(scale - 1):
+        total = scale * total
     return total.to(out.dtype).flatten(-4, -3)
+
+
+def _by_group(gain: Any) -> Any:
+    """A coefficient per value head (Hkv, 1, 1), for each of the queries that the head serves."""
+    return gain.unsqueeze(-3) if isinstance(gain, Tensor) and gain.ndim else gain
 
 
 def add_control(out: Tensor, control: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from pidformer.models.language.positions import (
 from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
 from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
-from pidformer.nn.gains import LearnedGains
+from pidformer.nn.gains import LearnedGains, learned_gains
 
 
 class PIDformerPreTrainedModel(PreTrainedModel):
@@ -120,7 +120,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
             PIDDecoderBlock(
                 config,
                 depth,
-                LearnedGains(gains, config.num_key_value_heads)
+                learned_gains(gains, config.num_key_value_heads)
                 if gains is not None and is_learned[depth]
                 else gains,
             )
