@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 def stability(
     preset: Annotated[
         str | None,
-        typer.Option(help="The paper's deit, segmenter or lm; or default. Without gains: deit."),
+        typer.Option(
+            help="The paper's deit, segmenter or lm; default; or a relative such as laplacian. Without gains: deit."
+        ),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
     design: Annotated[

@@ -12,7 +12,7 @@ from pidformer.control.gains import PRESETS, GainsLike, PIDGains, acts, as_gains
 from pidformer.errors import InputError, unknown
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Feedback(PIDGains):
     """PID control together with the terms of its relatives:
 
@@ -29,6 +29,11 @@ class Feedback(PIDGains):
     first: float = 0.0
     own: float = 1.0
     scale: float = 1.0
+
+    def __repr__(self) -> str:
+        """The coefficients that differ from attention's."""
+        own, plain = self.to_dict(), {f.name: f.default for f in fields(Feedback)}
+        return f"Feedback({', '.join(f'{k}={v!r}' for k, v in own.items() if v != plain[k])})"
 
     @property
     def kind(self) -> Any:
@@ -109,7 +114,7 @@ def as_feedback(given: Any) -> PIDGains:
     """What a layer takes: gains as in `as_gains`, a `Feedback`, its fields or a method's name.
 
     >>> as_feedback("xsa")
-    Feedback(p=0.0, i=0.0, d=0.0, beta=1.0, skip=0.0, exclude=1.0, first=0.0, own=1.0, scale=1.0)
+    Feedback(exclude=1.0)
     """
     if isinstance(given, Feedback):
         return given
