@@ -21,7 +21,8 @@ def stability(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="The paper's deit, segmenter or lm; default; or a relative such as laplacian. Without gains: deit."
+            help="The paper's deit, segmenter or lm; default; or another method (laplacian, "
+            "resformer, ...). Without gains: deit."
         ),
     ] = None,
     gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
