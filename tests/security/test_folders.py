@@ -156,6 +156,27 @@ def test_every_command_refuses_a_folder_of_ours_that_reaches_out(
     check_refused(["generate", str(folder)], said, trap, capsys, folder)
 
 
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    folder = tmp_path_factory.mktemp("classifier")
+    size = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = ViTConfig(**size, intermediate_size=16, image_size=8, patch_size=4)
+    ViTForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 8, "width": 8}).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("trick", TRICKS)
+def test_a_classifier_that_reaches_out_is_refused(trick, classifier, trap, capsys, tmp_path):
+    folder = copy(classifier, tmp_path / "folder")
+    said = TRICKS[trick](folder, trap)
+    trap.seen.clear()
+    for command in ("evaluate", "analyze"):
+        check_refused([command, f"hf:{folder}", "--data", "digits"], said, trap, capsys, folder)
+
+
 def test_a_tokenizer_brings_no_code(folders, trap, capsys, tmp_path):
     folder = copy(folders / "ours", tmp_path / "folder")
     (folder / "tokenizer.json").unlink()

@@ -19,8 +19,8 @@ def evaluate(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), or module:function "
-            "that returns a model of images in [0, 1].",
+            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), hf:FOLDER, or "
+            "module:function that returns a model of images in [0, 1].",
             metavar="MODEL",
         ),
     ],

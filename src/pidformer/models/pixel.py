@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -11,6 +12,11 @@ from torch import Tensor, nn
 from pidformer.errors import InputError
 
 _HALVES = (torch.bfloat16, torch.float16)
+
+
+def logits_in(output: Any) -> Any:
+    """The logits of what a model gives: a tensor, or an output of Hugging Face."""
+    return getattr(output, "logits", output)
 
 
 class PixelModel(nn.Module):
@@ -40,8 +46,8 @@ class PixelModel(nn.Module):
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, channels, height, width) in [0, 1] to whatever the model gives."""
-        return self.model(self.normalise(images))
+        """(B, channels, height, width) in [0, 1] to whatever the model gives (its `logits`)."""
+        return logits_in(self.model(self.normalise(images)))
 
     def normalise(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1] to what the wrapped model takes."""

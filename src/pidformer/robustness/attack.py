@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.errors import InputError
+from pidformer.models.pixel import logits_in
 from pidformer.nn import evaluating
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import Loss
@@ -106,7 +107,7 @@ def under_attack(model: object) -> Iterator[None]:
 
 def logits_of(model: Model, images: Tensor) -> Tensor:
     """The model's logits, in float32 at least."""
-    logits = model(images)
+    logits = logits_in(model(images))
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

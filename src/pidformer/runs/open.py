@@ -66,6 +66,8 @@ def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> S
     - a folder: a run of `pidformer train`; `gains` and `ema` as in `load`
     - `timm:NAME`: a timm model with its published weights; `timm:NAME@FILE` takes them from a
       safetensors file
+    - `hf:FOLDER`: an image classifier as Hugging Face saves it, with its processor's mean, std and
+      size; converted ones keep their controller
     - `module:function`: what the user's function returns when called without arguments, a module
       from images in [0, 1] to logits (wrap it in `PixelModel` to normalise inside). Its
       `image_size` is used if it has one. The current folder is searched first.
@@ -76,6 +78,8 @@ def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> S
     if gains is not None or ema:
         raise InputError(f"other gains and averaged weights are for run folders, not for {text}")
     kind, _, name = text.partition(":")
+    if kind == "hf":
+        return _hugging_face(text, Path(name))
     return _timm(text, name) if kind == "timm" else _function(text, kind, name)
 
 
@@ -176,6 +180,12 @@ def _timm(text: str, rest: str) -> Subject:
     )
 
 
+def _hugging_face(text: str, folder: Path) -> Subject:
+    from pidformer.runs.hugging_face import open_classifier
+
+    return Subject(name=text, label=folder.resolve().name, **open_classifier(folder))
+
+
 @contextmanager
 def _weights_alone() -> Iterator[None]:
     """torch reads weights and no other pickle, whatever it is asked for.
@@ -200,7 +210,7 @@ def _function(text: str, module: str, name: str) -> Subject:
         function = getattr(importlib.import_module(module), name)
     except ImportError as error:
         raise InputError(
-            f"{text!r} is neither a run folder nor timm:NAME nor module:function ({error})"
+            f"{text!r} is no run folder, timm:NAME, hf:FOLDER or module:function ({error})"
         ) from None
     except AttributeError:
         raise InputError(f"module {module} has no function {name!r}") from None

@@ -34,7 +34,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} is no folder of a model (no config.json)")
     check_links(folder)
-    fields = _json(path)
+    fields = read_json(path)
     if not isinstance(fields.get("model_type"), str):
         raise InputError(
             f"{path} names no model: model_type is {shortened(fields.get('model_type'))}"
@@ -67,7 +67,7 @@ def check_weights(folder: Path) -> None:
             f"{folder} has no {WEIGHTS}; other files of weights are not opened, because a pickle "
             "is a program: save the model again with save_pretrained"
         )
-    named = _json(folder / INDEX).get("weight_map")
+    named = read_json(folder / INDEX).get("weight_map")
     files = set(named.values()) if isinstance(named, dict) and _are_texts(named) else {""}
     for name in files:
         is_own = Path(name).name == name and name.endswith(".safetensors")
@@ -81,7 +81,8 @@ def _are_texts(fields: Mapping[str, Any]) -> bool:
     return all(isinstance(value, str) for value in fields.values())
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a file, or one line."""
     try:
         fields = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -1,0 +1,123 @@
+"""Image classifiers of Hugging Face under test, by their folder."""
+
+import json
+import shutil
+
+import pytest
+import torch
+
+pytest.importorskip("transformers")
+
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+    ViTModel,
+)
+
+import pidformer as pf
+from pidformer.errors import InputError
+from pidformer.models import PixelModel
+from pidformer.robustness import FGSM, PGD
+from pidformer.runs.open import open_subject
+
+VIT = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "image_size": 16, "patch_size": 4, "initializer_range": 0.3,
+}  # fmt: skip
+MEAN, STD = [0.3, 0.4, 0.5], [0.2, 0.25, 0.3]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    torch.manual_seed(0)
+    config = ViTConfig(**VIT, id2label={0: "cat", 1: "dog", 2: "<b>"})
+    ViTForImageClassification(config).save_pretrained(tmp_path)
+    size = {"height": 16, "width": 16}
+    ViTImageProcessor(image_mean=MEAN, image_std=STD, size=size).save_pretrained(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def images():
+    return torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def test_logits_are_those_of_the_processor_and_the_model(folder, images):
+    subject = open_subject(f"hf:{folder}")
+    assert subject.image_size == 16 and subject.classes == ("cat", "dog", "<b>")
+    model = ViTForImageClassification.from_pretrained(folder).eval()
+    processor = ViTImageProcessor.from_pretrained(folder)
+    bytes_ = (images * 255).round().to(torch.uint8)
+    pixels = processor(list(bytes_.permute(0, 2, 3, 1).numpy()), return_tensors="pt").pixel_values
+    ours = subject.model(bytes_.float() / 255)
+    torch.testing.assert_close(ours, model(pixels).logits, rtol=1e-5, atol=1e-5)
+
+
+def test_a_converted_classifier_keeps_its_controller(folder, images, tmp_path):
+    plain = open_subject(f"hf:{folder}").model
+    model = pf.convert(ViTForImageClassification.from_pretrained(folder), "0.5,0.1,0.05")
+    out = tmp_path / "converted"
+    model.save_pretrained(out)
+    shutil.copy(folder / "preprocessor_config.json", out)
+    ours = open_subject(f"hf:{out}").model
+    expected = PixelModel(model, MEAN, STD).eval()
+    assert torch.equal(ours(images), expected(images))
+    assert not torch.allclose(ours(images), plain(images))
+
+
+def test_any_classifier_of_transformers_will_do(tmp_path, images):
+    torch.manual_seed(0)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], num_labels=4)
+    ResNetForImageClassification(config).save_pretrained(tmp_path)
+    given = {"image_mean": MEAN, "image_std": STD, "size": {"shortest_edge": 20}}
+    given |= {"do_center_crop": True, "crop_size": {"height": 16, "width": 16}}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(given))
+    subject = open_subject(f"hf:{tmp_path}")
+    assert subject.image_size == 16 and subject.crop_ratio == 0.8
+    assert subject.model(images).shape == (4, 4)
+
+
+@pytest.mark.parametrize("attack", [FGSM(eps=8 / 255), PGD(eps=8 / 255, steps=3)])
+def test_attacks_take_the_outputs_of_hugging_face(folder, images, attack):
+    """The same adversarial images whether the model gives logits or holds them in a dataclass."""
+    model = ViTForImageClassification.from_pretrained(folder).eval()
+    labels = torch.tensor([0, 1, 2, 0])
+    ours = attack(model, images, labels)
+    theirs = attack(lambda x: model(x).logits, images, labels)
+    assert torch.equal(ours, theirs) and not torch.equal(ours, images)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"preprocessor_config.json": None}, "has no preprocessor_config.json"),
+        ({"preprocessor_config.json": "[1]"}, "must be an object"),
+        ({"preprocessor_config.json": '{"size": 16}'}, "does not say how pixels"),
+        ({"preprocessor_config.json": '{"rescale_factor": 1}'}, "rescale_factor must be 1/255"),
+        ({"config.json": '{"model_type": "vit"}'}, "architectures"),
+        (
+            {"config.json": '{"model_type": "gone", "architectures": ["XForImageClassification"]}'},
+            "no image classifier of transformers",
+        ),
+        ({"model.safetensors": None}, "no model.safetensors"),
+    ],
+)
+def test_wrong_folders_get_one_line(folder, change, words):
+    for name, text in change.items():
+        (folder / name).unlink()
+        if text is not None:
+            (folder / name).write_text(text)
+    with pytest.raises(InputError, match=words) as error:
+        open_subject(f"hf:{folder}")
+    assert "\n" not in str(error.value)
+
+
+def test_what_classifies_nothing_is_refused(tmp_path):
+    ViTModel(ViTConfig(**VIT)).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="classifies no images"):
+        open_subject(f"hf:{tmp_path}")
+    with pytest.raises(InputError, match=r"no folder of a model"):
+        open_subject("hf:nowhere")
