@@ -101,7 +101,7 @@ class Quartiles(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Quartiles:
-    """Median and quartiles; of one number three times that number."""
+    """Median and quartiles; of one number, three times that number."""
     if len(values) == 1:
         return Quartiles(values[0], values[0], values[0])
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -144,19 +144,6 @@ def measure(
     ]
 
 
-def rows_of(
-    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
-) -> list[Timing]:
-    """Rows of values that were measured elsewhere, one after the other: ratios are of medians."""
-    first = next(iter(values)) if baseline is None else baseline
-    base = statistics.median(values[first])
-    paired = {label: [value / base for value in found] for label, found in values.items()}
-    return [
-        _filled(group, label, spread(list(found)), spread(paired[label]), len(found))
-        for label, found in values.items()
-    ]
-
-
 def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
@@ -193,25 +180,18 @@ def _row(
     note: str,
 ) -> Timing:
     if label not in values:
-        return _filled(group, label, None, None, 0, note=note)
+        return row_of(group, label, None, None, 0, note=note)
     paired = None
     if baseline in values:
         pairs = zip(values[label], values[baseline], strict=True)
         paired = spread([one / other for one, other in pairs])
     peak, base = peaks.get(label), peaks.get(baseline)
-    return _filled(
-        group,
-        label,
-        spread(values[label]),
-        paired,
-        len(values[label]),
-        peak_bytes=peak,
-        peak_ratio=peak / base if peak is not None and base else None,
-        note=note,
-    )
+    ratio = peak / base if peak is not None and base else None
+    more = {"peak_bytes": peak, "peak_ratio": ratio, "note": note}
+    return row_of(group, label, spread(values[label]), paired, len(values[label]), **more)
 
 
-def _filled(
+def row_of(
     group: Workload,
     label: str,
     found: Quartiles | None,
@@ -219,22 +199,10 @@ def _filled(
     rounds: int,
     **more: Any,
 ) -> Timing:
-    median, low, high = found or (None, None, None)
-    of_baseline, ratio_low, ratio_high = ratio or (None, None, None)
-    return Timing(
-        section=group.section,
-        what=group.what,
-        label=label,
-        sizes=dict(group.sizes),
-        dtype=group.dtype,
-        mode=group.mode,
-        unit=group.unit,
-        rounds=rounds,
-        value=median,
-        low=low,
-        high=high,
-        ratio=of_baseline,
-        ratio_low=ratio_low,
-        ratio_high=ratio_high,
-        **more,
-    )
+    """A row of the group's table."""
+    about = {k: v for k, v in vars(group).items() if k != "amount"} | {"label": label}
+    for prefix, values in (("", found), ("ratio_", ratio)):
+        if values is not None:
+            middle = "ratio" if prefix else "value"
+            about |= {middle: values[0], f"{prefix}low": values[1], f"{prefix}high": values[2]}
+    return Timing(**about, rounds=rounds, **more)
