@@ -10,7 +10,6 @@ from typing import Any
 
 from pidformer.files import atomic_path
 from pidformer.report.figures import Drawn, draw_curves, mean_curve
-from pidformer.report.groups import is_controlled
 from pidformer.report.panels import Panel, save_panels
 from pidformer.report.table1 import TITLES
 from pidformer.report.training_curves import Curves
@@ -84,4 +83,4 @@ def _curves(group: Group, attack: str) -> Curves | None:
         return None
     runs = tuple(zip(lines["eps255"], lines["top1"], strict=True))
     band = (lines["top1_low"][0], lines["top1_high"][0]) if len(runs) == 1 else None
-    return Curves(group.label, is_controlled(group), runs, band=band)
+    return Curves(group.label, group.is_controlled, runs, band=band)

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from pidformer.report.groups import about_text, is_controlled, named_apart
-from pidformer.report.numbers import minus
 from pidformer.report.run import Run
-from pidformer.report.sources import Sources
-from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
+from pidformer.report.table_view import (
+    NOTHING,
+    CellView,
+    Column,
+    LineView,
+    Sources,
+    TableView,
+    about_text,
+    minus,
+)
 from pidformer.report.training_curves import Curves
 from pidformer.results import Record
-from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.compare import Group, Rows, group_runs, named_apart
 
 
 def analysed(runs: Sequence[Run]) -> list[Group]:
@@ -34,7 +40,7 @@ def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
         lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
         if lines:
             runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
-            found.append(Curves(group.label, is_controlled(group), runs))
+            found.append(Curves(group.label, group.is_controlled, runs))
     return found
 
 

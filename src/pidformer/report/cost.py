@@ -7,8 +7,7 @@ from statistics import median
 
 from pidformer.report.published import PublishedRun
 from pidformer.report.run import Run
-from pidformer.report.sources import Sources
-from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
+from pidformer.report.table_view import NOTHING, CellView, Column, LineView, Sources, TableView
 from pidformer.report.training_curves import training_groups
 from pidformer.results import Record
 

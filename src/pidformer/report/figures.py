@@ -11,10 +11,10 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from pidformer.control import PIDGains, is_stable
-from pidformer.report.groups import short_gains
 from pidformer.report.panels import Panel
 from pidformer.report.stability import radii_map, shade_radii
 from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
+from pidformer.report.table_view import short_gains
 from pidformer.report.training_curves import HEADLINES, Curves
 
 Drawn = tuple[Panel, str]

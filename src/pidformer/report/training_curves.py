@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pidformer.report.groups import is_controlled, named_apart
 from pidformer.report.run import Run
-from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.compare import Group, Rows, group_runs, named_apart
 
 HEADLINES = {"top1": "top-1, per cent", "miou": "mIoU, per cent", "ppl": "perplexity"}
 
@@ -51,7 +50,7 @@ def training_curves(
                 headline = headline or names[0]
                 points = [(epochs[r.step], r.metrics[headline]) for r in scored]
                 score_lines.append(_line(points))
-        held = is_controlled(group)
+        held = group.is_controlled
         losses.append(Curves(group.label, held, tuple(loss_lines)))
         if score_lines:
             scores.append(Curves(group.label, held, tuple(score_lines)))

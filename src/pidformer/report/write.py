@@ -17,17 +17,14 @@ from pidformer.report.attack_curve import attack_panels
 from pidformer.report.collect import check_twins, collect, inputs_hash
 from pidformer.report.cost import cost_view
 from pidformer.report.findings import findings
-from pidformer.report.groups import is_controlled
-from pidformer.report.markdown import as_markdown
 from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
 from pidformer.report.published import PublishedRun, folders_text
 from pidformer.report.rerun import data_option
 from pidformer.report.run import MAIN_TASK, Run
-from pidformer.report.sources import Entry, Sources
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import Robustness, robustness, robustness_view
-from pidformer.report.table_view import Note
+from pidformer.report.table_view import Entry, Note, Sources
 from pidformer.report.templates import page_template
 from pidformer.report.training_curves import Curves, training_curves, training_groups
 from pidformer.robustness.compare import Group
@@ -114,17 +111,15 @@ def write_report(
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "left_out": sum(run.left_out for run in runs),
         "mixed": mixed,
+        "missing_tables": _missing_tables(runs),
+        "entry_text": entry_text,
     }
     page, text = out / "report.html", out / "report.md"
     pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
-    html = page_template("report", "page.html.j2").render(
-        **content, pictures=pictures, entry_text=entry_text, missing_tables=_missing_tables(runs)
-    )
-    with atomic_path(page) as temporary:
-        temporary.write_text(html, encoding="utf-8")
-    with atomic_path(text) as temporary:
-        markdown = as_markdown(content, missing=_missing_tables(runs), entry_text=entry_text)
-        temporary.write_text(markdown, encoding="utf-8")
+    for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
+        with atomic_path(path) as temporary:
+            made = page_template("report", template).render(**content, pictures=pictures)
+            temporary.write_text(made, encoding="utf-8")
     data = tuple(
         {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
     )
@@ -239,7 +234,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
     measured = [
         run["spectrum"].metrics["min_real"]
         for group in groups
-        if is_controlled(group)
+        if group.is_controlled
         for run in group.runs
         if "spectrum" in run and "min_real" in run["spectrum"].metrics
     ]
