@@ -5,8 +5,8 @@ from PIL import Image
 import pidformer as pf
 from pidformer.analysis import certify, joint_trajectories, token_trajectory
 from pidformer.report.analysis_figures import Collapse, similarity_figure
+from pidformer.report.panels import PID, SOFTMAX, run_colors
 from pidformer.report.spectrum import spectrum_figure
-from pidformer.report.style import PID, SOFTMAX, run_colors
 from pidformer.report.trajectory import FRAMES, trajectory_plot
 from tests.report.runs import small_vit
 

@@ -4,9 +4,8 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
-from pidformer.report.figures import training_panels
-from pidformer.report.style import style
-from pidformer.report.training_curves import Curves
+from pidformer.report.figures import Curves, training_panels
+from pidformer.report.panels import style
 
 
 @pytest.mark.parametrize(("low", "is_plain"), [(3.6, True), (0.01, False)])

@@ -10,7 +10,7 @@ from pidformer import results
 from pidformer.errors import InputError
 from pidformer.report.collect import collect, inputs_hash
 from pidformer.report.publish import publish, run_name
-from pidformer.report.published import read_folder, read_run
+from pidformer.report.run import read_folder, read_run
 from pidformer.report.shrink import block_losses, newest, shrink
 from pidformer.report.write import write_report
 from pidformer.results import Record

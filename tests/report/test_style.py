@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pidformer.control import PIDGains
 from pidformer.display import plain_table
 from pidformer.report import stability
-from pidformer.report.style import PID, SOFTMAX
+from pidformer.report.panels import PID, SOFTMAX
 from pidformer.tune import figure as tune_figure
 
 SOURCE = Path(__file__).parents[2] / "src" / "pidformer"

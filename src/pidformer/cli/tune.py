@@ -55,7 +55,7 @@ def tune(
     Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
     """
     from pidformer.files import check_place
-    from pidformer.report.style import check_format
+    from pidformer.report.panels import check_format
     from pidformer.tune import Space, read_levels
     from pidformer.tune import tune as run_search
     from pidformer.tune.figure import pareto_figure

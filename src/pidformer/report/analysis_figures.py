@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 from pidformer.analysis import Certificate
 from pidformer.analysis.summary import Analysis
 from pidformer.errors import InputError
-from pidformer.report.figures import draw_curves
-from pidformer.report.panels import Panel, save_panels
+from pidformer.report.figures import Curves, draw_curves
+from pidformer.report.panels import Panel, check_format, save_panels
 from pidformer.report.spectrum import spectrum_figure
-from pidformer.report.style import check_format
-from pidformer.report.training_curves import Curves
 from pidformer.report.trajectory import trajectory_plot
 
 _PANELS = (

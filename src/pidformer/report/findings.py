@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pidformer.report.figures import Curves
 from pidformer.report.table1 import Table1Line
 from pidformer.report.table1_view import Robustness
 from pidformer.report.table_view import minus
-from pidformer.report.training_curves import Curves
 from pidformer.robustness.compare import twins_of
 
 HEADLINES = ("top-1", "mean error")

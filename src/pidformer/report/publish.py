@@ -20,10 +20,9 @@ from typing import Any
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.collect import collect
-from pidformer.report.cost import training_seconds
-from pidformer.report.published import SCORES, SHARED, PublishedRun
+from pidformer.report.details import training_seconds
 from pidformer.report.rerun import measure_command, train_command
-from pidformer.report.run import MEASURED, Run
+from pidformer.report.run import MEASURED, SCORES, SHARED, PublishedRun, Run
 from pidformer.report.shrink import newest, shrink
 from pidformer.results import Record
 from pidformer.runs.folder import load_weights

@@ -17,7 +17,7 @@ from pidformer.analysis import Certificate
 from pidformer.control import PIDGains, schur_cohn
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.style import BAD, GOOD, GREY, INK, PID, SOFTMAX, check_format, style
+from pidformer.report.panels import BAD, GOOD, GREY, INK, PID, SOFTMAX, check_format, style
 
 COLUMNS = 6
 _MOST_DOTS = 4000

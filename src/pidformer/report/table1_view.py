@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
 from pidformer.report.paper import TABLE1, Pair
-from pidformer.report.published import folders_text
-from pidformer.report.run import Run
+from pidformer.report.run import Run, folders_text
 from pidformer.report.table1 import TITLES, Table1Line, table1
 from pidformer.report.table_view import (
     NOT_MEASURED,

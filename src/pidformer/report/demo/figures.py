@@ -10,10 +10,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from pidformer.analysis import Trajectory
 from pidformer.report.demo.models import CHANCE, MODELS, SHOWN, DemoModel
-from pidformer.report.figures import Drawn, draw_curves, similarity_panel
-from pidformer.report.panels import Panel
-from pidformer.report.style import INK, PID, SOFTMAX
-from pidformer.report.training_curves import Curves
+from pidformer.report.figures import Curves, Drawn, draw_curves, similarity_panel
+from pidformer.report.panels import INK, PID, SOFTMAX, Panel
 
 
 def all_figures(
