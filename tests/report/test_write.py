@@ -8,8 +8,8 @@ from scipy import stats
 
 import pidformer as pf
 from pidformer import results
-from pidformer.report.panels import LEAST_I
 from pidformer.report.paper import TABLE1
+from pidformer.report.stability import LEAST_I
 from pidformer.report.table_view import Entry
 from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record

@@ -73,12 +73,12 @@ def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
         for run in members:
             logged = [r for r in run.of("train") if "epoch" in r.metrics]
             epochs = {r.step: r.metrics["epoch"] for r in logged}
-            loss_lines.append(_line([(r.metrics["epoch"], r.metrics["loss"]) for r in logged]))
+            loss_lines.append(as_line([(r.metrics["epoch"], r.metrics["loss"]) for r in logged]))
             scored = [r for r in run.of("evaluate") if r.step in epochs]
             names = [n for n in HEADLINES if all(n in r.metrics for r in scored)]
             if scored and names:
                 headline = headline or names[0]
-                score_lines.append(_line([(epochs[r.step], r.metrics[headline]) for r in scored]))
+                score_lines.append(as_line([(epochs[r.step], r.metrics[headline]) for r in scored]))
         if loss_lines[0][0]:
             losses.append(Curves(group.label, group.is_controlled, tuple(loss_lines)))
         if score_lines:
@@ -98,7 +98,8 @@ def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
     return found
 
 
-def _line(points: Sequence[tuple[float, float]]) -> Line:
+def as_line(points: Sequence[tuple[float, float]]) -> Line:
+    """Points (x, y) as a line."""
     return tuple(x for x, _ in points), tuple(y for _, y in points)
 
 
