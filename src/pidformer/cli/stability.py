@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json, print_facts
+from pidformer.cli.options import Json, print_facts, print_json
 from pidformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def stability(
 
         stability_figure(chosen, plot, kappa_min=kappa_min, kernel=matrix, seed=seed)
     if as_json:
-        typer.echo(json.dumps(report.to_dict() | {"poles": rows}))
+        print_json(report.to_dict() | {"poles": rows})
     else:
         _print(report, rows)
         if plot is not None:
