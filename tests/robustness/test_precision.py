@@ -23,7 +23,7 @@ from pidformer.robustness import (
     attack,
     precision,
 )
-from pidformer.robustness.precision import Searching, judge, searching
+from pidformer.robustness.attack import Searching, judge, searching
 
 STOPPING = [
     PGD(eps=0.06, steps=8, step_size=0.02, early_stop=True),

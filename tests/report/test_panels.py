@@ -43,7 +43,7 @@ def test_tokens_over_depth_have_the_colours_of_their_models():
 
 def test_the_two_colours_are_written_once_and_the_lab_has_the_same():
     written = [p.name for p in SOURCE.rglob("*.py") if re.search(f"{SOFTMAX}|{PID}", p.read_text())]
-    assert written == ["style.py"]
+    assert written == ["panels.py"]
     light = (SOURCE / "lab" / "charts.css").read_text().splitlines()[0]
     assert f"--free: {SOFTMAX};" in light and f"--held: {PID};" in light
 
