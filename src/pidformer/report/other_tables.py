@@ -9,10 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pidformer.report.metrics import Metric, compare_loss, compare_miou
+from pidformer.report.metrics import MILLI, Metric, compare_loss, compare_miou
 from pidformer.report.paper import TABLE2, TABLE3, Pair
 from pidformer.report.run import Run
-from pidformer.report.shrink import MILLI
 from pidformer.report.table_view import (
     CellView,
     Column,

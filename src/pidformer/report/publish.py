@@ -17,13 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.collect import collect
 from pidformer.report.details import training_seconds
+from pidformer.report.metrics import MILLI, merged_corruptions
 from pidformer.report.rerun import measure_command, train_command
 from pidformer.report.run import MEASURED, SCORES, SHARED, PublishedRun, Run
-from pidformer.report.shrink import newest, shrink
 from pidformer.results import Record
 from pidformer.runs.folder import load_weights
 from pidformer.runs.twins import control_free_hash
@@ -36,6 +38,8 @@ _DROPPED = frozenset(
     {"model", "label", "train_seed", "recipe", "ema", "batch_size", "device", "suite", "eps"}
     | {"decoder_gains", "backbone", "scale"}
 )
+_INSIDE = ("similarity", "effective_rank", "verdict", "ratio", "initial_ratio", "output")
+"""What is kept of an analysis, layer by layer."""
 _POINTS = 12
 _PATH = re.compile(r"(^|[\s'\"=:(,])(~|[A-Za-z]:\\|/\w)")
 _NAME = re.compile(r"(?P<variant>.+)-seed(?P<seed>\d+)")
@@ -209,3 +213,52 @@ def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
             f"{to.parent} would hold {total:,} bytes of records, {ALL_BYTES:,} at most; publish "
             "fewer runs or rows"
         )
+
+
+def newest(records: Sequence[Record]) -> list[Record]:
+    """Of measurements made more than once, the last."""
+    return list({record.measurement.question: record for record in records}.values())
+
+
+def shrink(records: Sequence[Record]) -> list[Record]:
+    """The same measurements with small details; the corruptions of a set become one record."""
+    corrupted: dict[tuple[Any, ...], list[Record]] = {}
+    kept: list[Record] = []
+    for record in records:
+        m = record.measurement
+        parts = str(m.row).split("/")
+        if record.kind == "robustness" and len(parts) == 3 and "right" in record.details:
+            group = (parts[0], m.data_hash, m.limit, m.seed, m.domain)
+            corrupted.setdefault(group, []).append(record)
+        else:
+            kept.append(_small(record))
+    return kept + [merged_corruptions(group) for group in corrupted.values()]
+
+
+def _small(record: Record) -> Record:
+    details: Mapping[str, Any] = record.details
+    if record.kind == "robustness":
+        is_curve = "@" in str(record.settings.get("row"))
+        details = {} if is_curve else _only(details, "right")
+    elif record.kind == "segmentation":
+        is_clean = record.settings.get("row") in (None, "clean")
+        details = _only(details, "areas", "confusion") if is_clean else _only(details, "areas")
+        details |= {"num_classes": len(record.details["confusion"])}
+    elif record.kind == "language":
+        losses = np.asarray(details.get("block_nll", []))
+        details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
+    elif record.kind == "analysis":
+        details = _rounded(_only(details, *_INSIDE))
+    return replace(record, details=details)
+
+
+def _only(details: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: details[name] for name in names if name in details}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return round(value, 5) if isinstance(value, float) else value

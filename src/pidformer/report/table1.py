@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from pidformer.display import plain_table
-from pidformer.report.metrics import Metric, compare_accuracy, compare_error
-from pidformer.report.shrink import merged_corruptions
+from pidformer.report.metrics import Metric, compare_accuracy, compare_error, merged_corruptions
 from pidformer.report.table_view import NONE
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, has_outcomes

@@ -9,8 +9,7 @@ from typing import Any
 
 from pidformer.errors import InputError, unknown
 from pidformer.fields import read_yaml, typed
-from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, in_turn
-from pidformer.reproduce.places import find_folder
+from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
 from pidformer.reproduce.study.plan import study_plan
 
 SCALES = ("demo", "small", "paper")

@@ -48,19 +48,23 @@ import yaml
 from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.study.fields import (
+    Choice,
+    Hypothesis,
+    Measure,
     Pair,
     check_keys,
     half,
     layers,
     mapping,
     pairs,
+    read_choice,
+    read_hypothesis,
+    read_measures,
     row_name,
     seeds,
     text,
     texts,
 )
-from pidformer.reproduce.study.measures import Measure, read_measures
-from pidformer.reproduce.study.questions import Choice, Hypothesis, read_choice, read_hypothesis
 
 _NEEDED = ("recipe", "data", "suites", "groups")
 _STUDY = (*_NEEDED, "overrides", "primary", "contrasts", "choose", "hypotheses")
