@@ -138,9 +138,7 @@ def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
 
     console = Console()
     print_facts(console, str(report))
-    table = plain_table(title="poles of a layer")
-    for heading in ("kappa", "radius", "poles"):
-        table.add_column(heading, justify="right")
+    table = plain_table(numbers=("kappa", "radius", "poles"), title="poles of a layer")
     for row in rows:
         style = "red" if row["radius"] >= 1 else None
         shown = "  ".join(_complex(*z) for z in row["poles"])

@@ -87,9 +87,7 @@ def tune(
         print_json(found.to_dict() | {"figure": figure and str(figure)})
         return
     names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
-    table = plain_table("gains")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = plain_table("gains", numbers=names)
     for title, record in (
         *(("front", r) for r in found.front),
         ("plain", found.trials[0]),

@@ -63,7 +63,7 @@ def publish(folders: Sequence[str | Path], to: str | Path) -> list[Path]:
         path = to / f"{name}.jsonl"
         if path in made:
             raise InputError(f"two of the runs are called {name}; publish them apart")
-        made[path] = _text(_records(run, to.name, name))
+        made[path] = "".join(r.to_json() + "\n" for r in _records(run, to.name, name))
     _check_sizes(to, made)
     to.mkdir(parents=True, exist_ok=True)
     for path, text in made.items():
@@ -96,13 +96,13 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
     own = shrink(newest(measured))
     header = _header(run, study, name, measured)
-    shared = {key: header.settings.get(key) for key in SHARED}
+    shared = [(key, header.settings.get(key)) for key in SHARED]
     lines = [header]
     for record in own:
         settings = {
             key: value
             for key, value in record.settings.items()
-            if key not in _DROPPED and value is not None and shared.get(key, _NOTHING) != value
+            if key not in _DROPPED and value is not None and (key, value) not in shared
         }
         settings["data"] = data_name(record, run)
         settings["command"] = measure_command(record)
@@ -110,9 +110,6 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     for record in lines:
         _check_paths(run, record)
     return lines
-
-
-_NOTHING = object()
 
 
 def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
@@ -196,10 +193,6 @@ def _check_paths(run: Run, record: Record) -> None:
                 f"a {record.kind} record of {run.folder} holds a path in {key} ({value}); the "
                 "repository keeps none"
             )
-
-
-def _text(records: Sequence[Record]) -> str:
-    return "".join(record.to_json() + "\n" for record in records)
 
 
 def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:

@@ -188,9 +188,7 @@ def rich_table(
 
 
 def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) -> Table:
-    table = plain_table(caption=_caption(groups), padding=(0, 1, 0, 0))
-    table.add_column("")
-    table.add_column("")
+    table = plain_table("", "", caption=_caption(groups), padding=(0, 1, 0, 0))
     for place, group in enumerate(groups):
         seeds = f"{gap}({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
         table.add_column(group.label + seeds, justify="right")
