@@ -12,8 +12,7 @@ from matplotlib.ticker import LogFormatter, NullFormatter, ScalarFormatter
 
 from benchmarks.growth import AXES, OVER_BATCH, OVER_DEPTH, OVER_TOKENS, STATE
 from pidformer.bench.timing import Timing
-from pidformer.report.panels import Panel, save_panels
-from pidformer.report.style import check_format, run_colors
+from pidformer.report.panels import Panel, check_format, run_colors, save_panels
 
 RATIO = "ratio"
 Reading = Callable[[Timing], float | None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pidformer.report.markdown import table
-from pidformer.report.numbers import minus
+from pidformer.report.table_view import minus
+from pidformer.report.templates import table
 from pidformer.reproduce.study import StudyPlan
 from study.comparisons import Compared
 from study.section import Section

@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from pidformer.errors import InputError, unknown
-from pidformer.report.numbers import minus
+from pidformer.report.table_view import minus
 from pidformer.reproduce.study.fields import check_keys, mapping, text, texts
 
 FILE = "claims.yaml"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pidformer.report.panels import Panel
-from pidformer.report.published import PublishedRun
+from pidformer.report.run import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.reproduce.study import StudyPlan
 from study.choice import choice_section

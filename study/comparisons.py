@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import NONE, minus
+from pidformer.report.table_view import NONE, minus
 from pidformer.statistics import LEVEL, Crossed, Mean, holm
 from study.records import Study
 

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from pidformer.report.markdown import table
 from pidformer.report.metrics import Metric
+from pidformer.report.templates import table
 from pidformer.reproduce.study import StudyPlan
-from pidformer.reproduce.study.fields import Pair
-from pidformer.reproduce.study.questions import Hypothesis
+from pidformer.reproduce.study.fields import Hypothesis, Pair
 from pidformer.statistics import LEVEL
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.image_metrics import classification_metrics

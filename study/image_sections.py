@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
-from pidformer.report.published import PublishedRun
+from pidformer.report.run import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
-from pidformer.report.panels import Panel
-from pidformer.report.style import BAD, GOOD, GREY, INK, run_colors
+from pidformer.report.panels import BAD, GOOD, GREY, INK, Panel, run_colors
 from study.comparisons import Compared
 
 _WIDTH = 4.6

@@ -16,10 +16,10 @@ import torch
 
 from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
-from pidformer.report.markdown import table
-from pidformer.report.numbers import NONE, minus
 from pidformer.report.panels import Panel
-from pidformer.reproduce.study.questions import CORRELATES
+from pidformer.report.table_view import NONE, minus
+from pidformer.report.templates import table
+from pidformer.reproduce.study.fields import CORRELATES
 from study.comparisons import Compared
 from study.network_metrics import SPECTRA, TOKENS, inside_metrics
 from study.pictures import Point, points_panel

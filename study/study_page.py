@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pidformer.report.markdown import table
-from pidformer.report.numbers import NONE
 from pidformer.report.panels import Panel
-from pidformer.report.published import PublishedRun
 from pidformer.report.rerun import train_command
-from pidformer.report.sources import machine_text
+from pidformer.report.run import PublishedRun
+from pidformer.report.table_view import NONE, machine_text
+from pidformer.report.templates import table
 from study.classification import classification_sections
 from study.language import language_sections
 from study.pictures import differences_panel

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
-from pidformer.report.groups import short_gains
-from pidformer.report.markdown import table
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import NONE
+from pidformer.report.table_view import NONE, short_gains
+from pidformer.report.templates import table
 from study.comparisons import Compared, Judged, mean_text
 from study.records import Study, Variant
 

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
-from pidformer.report.markdown import table
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import NONE
 from pidformer.report.panels import Panel
+from pidformer.report.table_view import NONE
+from pidformer.report.templates import table
 from study.comparisons import Compared, compare_all
 from study.image_metrics import classification_metrics
 from study.pictures import Point, points_panel

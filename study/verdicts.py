@@ -8,9 +8,9 @@ from functools import cache
 from typing import NamedTuple
 
 from pidformer.errors import unknown
-from pidformer.report.markdown import table
 from pidformer.report.metrics import Metric
-from pidformer.report.numbers import NONE, minus
+from pidformer.report.table_view import NONE, minus
+from pidformer.report.templates import table
 from study.claims import (
     FAILS,
     FILE,

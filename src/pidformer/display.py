@@ -30,10 +30,14 @@ _REMEMBERED = 3600.0
 """Seconds of work that the time left is estimated from: a row may take many minutes."""
 
 
-def plain_table(*headings: str, **options: Any) -> Table:
-    """The one look of tables on a terminal: a line below the headings, words to the left."""
+def plain_table(*headings: str, numbers: Iterable[str] = (), **options: Any) -> Table:
+    """The one look of tables on a terminal: a line below the headings, words to the left, columns
+    of `numbers` after them to the right."""
     words = {"title_justify": "left", "caption_justify": "left"}
-    return Table(*headings, box=SIMPLE_HEAD, pad_edge=False, **words | options)
+    table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, **words | options)
+    for heading in numbers:
+        table.add_column(heading, justify="right")
+    return table
 
 
 class Display:

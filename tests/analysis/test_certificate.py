@@ -9,9 +9,9 @@ from torch import nn
 
 import pidformer as pf
 from pidformer.analysis import certify, input_response, suggest_gains, transient_growth
-from pidformer.analysis.calls import visit_attention
 from pidformer.analysis.certificate import LEAVES_OUT
 from pidformer.analysis.controllers import Controllers
+from pidformer.analysis.inspection import visit_attention
 from pidformer.control import PIDGains, closed_loop, simulate, spectral_radius
 from tests.analysis.test_similarity import SIZE
 from tests.analysis.test_tokens import hugging_face

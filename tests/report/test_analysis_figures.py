@@ -4,9 +4,8 @@ from PIL import Image
 
 import pidformer as pf
 from pidformer.analysis import certify, joint_trajectories, token_trajectory
-from pidformer.report.analysis_figures import Collapse, similarity_figure
-from pidformer.report.spectrum import spectrum_figure
-from pidformer.report.style import PID, SOFTMAX, run_colors
+from pidformer.report.analysis_figures import similarity_figure, spectrum_figure
+from pidformer.report.panels import PID, SOFTMAX, run_colors
 from pidformer.report.trajectory import FRAMES, trajectory_plot
 from tests.report.runs import small_vit
 
@@ -21,20 +20,16 @@ def is_picture(path):
         return picture.format == "PNG" and len(set(picture.convert("L").getdata())) > 20
 
 
-def curves(depth, is_controlled):
+def curves(depth):
     numbers = [0.1 * k for k in range(depth)]
-    return Collapse(
-        similarity=numbers,
-        effective_rank=numbers,
-        mean_token_residual=numbers,
-        is_controlled=is_controlled,
-    )
+    return dict.fromkeys(("similarity", "effective_rank", "mean_token_residual"), numbers)
 
 
 @pytest.mark.slow
 def test_similarity_of_models_of_different_depths(tmp_path):
-    models = {f"run {k}": curves(3 + k, bool(k % 2)) for k in range(9)}
-    similarity_figure(models, tmp_path / "a.png")
+    models = {f"run {k}": curves(3 + k) for k in range(9)}
+    flags = {label: k % 2 == 1 for k, label in enumerate(models)}
+    similarity_figure(models, tmp_path / "a.png", is_controlled=flags)
     assert is_picture(tmp_path / "a.png") and len(list(tmp_path.iterdir())) == 1
 
 

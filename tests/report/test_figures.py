@@ -1,18 +1,26 @@
 """The figures of a report can be read."""
 
+from pathlib import Path
+
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
 from pidformer.report.figures import training_panels
-from pidformer.report.style import style
-from pidformer.report.training_curves import Curves
+from pidformer.report.panels import style
+from pidformer.report.run import Run
+from pidformer.results import Record
 
 
 @pytest.mark.parametrize(("low", "is_plain"), [(3.6, True), (0.01, False)])
 def test_a_loss_within_a_decade_has_plain_numbers(low, is_plain):
-    losses = [Curves("softmax", False, (((1, 2, 3), (4.6, 4.0, low)),))]
-    ((panel, words),) = training_panels(losses, [], None)
+    about = {"model": "softmax", "label": "softmax"}
+    log = [
+        Record(kind="train", metrics={"epoch": epoch, "loss": loss}, settings=about, step=epoch)
+        for epoch, loss in ((1, 4.6), (2, 4.0), (3, low))
+    ]
+    run = Run(folder=Path("softmax"), records=tuple(log), recipe=None)
+    ((panel, words),) = training_panels([run], "classification")
     with matplotlib.rc_context(style()):
         figure = Figure()
         panel.draw(figure)

@@ -9,9 +9,9 @@ import pytest
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.report.collect import collect, inputs_hash
-from pidformer.report.publish import publish, run_name
-from pidformer.report.published import read_folder, read_run
-from pidformer.report.shrink import block_losses, newest, shrink
+from pidformer.report.metrics import block_losses
+from pidformer.report.publish import newest, publish, run_name, shrink
+from pidformer.report.run import read_folder, read_run
 from pidformer.report.write import write_report
 from pidformer.results import Record
 from pidformer.robustness.compare import hits, outcomes

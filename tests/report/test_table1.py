@@ -2,10 +2,9 @@ import numpy as np
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.report.groups import twins_of
 from pidformer.report.table1 import as_data, cell_text, rich_table, table1
 from pidformer.results import Record
-from pidformer.robustness.compare import compare, group_runs
+from pidformer.robustness.compare import compare, group_runs, twins_of
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
 from pidformer.statistics import crossed_items, pack, percentage
 

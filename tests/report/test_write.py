@@ -9,8 +9,8 @@ from scipy import stats
 import pidformer as pf
 from pidformer import results
 from pidformer.report.paper import TABLE1
-from pidformer.report.sources import Entry
-from pidformer.report.style import LEAST_I
+from pidformer.report.stability import LEAST_I
+from pidformer.report.table_view import Entry
 from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
 from tests.report.records import MACHINE, analysis, robustness, twins, write_run

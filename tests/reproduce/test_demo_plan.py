@@ -12,8 +12,8 @@ import pidformer as pf
 from pidformer import results
 from pidformer.evaluation.suite import load_suite
 from pidformer.report.collect import collect
-from pidformer.report.demo.digits import COUNT
 from pidformer.report.demo.models import ATTACKED, MODELS, read_models
+from pidformer.report.demo.page import COUNT
 from pidformer.report.panels import png_uri
 from pidformer.report.write import write_report
 from pidformer.reproduce import demo

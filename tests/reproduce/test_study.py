@@ -16,8 +16,8 @@ from pidformer.reproduce.job_kinds import JobSetting
 from pidformer.reproduce.run import JobState, _fits
 from pidformer.reproduce.study import StudyPlan, StudyRow, load_study
 from pidformer.reproduce.study import plan as study
+from pidformer.reproduce.study.fields import read_measures
 from pidformer.reproduce.study.file import gains_by_layer
-from pidformer.reproduce.study.measures import read_measures
 from pidformer.reproduce.times import Spent, Times, estimates
 from study.pages import write_results
 from study.records import read_studies

@@ -6,8 +6,8 @@ import torch
 
 from pidformer.robustness.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, Corruption
 from pidformer.robustness.corruptions.fields import RandomFields
-from pidformer.robustness.corruptions.frost import frost_textures
 from pidformer.robustness.corruptions.severities import severity_constants
+from pidformer.robustness.corruptions.weather import frost_textures
 from tests.robustness import reading
 from tests.robustness.photographs import photographs
 

@@ -8,7 +8,7 @@ import torch
 import pidformer as pf
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
-from pidformer.report.published import read_run
+from pidformer.report.run import read_run
 from pidformer.runs.folder import (
     load_weights,
     save_checkpoint,

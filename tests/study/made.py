@@ -7,7 +7,7 @@ import numpy as np
 
 from pidformer import results
 from pidformer.report.metrics import Metric
-from pidformer.report.published import PublishedRun
+from pidformer.report.run import PublishedRun
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from study.pages import results_pages

@@ -5,7 +5,7 @@ import pytest
 
 from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import StudyPlan, StudyRow
-from pidformer.reproduce.study.questions import Choice
+from pidformer.reproduce.study.fields import Choice
 from study.choice import choice_section
 from study.comparisons import compare_all
 from tests.study.made import metric, study_of

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pidformer import PIDGains
 from pidformer.errors import InputError
 from pidformer.report import paper
-from pidformer.report.numbers import minus
+from pidformer.report.table_view import minus
 from pidformer.statistics import Crossed
 from study import verdicts
 from study.claims import read_claims

@@ -12,9 +12,8 @@ from pidformer import results
 from pidformer.evaluation.images import run_suite
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import curve_suite, load_suite
-from pidformer.report.numbers import minus
-from pidformer.report.publish import publish
-from pidformer.report.shrink import shrink
+from pidformer.report.publish import publish, shrink
+from pidformer.report.table_view import minus
 from pidformer.results import Record
 from pidformer.runs.open import open_subject
 from study.classification import classification_sections

@@ -10,8 +10,8 @@ from pidformer.cli import main
 from pidformer.report.collect import collect
 from pidformer.report.demo.models import MODELS, DemoModel
 from pidformer.report.demo.verdicts import residual_verdict
-from pidformer.report.numbers import minus
 from pidformer.report.publish import publish
+from pidformer.report.table_view import minus
 from pidformer.report.write import write_report
 from pidformer.robustness.compare import Group, compare, group_runs
 from pidformer.statistics import Crossed

@@ -10,11 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
-from pidformer.report.numbers import minus
 from pidformer.report.panels import save_panels
 from pidformer.report.publish import publish
 from pidformer.report.rerun import train_command
-from pidformer.report.sources import machine_text
+from pidformer.report.table_view import machine_text, minus
 from pidformer.results import Record
 from study import study_page
 from study.__main__ import main

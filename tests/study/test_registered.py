@@ -10,10 +10,9 @@ from scipy import stats
 
 from pidformer import PIDGains, results
 from pidformer.control import spectral_radius
-from pidformer.report.numbers import minus
-from pidformer.report.panels import save_panels
+from pidformer.report.panels import GOOD, GREY, save_panels
 from pidformer.report.publish import publish
-from pidformer.report.style import GOOD, GREY
+from pidformer.report.table_view import minus
 from pidformer.results import Record
 from study import classification, training_length
 from study.classification import classification_sections

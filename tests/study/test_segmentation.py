@@ -11,8 +11,8 @@ from pidformer.data.segmentation.confusion import (
     unpack_areas,
 )
 from pidformer.report.metrics import compare_miou, leave_one_out
-from pidformer.report.numbers import minus
 from pidformer.report.publish import publish
+from pidformer.report.table_view import minus
 from pidformer.results import Record
 from study.pages import results_pages
 from study.records import read_studies

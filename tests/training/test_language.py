@@ -371,7 +371,7 @@ def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
     from pidformer.evaluation.language import evaluate_language
     from pidformer.report.collect import collect
     from pidformer.report.other_tables import other_table
-    from pidformer.report.sources import Sources
+    from pidformer.report.table_view import Sources
 
     twins = [tmp_path / "softmax-seed0", tmp_path / "softmax-seed1"]
     for seed, run in enumerate(twins):

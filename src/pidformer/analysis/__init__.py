@@ -2,10 +2,16 @@
 
 from pidformer.analysis.certificate import Certificate, certify, suggest_gains
 from pidformer.analysis.growth import Growth, transient_growth
-from pidformer.analysis.measures import RankMeasures, mean_cosine, rank_measures
 from pidformer.analysis.response import Response, input_response
-from pidformer.analysis.scale import ControlScale, control_scale
-from pidformer.analysis.similarity import token_similarity, token_spectrum
+from pidformer.analysis.similarity import (
+    ControlScale,
+    RankMeasures,
+    control_scale,
+    mean_cosine,
+    rank_measures,
+    token_similarity,
+    token_spectrum,
+)
 from pidformer.analysis.spectrum import (
     AttentionSpectrum,
     SpectrumSummary,

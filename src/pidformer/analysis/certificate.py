@@ -284,7 +284,7 @@ def certify(
         radius=radius,
         share_outside=outside,
         worst=worst,
-        gain_margin=_margin(shared, kappas) if shared else None,
+        gain_margin=stability_report(shared, kappas=kappas).gain_margin if shared else None,
         growth=growth,
         response=_response(model, images[few], directions, seed),
         suggested=suggested,
@@ -341,10 +341,6 @@ def suggest_gains(
         if float(schur_cohn(scaled, kappas).double().mean()) >= share:
             return scaled
     return None
-
-
-def _margin(gains: PIDGains, kappas: Tensor) -> float:
-    return stability_report(gains, kappas=kappas).gain_margin
 
 
 def _response(model: Model, images: Tensor, directions: int, seed: int) -> Response | str:

@@ -1,13 +1,22 @@
-"""How a foreign model is looked into: in evaluation mode, without gradients, eagerly."""
+"""How a foreign model is looked into: in evaluation mode, without gradients, eagerly.
+
+Attention is read from the calls that a model makes while it runs. Every model whose attention goes
+through `scaled_dot_product_attention` (ours, timm's, Hugging Face's by default) or through a
+softmax over (B, H, N, N) scores (Hugging Face's "eager") is read the same way, with whatever it
+does to queries and keys before: norms, rotations, masks, groups.
+"""
+# B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
@@ -15,6 +24,7 @@ from pidformer.nn import evaluating
 
 Model = nn.Module | Callable[..., Any]
 """Something that is called with a batch."""
+_SOFTMAX = (F.softmax, torch.softmax, Tensor.softmax)
 
 
 def inner_model(model: Model) -> Any:
@@ -76,3 +86,105 @@ def check_inputs(model: Model, inputs: Tensor, batch_size: int = 1) -> None:
             f"images must be (B, {', '.join(map(str, expected))}) for this model, got "
             f"{tuple(inputs.shape)}; sample_images prepares them"
         )
+
+
+class AttentionCall(NamedTuple):
+    """One self-attention: its queries, keys and values, or the finished weights."""
+
+    q: Tensor | None = None  # (B, H, N, D)
+    k: Tensor | None = None  # (B, Hkv, N, D)
+    v: Tensor | None = None  # (B, Hkv, N, D)
+    attn_mask: Tensor | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    weights: Tensor | None = None  # (B, H, N, N)
+
+    @property
+    def batch(self) -> int:
+        seen = self.q if self.q is not None else self.weights
+        assert seen is not None
+        return len(seen)
+
+    def matrix(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A = softmax(scale q k^T + mask), (B, H, N, N)."""
+        if self.weights is not None:
+            return self.weights.to(dtype)
+        assert self.q is not None and self.k is not None
+        q, k = self.q.to(dtype), self.k.to(dtype)
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+        scores = q @ k.mT * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
+        if self.is_causal:
+            lower = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
+            scores = scores.masked_fill(~lower, -torch.inf)
+        if self.attn_mask is not None and self.attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~self.attn_mask, -torch.inf)
+        elif self.attn_mask is not None:
+            scores = scores + self.attn_mask.to(dtype)
+        return scores.softmax(-1)
+
+
+def visit_attention(model: Model, inputs: Tensor, visit: Callable[[AttentionCall], None]) -> None:
+    """Run the model and call `visit` with each self-attention, in the order they happen."""
+    check_inputs(model, inputs)
+    count = 0
+
+    def check(found: AttentionCall) -> None:
+        nonlocal count
+        if found.batch != len(inputs):
+            raise InputError(
+                f"{_name(model)} attends in {found.batch // len(inputs)} windows an image; "
+                "only attention over all tokens is read (token_similarity still works)"
+            )
+        count += 1
+        visit(found)
+
+    with looking(model, inputs), _Watch(check):
+        call(model, inputs)
+    if not count:
+        raise InputError(
+            f"the attention of {_name(model)} cannot be read: it makes no call to "
+            "scaled_dot_product_attention, nor a softmax over (B, H, N, N); load Hugging Face "
+            'models with attn_implementation="eager" (token_similarity still works, with layers=)'
+        )
+
+
+class _Watch(TorchFunctionMode):
+    """Hands every square attention on; inside the handler the mode is off."""
+
+    def __init__(self, visit: Callable[[AttentionCall], None]) -> None:
+        super().__init__()
+        self._visit = visit
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.scaled_dot_product_attention:
+            found = _from_arguments(*args, **kwargs)
+            assert found.q is not None and found.k is not None
+            if found.q.ndim == 4 and found.q.shape[-2] == found.k.shape[-2]:
+                self._visit(found)
+            return func(*args, **kwargs)
+        out = func(*args, **kwargs)
+        is_matrix = func in _SOFTMAX and out.ndim == 4 and out.shape[-1] == out.shape[-2]
+        if is_matrix and (kwargs["dim"] if "dim" in kwargs else args[1]) in (-1, 3):
+            self._visit(AttentionCall(weights=out))
+        return out
+
+
+def _from_arguments(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> AttentionCall:
+    """The arguments of `scaled_dot_product_attention`, by its own names."""
+    return AttentionCall(query, key, value, attn_mask, is_causal, scale)
+
+
+def _name(model: Model) -> str:
+    return type(inner_model(model)).__name__

@@ -9,8 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.inspection import Model
+from pidformer.analysis.inspection import AttentionCall, Model, visit_attention
 from pidformer.errors import InputError
 
 STEP = 1e-4

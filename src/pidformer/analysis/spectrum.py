@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.analysis.calls import AttentionCall, visit_attention
-from pidformer.analysis.inspection import Model, check_inputs
+from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
 from pidformer.errors import InputError
 

@@ -10,14 +10,15 @@ from typing import Any, Literal, TypedDict, get_args
 from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from pidformer.analysis.calls import AttentionCall, visit_attention
 from pidformer.analysis.inspection import (
+    AttentionCall,
     Model,
     call,
     check_inputs,
     inner_model,
     is_hugging_face,
     looking,
+    visit_attention,
 )
 from pidformer.errors import InputError, unknown
 from pidformer.nn import PIDBlock, evaluating

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from pidformer.bench.call import free_memory, peak_bytes, recorded, seconds
+import torch
+
 from pidformer.bench.setting import BenchSetting
 from pidformer.errors import is_out_of_memory
 from pidformer.results import Record
@@ -101,7 +104,7 @@ class Quartiles(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Quartiles:
-    """Median and quartiles; of one number three times that number."""
+    """Median and quartiles; of one number, three times that number."""
     if len(values) == 1:
         return Quartiles(values[0], values[0], values[0])
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -144,19 +147,6 @@ def measure(
     ]
 
 
-def rows_of(
-    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
-) -> list[Timing]:
-    """Rows of values that were measured elsewhere, one after the other: ratios are of medians."""
-    first = next(iter(values)) if baseline is None else baseline
-    base = statistics.median(values[first])
-    paired = {label: [value / base for value in found] for label, found in values.items()}
-    return [
-        _filled(group, label, spread(list(found)), spread(paired[label]), len(found))
-        for label, found in values.items()
-    ]
-
-
 def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
@@ -193,25 +183,18 @@ def _row(
     note: str,
 ) -> Timing:
     if label not in values:
-        return _filled(group, label, None, None, 0, note=note)
+        return row_of(group, label, None, None, 0, note=note)
     paired = None
     if baseline in values:
         pairs = zip(values[label], values[baseline], strict=True)
         paired = spread([one / other for one, other in pairs])
     peak, base = peaks.get(label), peaks.get(baseline)
-    return _filled(
-        group,
-        label,
-        spread(values[label]),
-        paired,
-        len(values[label]),
-        peak_bytes=peak,
-        peak_ratio=peak / base if peak is not None and base else None,
-        note=note,
-    )
+    ratio = peak / base if peak is not None and base else None
+    more = {"peak_bytes": peak, "peak_ratio": ratio, "note": note}
+    return row_of(group, label, spread(values[label]), paired, len(values[label]), **more)
 
 
-def _filled(
+def row_of(
     group: Workload,
     label: str,
     found: Quartiles | None,
@@ -219,22 +202,75 @@ def _filled(
     rounds: int,
     **more: Any,
 ) -> Timing:
-    median, low, high = found or (None, None, None)
-    of_baseline, ratio_low, ratio_high = ratio or (None, None, None)
-    return Timing(
-        section=group.section,
-        what=group.what,
-        label=label,
-        sizes=dict(group.sizes),
-        dtype=group.dtype,
-        mode=group.mode,
-        unit=group.unit,
-        rounds=rounds,
-        value=median,
-        low=low,
-        high=high,
-        ratio=of_baseline,
-        ratio_low=ratio_low,
-        ratio_high=ratio_high,
-        **more,
-    )
+    """A row of the group's table."""
+    about = {k: v for k, v in vars(group).items() if k != "amount"} | {"label": label}
+    for prefix, values in (("", found), ("ratio_", ratio)):
+        if values is not None:
+            middle = "ratio" if prefix else "value"
+            about |= {middle: values[0], f"{prefix}low": values[1], f"{prefix}high": values[2]}
+    return Timing(**about, rounds=rounds, **more)
+
+
+def seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
+    """Seconds per call, by the clock, from an idle device to an idle device."""
+    wait(device)
+    begun = time.perf_counter()
+    for _ in range(calls):
+        run()
+    wait(device)
+    return (time.perf_counter() - begun) / calls
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+def free_memory(device: torch.device) -> None:
+    """Give back the memory of a GPU that nothing holds any more."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return _Replay(graph, run)
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """The kernels of a recorded call, with what they read and write."""
+
+    graph: torch.cuda.CUDAGraph
+    run: Callable[[], object]
+    """Kept for its tensors: a graph holds their addresses alone."""
+
+    def __call__(self) -> None:
+        self.graph.replay()
+
+
+def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
+    """What a call allocates at its peak, beyond what was there before; None without a GPU.
+
+    The most of a few calls: what the call before has not given back yet hides as much.
+    """
+    return max(_peak(run, device) for _ in range(3)) if device.type == "cuda" else None
+
+
+def _peak(run: Callable[[], object], device: torch.device) -> int:
+    gc.collect()
+    wait(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    wait(device)
+    return torch.cuda.max_memory_allocated(device) - before

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json, Seed, print_facts
+from pidformer.cli.options import (
+    Data,
+    Device,
+    Json,
+    Models,
+    Seed,
+    command_line,
+    print_facts,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from pidformer.analysis.summary import Analysis
 
 
 def analyze(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), hf:FOLDER, or "
-            "module:function that returns a model of images in [0, 1].",
-            metavar="MODEL",
-        ),
-    ],
+    models: Models,
     data: Data = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("analysis"),
     limit: Annotated[int, typer.Option(help="Images for token similarity and ranks.")] = 1000,
@@ -55,14 +54,14 @@ def analyze(
         spectrum_limit=spectrum_limit,
         seed=seed,
         device=device,
-        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        command=command_line(),
         is_shown=not as_json,
         for_figures=True,
     )
     figures = [str(path) for path in analysis_figures(found, out)]
     if as_json:
         shown = [model.to_dict() for model in found]
-        typer.echo(json.dumps({"models": shown, "figures": figures}))
+        print_json({"models": shown, "figures": figures})
     else:
         _print(found, figures)
 

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Device, Json, Seed, tables
+from pidformer.cli.options import Device, Json, Seed, command_line, print_json, tables
 
 if TYPE_CHECKING:
     from pidformer.bench import Bench, Timing
-    from pidformer.bench.run import Sections
 
 
 def bench(
-    section: Annotated[
-        str, typer.Argument(help="operator, model, train, attack, generate, or all.")
-    ] = "all",
+    section: Annotated[str, typer.Argument(help="operator, model, generate, or all.")] = "all",
     rounds: Annotated[
         int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
     ] = None,
@@ -46,24 +40,14 @@ def bench(
         seed=seed,
         device=device,
         is_quiet=as_json,
-        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        command=command_line(),
     )
     if as_json:
-        typer.echo(json.dumps(done.to_dict()))
+        print_json(done.to_dict())
 
 
-def show_bench(
-    section: str,
-    *,
-    sections: Sections | None = None,
-    rounds: int | None,
-    out: Path | None,
-    seed: int,
-    device: str,
-    is_quiet: bool,
-    command: str,
-) -> Bench:
-    """Measure, and print each table as soon as it is done."""
+def show_bench(section: str, *, is_quiet: bool, **options: Any) -> Bench:
+    """Measure with the `options` of `bench`, and print each table as soon as it is done."""
     from pidformer.bench import bench as run_bench
 
     console = tables()
@@ -86,18 +70,7 @@ def show_bench(
             console.print(_head(found), highlight=False)
 
     try:
-        return run_bench(
-            section,
-            sections=sections,
-            device=device,
-            seed=seed,
-            rounds=rounds,
-            out=out,
-            command=command,
-            begin=begin,
-            watch=watch,
-            say=say,
-        )
+        return run_bench(section, begin=begin, watch=watch, say=say, **options)
     finally:
         if status is not None:
             status.stop()

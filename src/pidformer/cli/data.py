@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pidformer.cli.options import Command, CommandGroup, Json
+from pidformer.cli.options import Command, CommandGroup, Json, print_json
 
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
@@ -49,7 +48,7 @@ def check(
     if out is not None and (found.pictures or found.layout not in ("text", "WikiText")):
         contact_sheet(found.pictures, out)
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        print_json(found.to_dict())
     else:
         _print(found, out)
     if not found.is_sound:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Jobs, Json
+from pidformer.cli.options import Jobs, Json, print_json, resumable
 
 
 def demo(
@@ -33,16 +32,12 @@ def demo(
 
     Example: pidformer demo --out my-demo --seeds 4 --json
     """
-    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.reproduce import demo as run_demo
 
-    try:
+    with resumable(out):
         found = run_demo(out, seeds=seeds, device=device, jobs=jobs)
-    except (Interrupted, KeyboardInterrupt) as stopped:
-        typer.echo(f"saved in {out}; run the same command to go on", err=True)
-        raise typer.Exit(exit_code(stopped)) from None
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        print_json(found.to_dict())
     else:
         _print(found.to_dict())
     if open_report if open_report is not None else _has_desktop() and not as_json:

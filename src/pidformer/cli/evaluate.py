@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json, Seed, tables
+from pidformer.cli.options import (
+    Data,
+    Device,
+    Json,
+    Models,
+    OtherGains,
+    Seed,
+    command_line,
+    print_json,
+    tables,
+)
 from pidformer.errors import unknown
 from pidformer.files import out_folder
 
 
 def evaluate(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), hf:FOLDER, or "
-            "module:function that returns a model of images in [0, 1].",
-            metavar="MODEL",
-        ),
-    ],
+    models: Models,
     suite: Annotated[
         str,
         typer.Option(
@@ -49,9 +49,7 @@ def evaluate(
     eps: Annotated[
         str, typer.Option(help="Budgets of --curve in 1/255: FIRST:LAST:STEP or a list.")
     ] = "0:8:1",
-    gains: Annotated[
-        str | None, typer.Option(help="Other gains than a run was trained with: P,I,D[,BETA].")
-    ] = None,
+    gains: OtherGains = None,
     ema: Annotated[bool, typer.Option("--ema", help="Use the averaged weights of runs.")] = False,
     views: Annotated[
         str, typer.Option(help="Segmentation: single, or multi (six scales, flipped too).")
@@ -99,7 +97,7 @@ def evaluate(
     from pidformer.evaluation.images import evaluate_models
     from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets
     from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
-    from pidformer.report.attack_curve import curve_figure
+    from pidformer.report.figures import curve_figure
     from pidformer.report.other_tables import PROTOCOLS
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.report.terminal_tables import scores_table
@@ -112,19 +110,13 @@ def evaluate(
     ):
         if given not in known:  # also where the models' task does not ask for it
             raise unknown(what, given, known)
-    shared: dict[str, Any] = {
-        "device": device,
-        "seed": seed,
-        "limit": limit,
-        "gains": gains,
-        "ema": ema,
-    }
-    shared |= {"command": shlex.join(["pidformer", *sys.argv[1:]]), "is_shown": not as_json}
+    shared: dict[str, Any] = {"device": device, "seed": seed, "limit": limit, "gains": gains}
+    shared |= {"ema": ema, "command": command_line(), "is_shown": not as_json}
     if (task := shared_task(models)) != "classification":
         own = {"views": views, "protocol": protocol, "split": split}
         scores = evaluate_other(task, models, suite, data, **own, **shared)
         if as_json:
-            typer.echo(json.dumps(other_data(task, scores)))
+            print_json(other_data(task, scores))
         else:
             tables().print(scores_table(task, scores))
         return
@@ -150,7 +142,7 @@ def evaluate(
     if as_json:
         named = zip(models, found, strict=True)
         by_model = [{"model": model} | evaluated.to_dict() for model, evaluated in named]
-        typer.echo(json.dumps({"models": by_model, "table": as_data(lines, groups)}))
+        print_json({"models": by_model, "table": as_data(lines, groups)})
         return
     console = tables()
     console.print(rich_table(lines, groups, console.width))

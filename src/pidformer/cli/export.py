@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Json, OtherGains, print_json
 from pidformer.errors import InputError
 
 
@@ -19,9 +18,7 @@ def export(
         str | None,
         typer.Option(help="onnx or pt2; by the suffix of --out if not given."),
     ] = None,
-    gains: Annotated[
-        str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
-    ] = None,
+    gains: OtherGains = None,
     ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
     cache: Annotated[
         bool,
@@ -47,7 +44,7 @@ def export(
     chosen: Any = format
     found = write(run, out, format=chosen, gains=gains, ema=ema, cache=cache)
     if as_json:
-        typer.echo(json.dumps(found))
+        print_json(found)
         return
     takes = found["input"]
     typer.echo(

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Device, Json, Seed
+from pidformer.cli.options import Device, Json, OtherGains, Seed
 
 
 def generate(
@@ -21,9 +21,7 @@ def generate(
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the likeliest tokens of this total chance.")
     ] = None,
-    gains: Annotated[
-        str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
-    ] = None,
+    gains: OtherGains = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,

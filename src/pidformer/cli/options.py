@@ -1,8 +1,12 @@
 """What several commands share: options, their help, and where tables go."""
 
 import inspect
+import json
+import shlex
+import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +21,17 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")]
 Jobs = Annotated[
     int | None,
     typer.Option(help="Processes to start; by default one per core, on a GPU one.", metavar="N"),
+]
+Models = Annotated[
+    list[str],
+    typer.Argument(
+        help="Run folders, timm:NAME (or timm:NAME@weights.safetensors), hf:FOLDER, or "
+        "module:function that returns a model of images in [0, 1].",
+        metavar="MODEL",
+    ),
+]
+OtherGains = Annotated[
+    str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Seed = Annotated[int, typer.Option(help="Random seed.")]
@@ -39,6 +54,28 @@ class Command(_Flags, TyperCommand):
 
 class CommandGroup(_Flags, TyperGroup):
     """Several of them."""
+
+
+def command_line() -> str:
+    """What was typed, for the records."""
+    return shlex.join(["pidformer", *sys.argv[1:]])
+
+
+def print_json(found: Any) -> None:
+    """One JSON object, or list."""
+    typer.echo(json.dumps(found))
+
+
+@contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Work that saves what it has when it is stopped: says so, and ends with the signal's code."""
+    from pidformer.interrupts import Interrupted, exit_code
+
+    try:
+        yield
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        typer.echo(f"saved in {out}; run the same command to go on", err=True)
+        raise typer.Exit(exit_code(stopped)) from None
 
 
 NAME_WIDTH = 16

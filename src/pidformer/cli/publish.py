@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Json, print_json
 
 
 def publish(
@@ -36,6 +35,6 @@ def publish(
     publish_run(run, out, weights="ema" if ema else "auto", license=license)
     sizes = {path.name: path.stat().st_size for path in sorted(out.iterdir())}
     if as_json:
-        typer.echo(json.dumps({"folder": str(out), "files": sizes}))
+        print_json({"folder": str(out), "files": sizes})
         return
     typer.echo(f"{out}: {', '.join(sizes)} ({sum(sizes.values()) / 1e6:.1f} MB)")

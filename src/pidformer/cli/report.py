@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Json, command_line, print_json
 
 
 def report(
@@ -57,14 +54,13 @@ def report(
     if publish is not None:
         paths = publish_runs(folders, publish)
         if as_json:
-            typer.echo(json.dumps({"published": [str(path) for path in paths]}))
+            print_json({"published": [str(path) for path in paths]})
         else:
             typer.echo(f"{len(paths)} runs in {publish}")
         return
-    command = shlex.join(["pidformer", *sys.argv[1:]])
-    found = write_report(folders, out, mixed=mixed, command=command)
+    found = write_report(folders, out, mixed=mixed, command=command_line())
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        print_json(found.to_dict())
         return
     for line in found.findings:
         typer.echo(line)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Device, Jobs, Json, tables
+from pidformer.cli.options import Device, Jobs, Json, print_json, resumable, tables
 from pidformer.errors import InputError
 
 
@@ -66,11 +65,10 @@ def reproduce(
 
     Example: pidformer reproduce --study study/tiny-imagenet-100-long.yaml --data DIR --out long
     """
-    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.reproduce import reproduce as run
 
     parts = [] if only is None else [part.strip() for part in only.split(",")]
-    try:
+    with resumable(out):
         found = run(
             out,
             scale=scale,
@@ -84,11 +82,8 @@ def reproduce(
             dry_run=dry_run,
             is_shown=not as_json,
         )
-    except (Interrupted, KeyboardInterrupt) as stopped:
-        typer.echo(f"saved in {out}; run the same command to go on", err=True)
-        raise typer.Exit(exit_code(stopped)) from None
     if as_json:
-        typer.echo(json.dumps(found.to_dict()))
+        print_json(found.to_dict())
     else:
         from pidformer.reproduce.display import plan_table
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Device, Json
+from pidformer.cli.options import Device, Json, print_json
 from pidformer.errors import InputError
 
 
@@ -45,7 +44,7 @@ def segment(
     shown = counted(labelled, "segmenting", len(files), is_shown=is_shown)
     found = save_segments(shown, names, segmentation_info(run), out, opacity=opacity)
     if as_json:
-        typer.echo(json.dumps(found))
+        print_json(found)
         return
     for entry in found:
         shares = sorted(entry["shares"].items(), key=lambda item: -item[1])[:3]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json, print_facts
+from pidformer.cli.options import Json, print_facts, print_json
 from pidformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def stability(
 
         stability_figure(chosen, plot, kappa_min=kappa_min, kernel=matrix, seed=seed)
     if as_json:
-        typer.echo(json.dumps(report.to_dict() | {"poles": rows}))
+        print_json(report.to_dict() | {"poles": rows})
     else:
         _print(report, rows)
         if plot is not None:
@@ -142,9 +141,7 @@ def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
 
     console = Console()
     print_facts(console, str(report))
-    table = plain_table(title="poles of a layer")
-    for heading in ("kappa", "radius", "poles"):
-        table.add_column(heading, justify="right")
+    table = plain_table(numbers=("kappa", "radius", "poles"), title="poles of a layer")
     for row in rows:
         style = "red" if row["radius"] >= 1 else None
         shown = "  ".join(_complex(*z) for z in row["poles"])

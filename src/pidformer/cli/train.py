@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json
+from pidformer.cli.options import Data, Device, Json, print_json
 
 
 def train(
@@ -55,7 +54,7 @@ def train(
     if not is_main_process():
         return
     if as_json:
-        typer.echo(json.dumps({"run": str(folder)} | scores))
+        print_json({"run": str(folder)} | scores)
     else:
         typer.echo(f"{folder}: {_line(scores)}")
 

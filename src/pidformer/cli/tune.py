@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
-from pidformer.cli.options import Data, Device, Json, Seed
+from pidformer.cli.options import Data, Device, Json, Seed, command_line, print_json
 from pidformer.display import plain_table
 
 Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or 0,0.1,0.3.")]
@@ -55,7 +52,7 @@ def tune(
     Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
     """
     from pidformer.files import check_place
-    from pidformer.report.style import check_format
+    from pidformer.report.panels import check_format
     from pidformer.tune import Space, read_levels
     from pidformer.tune import tune as run_search
     from pidformer.tune.figure import pareto_figure
@@ -80,19 +77,17 @@ def tune(
         batch_size=batch_size,
         seed=seed,
         device=device,
-        command=shlex.join(["pidformer", *sys.argv[1:]]),
+        command=command_line(),
         watch=lambda record, is_old: None if as_json else _say(record, is_old),
         **kinds,
     )
     if figure is not None:
         pareto_figure(found, metric, figure)
     if as_json:
-        typer.echo(json.dumps(found.to_dict() | {"figure": figure and str(figure)}))
+        print_json(found.to_dict() | {"figure": figure and str(figure)})
         return
     names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
-    table = plain_table("gains")
-    for name in names:
-        table.add_column(name, justify="right")
+    table = plain_table("gains", numbers=names)
     for title, record in (
         *(("front", r) for r in found.front),
         ("plain", found.trials[0]),

@@ -1,14 +1,4 @@
-"""Suites: which rows a benchmark has, as YAML.
-
-description: what it is for
-rows:
-  - clean                                  # the images as they are
-  - fgsm: {eps: 3/255}                     # an attack by name, with its settings
-  - pgd: {name: pgd-50, steps: 50}         # `name` renames a row
-  - corruptions: {names: [fog], severities: [3]}   # made here; without settings, all 15 x 5
-  - imagenet-a                             # a published set, if it is there
-  - ood                                    # the split of that name, out of distribution
-"""
+"""Suites: which rows a benchmark has, as YAML (docs/robustness.md shows one)."""
 
 from __future__ import annotations
 

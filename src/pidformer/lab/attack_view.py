@@ -23,7 +23,7 @@ from pidformer.lab.pictures import DIGITS, LabelledPicture
 from pidformer.lab.runs import DEMO, NOBODY, Shelf, named_models
 from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.uploads import ENDINGS, take_upload
-from pidformer.report.style import run_colors
+from pidformer.report.panels import run_colors
 
 UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
 WORDS = (

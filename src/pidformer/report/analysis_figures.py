@@ -1,22 +1,42 @@
-"""Figures of analysed models side by side."""
+"""Figures of analysed models side by side: tokens by layer, eigenvalues of attention."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
 
 from pidformer.analysis import Certificate
 from pidformer.analysis.summary import Analysis
+from pidformer.control import PIDGains, schur_cohn
 from pidformer.errors import InputError
-from pidformer.report.figures import draw_curves
-from pidformer.report.panels import Panel, save_panels
-from pidformer.report.spectrum import spectrum_figure
-from pidformer.report.style import check_format
-from pidformer.report.training_curves import Curves
+from pidformer.files import atomic_path
+from pidformer.report.figures import Curves, draw_curves
+from pidformer.report.panels import (
+    BAD,
+    GOOD,
+    GREY,
+    INK,
+    PID,
+    SOFTMAX,
+    Panel,
+    check_format,
+    save_panels,
+    style,
+)
 from pidformer.report.trajectory import trajectory_plot
 
+COLUMNS = 6
+_MOST_DOTS = 4000
+_LINE = np.linspace(-1.12, 1.12, 225)
 _PANELS = (
     ("similarity", "token similarity (1: all alike)", 1.05),
     ("effective_rank", "effective rank", None),
@@ -27,16 +47,9 @@ _PANELS = (
 def analysis_figures(found: Sequence[Analysis], out: Path) -> list[Path]:
     """similarity.png, spectrum.png where there is a certificate, trajectory.png and .gif."""
     figures = [out / "similarity.png"]
-    curves = {
-        made.label: Collapse(
-            similarity=made.tokens["similarity"]["blocks"],
-            effective_rank=made.tokens["effective_rank"],
-            mean_token_residual=made.tokens["mean_token_residual"],
-            is_controlled=made.is_controlled,
-        )
-        for made in found
-    }
-    similarity_figure(curves, figures[0])
+    flags = {made.label: made.is_controlled for made in found}
+    layers = {m.label: {**m.tokens, "similarity": m.tokens["similarity"]["blocks"]} for m in found}
+    similarity_figure(layers, figures[0], is_controlled=flags)
     certificates = {
         made.label: made.certificate for made in found if isinstance(made.certificate, Certificate)
     }
@@ -50,21 +63,16 @@ def analysis_figures(found: Sequence[Analysis], out: Path) -> list[Path]:
         for made in found
         if made.example is not None and made.example.shape == image.shape
     }
-    flags = {made.label: made.is_controlled for made in found}
     figures += trajectory_plot(models, image, out / "trajectory.png", is_controlled=flags)
     return figures
 
 
-class Collapse(NamedTuple):
-    """Numbers of one model by layer."""
-
-    similarity: Sequence[float]
-    effective_rank: Sequence[float]
-    mean_token_residual: Sequence[float]
-    is_controlled: bool
-
-
-def similarity_figure(models: Mapping[str, Collapse], path: str | Path) -> None:
+def similarity_figure(
+    models: Mapping[str, Mapping[str, Sequence[float]]],
+    path: str | Path,
+    *,
+    is_controlled: Mapping[str, bool],
+) -> None:
     """Token similarity, effective rank and residual to the mean token by layer, to `path`."""
     check_format(path)
     if not models:
@@ -73,9 +81,83 @@ def similarity_figure(models: Mapping[str, Collapse], path: str | Path) -> None:
     for name, title, top in _PANELS:
         curves = []
         for label, model in models.items():
-            values = tuple(getattr(model, name))
+            values = tuple(model[name])
             run = tuple(float(layer) for layer in range(1, len(values) + 1)), values
-            curves.append(Curves(label, model.is_controlled, (run,)))
+            curves.append(Curves(label, is_controlled[label], (run,)))
         look: dict[str, Any] = {"title": title, "x": "layer", "y": "", "top": top, "bottom": 0.0}
         panels.append(Panel(partial(draw_curves, curves=curves, **look), 4.4, 4.2))
     save_panels(panels, Path(path), columns=len(panels))
+
+
+def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None:
+    """A row of layers for each model, to `path`.
+
+    Every dot is an eigenvalue of one head's attention on one image (a fixed share of them when
+    there are many). The circle has radius one; green is where the head's gains are stable; dots
+    outside are red. Gains that differ between heads are drawn for the first.
+    """
+    check_format(path)
+    if not models:
+        raise InputError("give at least one model to draw")
+    depths = [len(certificate.spectrum.kappas) for certificate in models.values()]
+    columns = min(COLUMNS, max(depths))
+    with matplotlib.rc_context(style()):
+        figure = Figure(figsize=(2.5 * columns + 0.4, 3.0 * len(models)), layout="constrained")
+        rows = figure.subfigures(len(models), 1, squeeze=False, hspace=0.04)[:, 0]
+        for row, (label, certificate), depth in zip(rows, models.items(), depths, strict=True):
+            row.suptitle(_title(label, certificate), fontsize=12, color=INK)
+            places = row.subplots(1, columns, squeeze=False)[0]
+            shown = np.unique(np.linspace(0, depth - 1, columns).round().astype(int))
+            for axes, layer in zip(places, shown, strict=False):
+                _draw_layer(axes, certificate, int(layer))
+            for axes in places[len(shown) :]:
+                axes.set_visible(False)
+        with atomic_path(path) as temporary:
+            figure.savefig(temporary, dpi=130)
+
+
+def _title(label: str, certificate: Certificate) -> str:
+    share = certificate.outside
+    if share is None:
+        return f"{label}: no control"
+    return f"{label}: {100 * share:.2g} % of the modes outside"
+
+
+def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
+    controllers, kappas = certificate.controllers, certificate.spectrum.kappas[layer]
+    acts = controllers.acts(layer)
+    if acts:
+        _shade_stable(axes, controllers.layers[layer][0])
+    angle = np.linspace(0, 2 * np.pi, 300)
+    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
+    color = PID if controllers.layers else SOFTMAX
+    heads = [_thin(kappas[:, head].flatten(), kappas.shape[1]) for head in range(kappas.shape[1])]
+    for head, points in enumerate(heads):
+        inside = schur_cohn(controllers.layers[layer][head], points) if acts else None
+        good = points if inside is None else points[inside]
+        bad = points[:0] if inside is None else points[~inside]
+        axes.scatter(good.real, good.imag, s=3.5, color=color, alpha=0.4, linewidths=0)
+        axes.scatter(bad.real, bad.imag, s=3.5, color=BAD, alpha=0.5, linewidths=0)
+    note = "" if acts or not controllers.layers else " (free)"
+    axes.set_title(f"layer {layer + 1}{note}", fontsize=10.5)
+    axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12), aspect="equal")
+    axes.set_xticks([-1, 0, 1])
+    axes.set_yticks([-1, 0, 1])
+    axes.tick_params(labelsize=9)
+
+
+def _shade_stable(axes: Axes, gains: PIDGains) -> None:
+    stable = _stable_grid(gains)
+    axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
+    axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+
+
+@lru_cache(maxsize=64)
+def _stable_grid(gains: PIDGains) -> np.ndarray:
+    """1 where kappa is stable, 0 elsewhere, over the square that is drawn."""
+    real, imaginary = np.meshgrid(_LINE, _LINE)
+    return schur_cohn(gains, torch.from_numpy(real + 1j * imaginary)).numpy().astype(float)
+
+
+def _thin(points: Tensor, heads: int) -> Tensor:
+    return points[:: max(1, len(points) * heads // _MOST_DOTS)]

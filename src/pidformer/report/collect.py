@@ -13,9 +13,8 @@ from typing import Any
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.files import check_inside
-from pidformer.report.published import PublishedRun, published_files, read_folder
 from pidformer.report.rerun import train_command
-from pidformer.report.run import MEASURED, Run
+from pidformer.report.run import MEASURED, PublishedRun, Run, published_files, read_folder
 from pidformer.results import FILE_NAME, Record
 from pidformer.runs.folder import read_recipe, trained_on
 from pidformer.runs.twins import recipe_hash, twin_recipe

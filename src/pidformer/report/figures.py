@@ -1,24 +1,52 @@
-"""The figures of a report as panels, with their words."""
+"""Curves as panels with their words: over layers, over epochs, over the budget of an attack."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
-from pidformer.control import PIDGains, is_stable
-from pidformer.report.groups import short_gains
-from pidformer.report.panels import Panel
-from pidformer.report.stability import radii_map, shade_radii
-from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
-from pidformer.report.training_curves import HEADLINES, Curves
+from pidformer.files import atomic_path
+from pidformer.report.details import layers
+from pidformer.report.panels import INK, PID, SOFTMAX, Panel, run_colors, save_panels
+from pidformer.report.run import Run, trained
+from pidformer.report.table1 import TITLES
+from pidformer.robustness.compare import Group
+from pidformer.robustness.threat import as_budget
 
+HEADLINES = {"top1": "top-1, per cent", "miou": "mIoU, per cent", "ppl": "perplexity"}
 Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
+Line = tuple[tuple[float, ...], tuple[float, ...]]
+"""x and y."""
+
+
+class Curves(NamedTuple):
+    """Lines of one model: one for each run."""
+
+    label: str
+    is_controlled: bool
+    runs: tuple[Line, ...]
+    is_dashed: bool = False
+    band: Line | None = None
+    """Of a single run: the ends of its intervals."""
+
+
+def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
+    """Token similarity by layer."""
+    found = []
+    for group in groups:
+        lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
+        if lines:
+            runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
+            found.append(Curves(group.label, group.is_controlled, runs))
+    return found
 
 
 def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
@@ -36,13 +64,33 @@ def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
     return Panel(draw), f"Token similarity by layer{where}. In the last layer: {ends}."
 
 
-def training_panels(
-    losses: Sequence[Curves], scores: Sequence[Curves], headline: str | None
-) -> list[Drawn]:
-    last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in losses)
-    draw = partial(draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True)
-    found = [(Panel(draw), f"Training loss by epoch, at the end: {last}.")]
-    if scores and headline:
+def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
+    """Training loss and validation score over epochs, from the logs of a task's runs."""
+    losses, scores = [], []
+    headline: str | None = None
+    for group, members in trained(runs, task):
+        loss_lines, score_lines = [], []
+        for run in members:
+            logged = [r for r in run.of("train") if "epoch" in r.metrics]
+            epochs = {r.step: r.metrics["epoch"] for r in logged}
+            loss_lines.append(as_line([(r.metrics["epoch"], r.metrics["loss"]) for r in logged]))
+            scored = [r for r in run.of("evaluate") if r.step in epochs]
+            names = [n for n in HEADLINES if all(n in r.metrics for r in scored)]
+            if scored and names:
+                headline = headline or names[0]
+                score_lines.append(as_line([(epochs[r.step], r.metrics[headline]) for r in scored]))
+        if loss_lines[0][0]:
+            losses.append(Curves(group.label, group.is_controlled, tuple(loss_lines)))
+        if score_lines:
+            scores.append(Curves(group.label, group.is_controlled, tuple(score_lines)))
+    found = []
+    if losses:
+        last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in losses)
+        draw = partial(
+            draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True
+        )
+        found.append((Panel(draw), f"Training loss by epoch, at the end: {last}."))
+    if losses and scores and headline:
         last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.2f}" for c in scores)
         name = HEADLINES[headline]
         draw = partial(draw_curves, curves=scores, title="validation", x="epoch", y=name)
@@ -50,82 +98,81 @@ def training_panels(
     return found
 
 
-def stability_panel(
-    marked: Mapping[str, Sequence[PIDGains]], measured: float | None = None
-) -> Drawn:
-    """The (p, i) plane, shaded for kappa in [0, 1], with every run's gains in it.
+def as_line(points: Sequence[tuple[float, float]]) -> Line:
+    """Points (x, y) as a line."""
+    return tuple(x for x, _ in points), tuple(y for _, y in points)
 
-    `measured` is the smallest real part of kappa that was found, drawn as a second limit.
+
+def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, Any]]:
+    """For each model, run and budget: budget (of 255), top-1 and its interval."""
+    return [
+        {
+            "attack": attack,
+            "model": group.label,
+            "run": str(record.settings["model"]),
+            "eps255": 255 * as_budget(row.partition("@")[2]),
+            "threat": str(record.settings["threat"]),
+            **{name: record.metrics[name] for name in ("top1", "top1_low", "top1_high", "images")},
+        }
+        for group in groups
+        for run in group.runs
+        for row, record in run.items()
+        if row.startswith(f"{attack}@")
+    ]
+
+
+def curve_figure(groups: Sequence[Group], path: str | Path) -> None:
+    """Write the figure (PNG, SVG or PDF by its ending) and, beside it, the points as CSV."""
+    path = Path(path)
+    drawn = attack_panels(groups)
+    save_panels([panel for panel, _ in drawn], path, columns=len(drawn))
+    rows = [point for attack in _attacks(groups) for point in curve_points(groups, attack)]
+    with atomic_path(path.with_suffix(".csv")) as temporary, open(temporary, "w") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _attacks(groups: Sequence[Group]) -> list[str]:
+    rows = (row for group in groups for run in group.runs for row in run if "@" in row)
+    return list(dict.fromkeys(row.partition("@")[0] for row in rows))
+
+
+def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
+    """Accuracy over the budget, a panel for each attack that has rows "attack@budget".
+
+    A line is the mean over a model's runs; thin lines are its runs, and of a single run the band is
+    the 95 % interval over images.
     """
-    said = []
-    for label, found in marked.items():
-        word = {GOOD: "stable", PARTLY: "stable for kappa in [0, 1] only", BAD: "outside"}[
-            _judged(found, measured)
-        ]
-        said.append(f"{label} {word} ({short_gains(str(found[0]))})")
-    words = f"Stable gains in the plane of p and i, kappa in [0, 1]: {'; '.join(said)}."
-    if measured is not None:
-        words += f" Smallest measured real part of kappa: {measured:.3f}."
-    return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
+    found = []
+    for attack in _attacks(groups):
+        curves = [one for group in groups if (one := _curves(group, attack)) is not None]
+        ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.1f} %" for c in curves)
+        largest = max(c.runs[0][0][-1] for c in curves)
+        title = TITLES.get(attack, attack)
+        axes: dict[str, Any] = {"x": "budget, of 255", "y": "top-1, per cent"}
+        draw = partial(draw_curves, curves=curves, title=title, top=102, bottom=0.0, **axes)
+        words = f"Accuracy by budget under {title}; at {largest:g}/255: {ends}."
+        found.append((Panel(draw), words))
+    return found
 
 
-def _legend(count: int) -> dict[str, Any]:
-    """Names of many models are small and in columns, so that they leave room for the axes."""
-    return {"fontsize": 10} if count <= 12 else {"fontsize": 4.5, "ncols": -(-count // 20)}
+def _curves(group: Group, attack: str) -> Curves | None:
+    points: dict[str, list[dict[str, Any]]] = {}
+    for point in sorted(curve_points([group], attack), key=lambda point: point["eps255"]):
+        points.setdefault(point["run"], []).append(point)
+    lines = {
+        name: [tuple(point[name] for point in own) for own in points.values()]
+        for name in ("eps255", "top1", "top1_low", "top1_high")
+    }
+    if not points:
+        return None
+    runs = tuple(zip(lines["eps255"], lines["top1"], strict=True))
+    band = (lines["top1_low"][0], lines["top1_high"][0]) if len(runs) == 1 else None
+    return Curves(group.label, group.is_controlled, runs, band=band)
 
 
-PARTLY = "#b58900"
-
-
-def _judged(gains: Sequence[PIDGains], measured: float | None) -> str:
-    """The colour of a mark: the verdict on all layers' gains."""
-    if not all(is_stable(one, 0.0) for one in gains):
-        return BAD
-    if measured is None or all(is_stable(one, measured) for one in gains):
-        return GOOD
-    return PARTLY
-
-
-def _draw_map(
-    figure: Figure | SubFigure,
-    marked: Mapping[str, Sequence[PIDGains]],
-    measured: float | None,
-) -> None:
-    axes: Axes = figure.subplots()
-    gains = [one for found in marked.values() for one in found]
-    d = gains[0].d
-    top_p = max(1.15, 1.2 * max(g.p for g in gains))
-    top_i = max(2.1, 1.2 * max(g.i for g in gains))
-    least = LEAST_I if any(g.i for g in gains) else 0.0
-    filled = shade_radii(axes, radii_map(d, top_p, top_i, least), alpha=0.75)
-    figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
-    limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
-    if measured is not None:
-        text = f"limit, kappa from {measured:.2f} (measured)"
-        if 1 + measured <= 2 * d:
-            text += ": none"
-        limits.append((measured, (0, (4, 2)), text.replace("-", "\u2212")))
-    for kappa_min, dashes, text in limits:
-        budget = max(0.0, 2 * (1 + kappa_min) - 4 * d)
-        line = [budget / 2, 0], [0, budget]
-        axes.plot(*line, color=BAD, linewidth=1.8, linestyle=dashes, label=text, clip_on=False)
-    for (label, found), marker in zip(marked.items(), "osD^vP*X" * len(marked), strict=False):
-        color = _judged(found, measured)
-        look: dict[str, Any] = {"color": color, "markeredgecolor": "white", "markersize": 11}
-        points = [g.p for g in found], [g.i for g in found]
-        axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
-    axes.set(
-        title=f"gains (p, i), shaded for d = {d:g}",
-        xlabel="p",
-        ylabel="i",
-        xlim=(0, top_p),
-        ylim=(0, top_i),
-    )
-    axes.grid(False)
-    axes.legend(**_legend(len(marked)), loc="upper right")
-
-
-def mean_curve(curves: Curves) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def mean_curve(curves: Curves) -> Line:
     """The mean over runs, at the places that all have."""
     shared = set(curves.runs[0][0]).intersection(*(run[0] for run in curves.runs))
     xs = sorted(shared)
@@ -182,4 +229,9 @@ def draw_curves(
     if bottom is not None:
         axes.set_ylim(bottom=min(bottom, axes.dataLim.ymin))
     wide = {"handlelength": 3.2} if any(one.is_dashed for one in curves) else {}
-    axes.legend(**_legend(len(curves)), loc="best", **wide)
+    axes.legend(**legend_look(len(curves)), loc="best", **wide)
+
+
+def legend_look(count: int) -> dict[str, Any]:
+    """Names of many models are small and in columns, so that they leave room for the axes."""
+    return {"fontsize": 10} if count <= 12 else {"fontsize": 4.5, "ncols": -(-count // 20)}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pidformer.report.groups import twins_of
-from pidformer.report.numbers import minus
+from pidformer.report.figures import Curves
 from pidformer.report.table1 import Table1Line
 from pidformer.report.table1_view import Robustness
-from pidformer.report.training_curves import Curves
+from pidformer.report.table_view import minus
+from pidformer.robustness.compare import twins_of
 
 HEADLINES = ("top-1", "mean error")
 """What the sentences are about; the table has the other metrics too."""

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
 
 from pidformer.errors import InputError, shortened
 from pidformer.files import atomic_folder, new_folder
-from pidformer.report.card import model_card
-from pidformer.report.publish import without_folders
+from pidformer.report.collect import collect
+from pidformer.report.publish import data_name, without_folders
+from pidformer.report.rerun import train_command
+from pidformer.report.run import Run
+from pidformer.report.table_view import NONE
+from pidformer.report.templates import page_template, table
+from pidformer.results import Record, as_text
 from pidformer.runs.folder import (
     read_model_info,
     read_recipe,
@@ -19,12 +28,35 @@ from pidformer.runs.folder import (
     write_recipe,
 )
 from pidformer.runs.model import load, load_language
-from pidformer.runs.weights import Weights, run_weights
+from pidformer.runs.weights import Weights, fingerprint, run_weights
 
 if TYPE_CHECKING:
     from pidformer.data.text import Tokenizer
 
 _LICENSE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")
+
+
+class HubTask(NamedTuple):
+    """A task in words, by the hub's name, and the library that loads its models."""
+
+    what: str
+    tag: str
+    library: str
+
+
+_TASKS = {
+    "classification": HubTask("image classifier", "image-classification", "pidformer"),
+    "segmentation": HubTask("segmentation model", "image-segmentation", "pidformer"),
+    "language": HubTask("causal language model", "text-generation", "transformers"),
+}
+_SCORES = {
+    "top1": ("top-1 accuracy, %", "accuracy"),
+    "aupr": ("AUPR, %", "aupr"),
+    "miou": ("mIoU, %", "mean_iou"),
+    "ppl": ("perplexity", "perplexity"),
+    "bits_per_character": ("bits per character", "bits_per_character"),
+}
+"""What a card shows of a record: in words, and as the hub calls it."""
 
 
 def publish_run(
@@ -109,3 +141,112 @@ def _word_level(tokenizer: Tokenizer) -> Any:
         fast.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     fast.normalizer = normalizers.Sequence(changes)
     return fast
+
+
+class _Score(NamedTuple):
+    data: str
+    row: str
+    metric: str
+    value: float
+    interval: tuple[float, float] | None
+    items: str
+
+
+def model_card(folder: Path, model: Any, license: str | None = None) -> str:
+    """The card of a run folder's model, from its recipe and from the records of these weights."""
+    run = next(r for r in collect([folder]) if r.folder == folder)
+    recipe, task = without_folders(run.recipe or {}), _TASKS[run.task]
+    is_language = run.task == "language"
+    gains = model.gains if is_language else model.model.gains
+    scores = list(_scores(run, fingerprint(model), as_text(gains)))
+    return page_template("report", "card.md.j2").render(
+        front=_front(run, task, scores, license),
+        run=run,
+        task=task,
+        gains=gains,
+        count=sum(p.numel() for p in model.parameters()),
+        channels=None if is_language else len(model.mean.flatten()),
+        data=recipe["data"]["name"],
+        measured=_measured(run, scores),
+        command=train_command(recipe),
+        recipe=recipe,
+        written=yaml.safe_dump(recipe, sort_keys=False).strip(),
+        license=license,
+    )
+
+
+def _front(run: Run, task: HubTask, scores: Sequence[_Score], license: str | None) -> str:
+    """The metadata that hubs read."""
+    front: dict[str, Any] = {"library_name": task.library, "pipeline_tag": task.tag}
+    if license is not None:
+        front["license"] = license
+    front["tags"] = ["pidformer"]
+    if scores:
+        results = [
+            {
+                "task": {"type": task.tag},
+                "dataset": {"name": f"{score.data}, {score.row}", "type": score.data},
+                "metrics": [
+                    {
+                        "type": _SCORES[score.metric][1],
+                        "name": _SCORES[score.metric][0],
+                        "value": round(score.value, 4),
+                    }
+                ],
+            }
+            for score in scores
+        ]
+        front["model-index"] = [{"name": run.label, "results": results}]
+    return str(yaml.safe_dump(front, sort_keys=False, width=10_000)).strip()
+
+
+def _scores(run: Run, weights: str, gains: str | None) -> Iterator[_Score]:
+    """What was measured of these weights with these gains; the newest of each measurement."""
+    newest = {
+        r.measurement: r
+        for r in run.records
+        if r.settings.get("weights") == weights and r.measurement.gains == gains
+    }
+    for record in newest.values():
+        for name in _SCORES:
+            value = record.metrics.get(name, math.nan)
+            if math.isfinite(value):
+                bounds = [record.metrics.get(f"{name}_{end}", math.nan) for end in ("low", "high")]
+                interval = (bounds[0], bounds[1]) if all(map(math.isfinite, bounds)) else None
+                row, items = _row(record), _items(record)
+                yield _Score(data_name(record, run), row, name, value, interval, items)
+
+
+def _row(record: Record) -> str:
+    row, threat = str(record.settings.get("row")), record.measurement.threat
+    return f"{row}, {threat}" if threat and threat != row else row
+
+
+def _items(record: Record) -> str:
+    for name in ("images", "tokens"):
+        if name in record.metrics:
+            return f"{record.metrics[name]:,.0f} {name}"
+    return NONE
+
+
+def _measured(run: Run, scores: Sequence[_Score]) -> str:
+    if scores:
+        rows = []
+        for s in scores:
+            digits = 3 if s.metric == "bits_per_character" else 2
+            ends = NONE
+            if s.interval is not None:
+                ends = " to ".join(f"{end:.{digits}f}" for end in s.interval)
+            named = [s.data, s.row, _SCORES[s.metric][0]]
+            rows.append([*named, f"{s.value:.{digits}f}", ends, s.items])
+        heads = ["data", "row", "score", "value", "95 % interval", "on"]
+        return (
+            f"{table(heads, rows, left=3)}\n\n"
+            "Intervals speak of new items and this trained model, not of other training seeds."
+        )
+    scored = run.of("evaluate")
+    if not scored:
+        return "Nothing yet."
+    last = {n: v for n, v in scored[-1].metrics.items() if n in _SCORES}
+    said = ", ".join(f"{_SCORES[name][0]} {value:.2f}" for name, value in last.items())
+    return f"Last validation during training: {said or NONE}."

@@ -3,17 +3,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from pidformer.data.segmentation.confusion import unpack_areas
-from pidformer.report.shrink import block_losses
 from pidformer.results import Record, check_pair
-from pidformer.robustness.compare import Pairs, Seeded, gain, outcomes, over_items, paired_runs
+from pidformer.robustness.compare import (
+    Pairs,
+    Seeded,
+    gain,
+    outcomes,
+    over_items,
+    pack_survived,
+    paired_runs,
+)
 from pidformer.statistics import Crossed, Mean, crossed_mean, mean_over_seeds
+
+MILLI = "block_millinats"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +72,34 @@ class Metric:
                     check_pair(known[0], other)
                 found.append(known)
         return found
+
+
+def block_losses(record: Record) -> np.ndarray:
+    """Loss of each block of text, in nats, (N,)."""
+    if MILLI in record.details:
+        return np.asarray(record.details[MILLI], dtype=float) / 1000
+    return np.asarray(record.details.get("block_nll", []), dtype=float)
+
+
+def merged_corruptions(records: Sequence[Record]) -> Record:
+    """One record of many corruptions: the mean, each one's accuracy, and what each image did."""
+    first = records[0]
+    name = str(first.settings["row"]).split("/")[0]
+    by_row = {
+        "top1/" + str(r.settings["row"]).removeprefix(f"{name}/"): r.metrics["top1"]
+        for r in records
+    }
+    metrics = {
+        "top1": sum(by_row.values()) / len(records),
+        "rows": float(len(records)),
+        "images": first.metrics["images"],
+        "seconds": sum(record.metrics.get("seconds", 0.0) for record in records),
+    }
+    names = {row.split("/")[1] for row in by_row}
+    threat = f"{len(names)} corruptions, {len(records)} rows"
+    settings = dict(first.settings) | {"row": name, "threat": threat, "eps": None}
+    details = {"survived": pack_survived(records)}
+    return replace(first, metrics=metrics | by_row, settings=settings, details=details)
 
 
 compare_accuracy = over_items(outcomes, scale=100)

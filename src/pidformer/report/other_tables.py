@@ -9,22 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from pidformer.report.groups import about_text, named_apart, twins_of
-from pidformer.report.metrics import Metric, compare_loss, compare_miou
+from pidformer.report.metrics import MILLI, Metric, compare_loss, compare_miou
 from pidformer.report.paper import TABLE2, TABLE3, Pair
 from pidformer.report.run import Run
-from pidformer.report.shrink import MILLI
-from pidformer.report.sources import Sources
 from pidformer.report.table_view import (
     CellView,
     Column,
     LineView,
+    Sources,
     TableView,
+    about_text,
     difference_cell,
     mean_cell,
 )
 from pidformer.results import Measurement, Record
-from pidformer.robustness.compare import Group, Pairs, Rows, group_runs
+from pidformer.robustness.compare import Group, Pairs, Rows, group_runs, named_apart, twins_of
 from pidformer.statistics import Crossed
 
 

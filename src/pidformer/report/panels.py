@@ -1,4 +1,7 @@
-"""Panels: pictures that go onto a page as SVG, light and dark, and into files as PNG."""
+"""What all pictures share: colours, the look of axes, and panels.
+
+A panel is a picture that goes onto a page as SVG, light and dark, and into files as PNG.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +9,20 @@ import base64
 import io
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 from matplotlib.figure import Figure, SubFigure
 from PIL import Image
 from torch import Tensor
 
+from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.style import FAINT, INK, style
 
+SOFTMAX, PID, INK, FAINT = "#d9622b", "#2f81c7", "#24292f", "#cfd6dd"
+GOOD, BAD, GREY = "#1b7f5c", "#c0392b", "#8a8f98"
+OTHERS = ("#1b7f5c", "#8e4ec6", "#b58900", "#c2255c", "#0c8599", "#6b7280")
+FORMATS = (".png", ".svg", ".pdf")
 DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
 """What ink and grid become on a dark page; the colours of the models stand on both."""
 _WIDTH, _HEIGHT = 5.2, 3.6
@@ -37,6 +44,36 @@ class Picture(NamedTuple):
     alt: str
     width: int
     height: int
+
+
+def style() -> Any:
+    """Settings for `matplotlib.rc_context`."""
+    names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.titlecolor")
+    return dict.fromkeys(names, INK) | {
+        "axes.edgecolor": FAINT,
+        "grid.color": FAINT,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "font.size": 11.5,
+        "axes.titlesize": 12.5,
+        "legend.frameon": False,
+        "legend.labelcolor": INK,
+    }
+
+
+def run_colors(is_controlled: Sequence[bool]) -> list[str]:
+    """A colour for each run: the first softmax and the first controlled one have their own."""
+    free = {False: [SOFTMAX], True: [PID]}
+    others = list(OTHERS) * (1 + len(is_controlled) // len(OTHERS))
+    return [free[flag].pop() if free[flag] else others.pop(0) for flag in is_controlled]
+
+
+def check_format(path: str | Path, known: Sequence[str] = FORMATS) -> None:
+    """Refuse a picture's name whose ending names no format."""
+    if Path(path).suffix.lower() not in known:
+        raise InputError(f"cannot plot to {path}: the name must end in {', '.join(known)}")
 
 
 def svg(panel: Panel) -> str:

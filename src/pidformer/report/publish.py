@@ -17,14 +17,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.report.collect import collect
-from pidformer.report.cost import training_seconds
-from pidformer.report.published import SCORES, SHARED, PublishedRun
+from pidformer.report.details import training_seconds
+from pidformer.report.metrics import MILLI, merged_corruptions
 from pidformer.report.rerun import measure_command, train_command
-from pidformer.report.run import MEASURED, Run
-from pidformer.report.shrink import newest, shrink
+from pidformer.report.run import MEASURED, SCORES, SHARED, PublishedRun, Run
 from pidformer.results import Record
 from pidformer.runs.folder import load_weights
 from pidformer.runs.twins import control_free_hash
@@ -37,6 +38,8 @@ _DROPPED = frozenset(
     {"model", "label", "train_seed", "recipe", "ema", "batch_size", "device", "suite", "eps"}
     | {"decoder_gains", "backbone", "scale"}
 )
+_INSIDE = ("similarity", "effective_rank", "verdict", "ratio", "initial_ratio", "output")
+"""What is kept of an analysis, layer by layer."""
 _POINTS = 12
 _PATH = re.compile(r"(^|[\s'\"=:(,])(~|[A-Za-z]:\\|/\w)")
 _NAME = re.compile(r"(?P<variant>.+)-seed(?P<seed>\d+)")
@@ -60,7 +63,7 @@ def publish(folders: Sequence[str | Path], to: str | Path) -> list[Path]:
         path = to / f"{name}.jsonl"
         if path in made:
             raise InputError(f"two of the runs are called {name}; publish them apart")
-        made[path] = _text(_records(run, to.name, name))
+        made[path] = "".join(r.to_json() + "\n" for r in _records(run, to.name, name))
     _check_sizes(to, made)
     to.mkdir(parents=True, exist_ok=True)
     for path, text in made.items():
@@ -93,13 +96,13 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
     own = shrink(newest(measured))
     header = _header(run, study, name, measured)
-    shared = {key: header.settings.get(key) for key in SHARED}
+    shared = [(key, header.settings.get(key)) for key in SHARED]
     lines = [header]
     for record in own:
         settings = {
             key: value
             for key, value in record.settings.items()
-            if key not in _DROPPED and value is not None and shared.get(key, _NOTHING) != value
+            if key not in _DROPPED and value is not None and (key, value) not in shared
         }
         settings["data"] = data_name(record, run)
         settings["command"] = measure_command(record)
@@ -107,9 +110,6 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     for record in lines:
         _check_paths(run, record)
     return lines
-
-
-_NOTHING = object()
 
 
 def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
@@ -195,10 +195,6 @@ def _check_paths(run: Run, record: Record) -> None:
             )
 
 
-def _text(records: Sequence[Record]) -> str:
-    return "".join(record.to_json() + "\n" for record in records)
-
-
 def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
     for path, text in made.items():
         if len(text) > FILE_BYTES:
@@ -210,3 +206,52 @@ def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
             f"{to.parent} would hold {total:,} bytes of records, {ALL_BYTES:,} at most; publish "
             "fewer runs or rows"
         )
+
+
+def newest(records: Sequence[Record]) -> list[Record]:
+    """Of measurements made more than once, the last."""
+    return list({record.measurement.question: record for record in records}.values())
+
+
+def shrink(records: Sequence[Record]) -> list[Record]:
+    """The same measurements with small details; the corruptions of a set become one record."""
+    corrupted: dict[tuple[Any, ...], list[Record]] = {}
+    kept: list[Record] = []
+    for record in records:
+        m = record.measurement
+        parts = str(m.row).split("/")
+        if record.kind == "robustness" and len(parts) == 3 and "right" in record.details:
+            group = (parts[0], m.data_hash, m.limit, m.seed, m.domain)
+            corrupted.setdefault(group, []).append(record)
+        else:
+            kept.append(_small(record))
+    return kept + [merged_corruptions(group) for group in corrupted.values()]
+
+
+def _small(record: Record) -> Record:
+    details: Mapping[str, Any] = record.details
+    if record.kind == "robustness":
+        is_curve = "@" in str(record.settings.get("row"))
+        details = {} if is_curve else _only(details, "right")
+    elif record.kind == "segmentation":
+        is_clean = record.settings.get("row") in (None, "clean")
+        details = _only(details, "areas", "confusion") if is_clean else _only(details, "areas")
+        details |= {"num_classes": len(record.details["confusion"])}
+    elif record.kind == "language":
+        losses = np.asarray(details.get("block_nll", []))
+        details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
+    elif record.kind == "analysis":
+        details = _rounded(_only(details, *_INSIDE))
+    return replace(record, details=details)
+
+
+def _only(details: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    return {name: details[name] for name in names if name in details}
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(entry) for entry in value]
+    return round(value, 5) if isinstance(value, float) else value

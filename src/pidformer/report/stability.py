@@ -1,33 +1,48 @@
-"""One picture of a controller: poles, stable region, tokens over depth, responses of its loop."""
+"""Pictures of controllers: poles, stable region, tokens over depth, responses of the loop."""
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
+from matplotlib import colormaps, colors
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from pidformer.analysis import eigenvalues
 from pidformer.control import (
     PIDGains,
     design_gains,
+    disturbance_response,
+    frequency_response,
     is_stable,
     poles,
+    root_locus,
     simulate,
     spectral_radius,
     stable_interval,
+    step_response,
 )
+from pidformer.control.response import GainName
 from pidformer.files import atomic_path
-from pidformer.report.response import draw_frequency, draw_locus, draw_over_depth
-from pidformer.report.style import BAD, GOOD, GREY, LEAST_I, PID, SOFTMAX, check_format
+from pidformer.report.figures import Drawn, legend_look
+from pidformer.report.panels import BAD, GOOD, GREY, PID, SOFTMAX, Panel, check_format
+from pidformer.report.table_view import minus, short_gains
 
+PARTLY = "#b58900"
 _DEPTH = 12
+_LAYERS = 24
+_LIMIT = 3.0
+"""Where a response ends: an unstable one would flatten the rest."""
+LEAST_I = 1e-3
+"""Stands for i = 0 where radii of controllers with an integral are shaded: at 0 itself their slow
+mode is gone, and the shade between it and the next gain would be of neither."""
 
 
 def stability_figure(
@@ -57,16 +72,44 @@ def stability_figure(
     _draw_region(region, gains, kappa_min)
     _draw_tokens(tokens, gains, kernel, seed)
     modes = torch.linspace(kappa_min, 1, 3, dtype=torch.float64)
-    draw_over_depth(step, gains, modes, of="step")
-    draw_over_depth(disturbance, gains, modes, of="disturbance")
-    draw_frequency(frequency, gains, modes)
-    draw_locus(locus, gains, kappa_min)
+    _draw_over_depth(step, gains, modes, of="step")
+    _draw_over_depth(disturbance, gains, modes, of="disturbance")
+    _draw_frequency(frequency, gains, modes)
+    _draw_locus(locus, gains, kappa_min)
     figure.suptitle(
         f"{gains.kind} control: p={gains.p:g}, i={gains.i:g}, d={gains.d:g}, beta={gains.beta:g}",
         fontsize=14,
     )
     with atomic_path(path) as temporary:
         figure.savefig(temporary, dpi=130)
+
+
+def stability_panel(
+    marked: Mapping[str, Sequence[PIDGains]], measured: float | None = None
+) -> Drawn:
+    """The (p, i) plane, shaded for kappa in [0, 1], with every run's gains in it.
+
+    `measured` is the smallest real part of kappa that was found, drawn as a second limit.
+    """
+    said = []
+    for label, found in marked.items():
+        word = {GOOD: "stable", PARTLY: "stable for kappa in [0, 1] only", BAD: "outside"}[
+            _judged(found, measured)
+        ]
+        said.append(f"{label} {word} ({short_gains(str(found[0]))})")
+    words = f"Stable gains in the plane of p and i, kappa in [0, 1]: {'; '.join(said)}."
+    if measured is not None:
+        words += f" Smallest measured real part of kappa: {measured:.3f}."
+    return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
+
+
+def _judged(gains: Sequence[PIDGains], measured: float | None) -> str:
+    """The colour of a mark: the verdict on all layers' gains."""
+    if not all(is_stable(one, 0.0) for one in gains):
+        return BAD
+    if measured is None or all(is_stable(one, measured) for one in gains):
+        return GOOD
+    return PARTLY
 
 
 def _draw_poles(axes: Axes, gains: PIDGains, kappas: Tensor) -> None:
@@ -115,12 +158,6 @@ def _draw_radius(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
     axes.legend(fontsize=9)
 
 
-def shade_radii(axes: Axes, radii: tuple[np.ndarray, np.ndarray, np.ndarray], **look: Any) -> Any:
-    """Shade the (p, i) plane where every mode decays; what `radii_map` gives."""
-    levels = np.linspace(0.5, 1, 11)
-    return axes.contourf(*radii, levels=levels, cmap="YlGn_r", extend="min", **look)
-
-
 @cache
 def radii_map(
     d: float, top_p: float, top_i: float, least_i: float, kappa_min: float = 0.0
@@ -135,41 +172,63 @@ def radii_map(
     return grid_p, grid_i, radii
 
 
+def _draw_plane(
+    axes: Axes, gains: Sequence[PIDGains], kappa_min: float, tops: tuple[float, float], **look: Any
+) -> Any:
+    """The (p, i) plane of the first gains' d, shaded where every mode decays; what was shaded."""
+    top_p = max(tops[0], 1.2 * max(g.p for g in gains))
+    top_i = max(tops[1], 1.2 * max(g.i for g in gains))
+    least = LEAST_I if any(g.i for g in gains) else 0.0
+    radii = radii_map(gains[0].d, top_p, top_i, least, kappa_min)
+    axes.set(xlabel="p", ylabel="i", xlim=(0, top_p), ylim=(0, top_i))
+    levels = np.linspace(0.5, 1, 11)
+    return axes.contourf(*radii, levels=levels, cmap="YlGn_r", extend="min", **look)
+
+
+def _draw_limit(axes: Axes, d: float, kappa_min: float, **look: Any) -> None:
+    """2p + i + 4d = 2 (1 + kappa_min)."""
+    budget = max(0.0, 2 * (1 + kappa_min) - 4 * d)
+    axes.plot([budget / 2, 0], [0, budget], color=BAD, **look)
+
+
 def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
-    top_p = max(1.2 * gains.p, 1.25)
-    top_i = max(1.2 * gains.i, 2.5)
-    least = LEAST_I if gains.i else 0.0
-    filled = shade_radii(axes, radii_map(gains.d, top_p, top_i, least, kappa_min))
+    filled = _draw_plane(axes, [gains], kappa_min, (1.25, 2.5))
     axes.figure.colorbar(filled, ax=axes, label="worst radius", shrink=0.8)
-    budget = 2 * (1 + kappa_min) - 4 * gains.d
-    axes.plot(
-        [budget / 2, 0],
-        [0, budget],
-        color=BAD,
-        linewidth=2,
-        label="2p + i + 4d = 2 (1 + kappa_min)",
-    )
+    _draw_limit(axes, gains.d, kappa_min, linewidth=2, label="2p + i + 4d = 2 (1 + kappa_min)")
     designed = design_gains("PI" if gains.i else "P", max(kappa_min, -0.99))
     axes.plot(designed.p, designed.i, "*", color="black", markersize=11, label="fastest (d = 0)")
     color = GOOD if is_stable(gains, kappa_min) else BAD
-    axes.plot(
-        gains.p,
-        gains.i,
-        "o",
-        color=color,
-        markeredgecolor="white",
-        markersize=10,
-        label="these gains",
-        clip_on=False,
-    )
-    axes.set(
-        title=f"Stable region for d = {gains.d:g}",
-        xlabel="p",
-        ylabel="i",
-        xlim=(0, top_p),
-        ylim=(0, top_i),
-    )
+    look: dict[str, Any] = {"markeredgecolor": "white", "markersize": 10, "clip_on": False}
+    axes.plot(gains.p, gains.i, "o", color=color, label="these gains", **look)
+    axes.set_title(f"Stable region for d = {gains.d:g}")
     axes.legend(fontsize=9, loc="upper right")
+
+
+def _draw_map(
+    figure: Figure | SubFigure,
+    marked: Mapping[str, Sequence[PIDGains]],
+    measured: float | None,
+) -> None:
+    axes: Axes = figure.subplots()
+    gains = [one for found in marked.values() for one in found]
+    d = gains[0].d
+    filled = _draw_plane(axes, gains, 0.0, (1.15, 2.1), alpha=0.75)
+    figure.colorbar(filled, ax=axes, label="largest radius", shrink=0.85)
+    limits: list[tuple[float, Any, str]] = [(0.0, "-", "limit, kappa from 0")]
+    if measured is not None:
+        text = f"limit, kappa from {measured:.2f} (measured)"
+        text += ": none" if 1 + measured <= 2 * d else ""
+        limits.append((measured, (0, (4, 2)), minus(text)))
+    for kappa_min, dashes, text in limits:
+        look: dict[str, Any] = {"linewidth": 1.8, "linestyle": dashes, "label": text}
+        _draw_limit(axes, d, kappa_min, **look, clip_on=False)
+    for (label, found), marker in zip(marked.items(), "osD^vP*X" * len(marked), strict=False):
+        look = {"color": _judged(found, measured), "markeredgecolor": "white", "markersize": 11}
+        points = [g.p for g in found], [g.i for g in found]
+        axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
+    axes.set_title(f"gains (p, i), shaded for d = {d:g}")
+    axes.grid(False)
+    axes.legend(**legend_look(len(marked)), loc="upper right")
 
 
 def _draw_tokens(axes: Axes, gains: PIDGains, kernel: Tensor | None, seed: int) -> None:
@@ -195,3 +254,56 @@ def _draw_tokens(axes: Axes, gains: PIDGains, kernel: Tensor | None, seed: int) 
         axes.scatter(x, y, s=28, color=color, marker=marker, zorder=4, label=label)
     axes.set(title="Tokens over depth", xlabel="first coordinate", ylabel="second coordinate")
     axes.legend(fontsize=9)
+
+
+def _draw_over_depth(axes: Axes, gains: PIDGains, kappas: Tensor, *, of: str) -> None:
+    """The response to a step of the reference, or to a constant disturbance."""
+    function = step_response if of == "step" else disturbance_response
+    shades = _shades(len(kappas))
+    for row, kappa, shade in zip(function(gains, kappas, _LAYERS), kappas, shades, strict=True):
+        is_over = np.maximum.accumulate(np.abs(row.numpy()) > _LIMIT)
+        shown = np.where(is_over, np.nan, row.numpy())
+        axes.plot(shown, color=shade, label=f"kappa = {float(kappa):.2g}", drawstyle="steps-post")
+    axes.axhline(1 if of == "step" else 0, color=GREY, linewidth=1, linestyle=":")
+    titles = {"step": "Step of the reference", "disturbance": "Constant disturbance"}
+    axes.set(title=titles[of], xlabel="layer", ylabel="value")
+    axes.legend(fontsize=8)
+
+
+def _draw_frequency(axes: Axes, gains: PIDGains, kappas: Tensor) -> None:
+    """|T| and, dashed, |S|: where it is below 1 the loop suppresses, above 1 it amplifies."""
+    omega = torch.logspace(-2, float(np.log10(np.pi)), 300, dtype=torch.float64)
+    found = frequency_response(gains, kappas, omega)
+    for index, shade in enumerate(_shades(len(kappas))):
+        axes.loglog(omega, found.tracking[index].abs(), color=shade)
+        axes.loglog(omega, found.sensitivity[index].abs(), color=shade, linestyle="--")
+    axes.plot([], [], color="black", label="|T|, reference to value")
+    axes.plot([], [], color="black", linestyle="--", label="|S|, sensitivity")
+    axes.axhline(1, color=GREY, linewidth=1)
+    axes.set(title="Frequency response", xlabel="omega, radians per layer", ylabel="size")
+    axes.legend(fontsize=8)
+
+
+def _draw_locus(axes: Axes, gains: PIDGains, kappa: float) -> None:
+    """Where the poles go as the largest gain grows from zero to twice its value."""
+    names: tuple[GainName, ...] = ("p", "i", "d")
+    name = max(names, key=lambda letter: getattr(gains, letter))
+    here = getattr(gains, name)
+    values = torch.linspace(1e-6, max(2 * here, 1.0), 200, dtype=torch.float64)
+    roots = root_locus(gains, name, values, kappa)
+    angle = np.linspace(0, 2 * np.pi, 400)
+    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
+    shade = values[:, None].expand(roots.shape)
+    dots = axes.scatter(roots.real, roots.imag, c=shade, s=8, cmap="viridis", zorder=3)
+    now = root_locus(gains, name, [here], kappa)[0]
+    axes.scatter(
+        now.real, now.imag, s=60, marker="x", color=BAD, zorder=4, label=f"{name} = {here:g}"
+    )
+    axes.figure.colorbar(dots, ax=axes, label=name, shrink=0.8)
+    title = f"Root locus over {name} at kappa = {kappa:.2g}"
+    axes.set(title=title, xlabel="Re z", ylabel="Im z", aspect="equal")
+    axes.legend(fontsize=8)
+
+
+def _shades(count: int) -> list[str]:
+    return [colors.to_hex(colormaps["viridis"](x)) for x in np.linspace(0, 0.85, count)]

@@ -12,9 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from pidformer.display import plain_table
-from pidformer.report.metrics import Metric, compare_accuracy, compare_error
-from pidformer.report.numbers import NONE
-from pidformer.report.shrink import merged_corruptions
+from pidformer.report.metrics import Metric, compare_accuracy, compare_error, merged_corruptions
+from pidformer.report.table_view import NONE
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, has_outcomes
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, mce
@@ -189,9 +188,7 @@ def rich_table(
 
 
 def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) -> Table:
-    table = plain_table(caption=_caption(groups), padding=(0, 1, 0, 0))
-    table.add_column("")
-    table.add_column("")
+    table = plain_table("", "", caption=_caption(groups), padding=(0, 1, 0, 0))
     for place, group in enumerate(groups):
         seeds = f"{gap}({len(group.runs)} seeds)" if len(group.runs) > 1 else ""
         table.add_column(group.label + seeds, justify="right")

@@ -7,11 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
-from pidformer.report.groups import about_text, named_apart, twins_of
 from pidformer.report.paper import TABLE1, Pair
-from pidformer.report.published import folders_text
-from pidformer.report.run import Run
-from pidformer.report.sources import Sources
+from pidformer.report.run import Run, folders_text
 from pidformer.report.table1 import TITLES, Table1Line, table1
 from pidformer.report.table_view import (
     NOT_MEASURED,
@@ -19,12 +16,14 @@ from pidformer.report.table_view import (
     Column,
     LineView,
     Note,
+    Sources,
     TableView,
+    about_text,
     difference_cell,
     mean_cell,
 )
 from pidformer.results import Record
-from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.compare import Group, Rows, group_runs, named_apart, twins_of
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.folder import read_model_info
 

@@ -1,12 +1,17 @@
-"""What a page shows of a table: columns, lines and cells of text."""
+"""What a page shows of a table: columns, lines and cells of text, and the records behind them."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from pidformer.report.numbers import minus
+from pidformer.results import Record
+from pidformer.robustness.compare import Group
 from pidformer.statistics import Crossed, Mean
+
+NONE = "-"
+"""A number that is not there."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +82,74 @@ def difference_cell(found: Crossed | None, digits: int = 2) -> CellView:
         small += "" if math.isnan(found.p) else f", p {found.p:.2g}"
     text = minus(f"{found.mean:+.{digits}f}")
     return CellView(text, minus(small), is_clear=found.verdict != 0)
+
+
+def minus(text: str) -> str:
+    """With a proper minus sign."""
+    return text.replace("-", "\u2212")
+
+
+def about_text(group: Group) -> str:
+    """What a model is, for the head of its column."""
+    gains = group.about.get("gains")
+    kind = short_gains(str(gains)) if gains else "no controller"
+    seeds = len(group.runs)
+    return f"{kind}; {seeds} seed{'s' if seeds > 1 else ''}"
+
+
+def short_gains(text: str) -> str:
+    """ "PIDGains(p=0.6, i=0.1, d=0.05, beta=1.0)" -> "p 0.6, i 0.1, d 0.05, beta 1.0"."""
+    if text.count("PIDGains") > 1:
+        return "gains by layer"
+    return text.removeprefix("PIDGains(").removesuffix(")").replace("=", " ")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A record in the appendix."""
+
+    anchor: str
+    row: str
+    record: Record
+    command: int
+    """Its place among the commands, from 1."""
+
+
+@dataclass
+class Sources:
+    """The appendix as it grows: records under what they were used for, commands once each."""
+
+    sections: dict[str, list[Entry]] = field(default_factory=dict)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    """Command and machine."""
+    _anchors: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    def add(self, section: str, row: str, records: Sequence[Record]) -> str | None:
+        """The anchor of these records; None when there are none."""
+        if not records:
+            return None
+        if (section, row) in self._anchors:
+            return self._anchors[section, row]
+        anchor = f"record-{len(self._anchors) + 1}"
+        self._anchors[section, row] = anchor
+        entries = self.sections.setdefault(section, [])
+        for place, record in enumerate(records):
+            name = anchor if place == 0 else f"{anchor}-{place + 1}"
+            entries.append(Entry(name, row, record, self._command(record)))
+        return anchor
+
+    def _command(self, record: Record) -> int:
+        made = str(record.settings.get("command") or "command not recorded")
+        by = (made, machine_text(record))
+        if by not in self.commands:
+            self.commands.append(by)
+        return self.commands.index(by) + 1
+
+
+def machine_text(record: Record) -> str:
+    """The machine of a record in a few words."""
+    machine = record.settings.get("machine")
+    if not isinstance(machine, dict):
+        return "machine not recorded"
+    place = machine.get("gpu") or f"{machine.get('cpu')}, {machine.get('cores')} cores"
+    return f"{place}, Python {machine.get('python')}, torch {machine.get('torch')}"

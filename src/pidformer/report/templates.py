@@ -1,6 +1,8 @@
-"""Pages from templates: one look for all of them."""
+"""Pages from templates, with one look for all of them; tables in Markdown."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import jinja2
 
@@ -11,10 +13,23 @@ def page_template(package: str, name: str) -> jinja2.Template:
         loader=jinja2.ChoiceLoader(
             [jinja2.PackageLoader("pidformer", place) for place in (package, "report")]
         ),
-        autoescape=jinja2.select_autoescape(["html.j2"], default=True),
+        autoescape=jinja2.select_autoescape(["html.j2"], ["md.j2"], default=True),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=name.endswith(".md.j2"),
     )
     environment.filters["unbroken"] = lambda text: str(text).replace(" %", "\u00a0%")
+    environment.filters["cell"] = cell
     return environment.get_template(name)
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    rule = ["---"] * left + ["---:"] * (len(heads) - left)
+    return "\n".join(f"| {' | '.join(map(cell, row))} |" for row in (heads, rule, *rows))
+
+
+def cell(text: object) -> str:
+    """Text inside a table of Markdown."""
+    return str(text).replace("|", r"\|")

@@ -62,12 +62,9 @@ _COLUMNS = {
 
 def scores_table(task: str, found: Mapping[str, Mapping[str, Mapping[str, float]]]) -> Table:
     """A line for each run and row."""
-    table = plain_table()
-    table.add_column("run")
-    table.add_column("row")
     titles = {"miou": "mIoU", "ppl": "perplexity", "ppl_known": "known words"}
-    for name in _COLUMNS[task]:
-        table.add_column(titles.get(name, name.replace("_", " ")), justify="right")
+    shown = [titles.get(name, name.replace("_", " ")) for name in _COLUMNS[task]]
+    table = plain_table("run", "row", numbers=shown)
     for run, rows in found.items():
         for row, metrics in rows.items():
             cells = [_cell(metrics, name) for name in _COLUMNS[task]]

@@ -19,7 +19,7 @@ from torch import Tensor
 from pidformer.analysis import Trajectory, joint_trajectories
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.style import INK, check_format, run_colors, style
+from pidformer.report.panels import INK, check_format, run_colors, style
 
 FRAMES = 4
 """Frames from one layer to the next."""

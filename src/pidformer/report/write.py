@@ -10,26 +10,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
-from pidformer.report import certificates, figures
-from pidformer.report.attack_curve import attack_panels
+from pidformer.report import details, figures, stability
 from pidformer.report.collect import check_twins, collect, inputs_hash
-from pidformer.report.cost import cost_view
 from pidformer.report.findings import findings
-from pidformer.report.groups import is_controlled
-from pidformer.report.markdown import as_markdown
 from pidformer.report.other_tables import other_table
 from pidformer.report.panels import Panel, picture, save_panels
-from pidformer.report.published import PublishedRun, folders_text
 from pidformer.report.rerun import data_option
-from pidformer.report.run import MAIN_TASK, Run
-from pidformer.report.sources import Entry, Sources
+from pidformer.report.run import MAIN_TASK, PublishedRun, Run, folders_text, trained
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import Robustness, robustness, robustness_view
-from pidformer.report.table_view import Note
+from pidformer.report.table_view import Entry, Note, Sources
 from pidformer.report.templates import page_template
-from pidformer.report.training_curves import Curves, training_curves, training_groups
 from pidformer.robustness.compare import Group
 
 DATA_FILE = "report.json"
@@ -88,12 +80,12 @@ def write_report(
     out_folder(out / "figures")
     sources = Sources()
     tables = robustness(runs)
-    groups = certificates.analysed(runs)
-    similarity = certificates.similarity_curves(groups)
+    groups = details.analysed(runs)
+    similarity = figures.similarity_curves(groups)
     drawn = _figures(runs, tables, groups, similarity)
     views = [robustness_view(table, runs, sources) for table in tables if table.groups]
     others = [other_table(runs, sources, kind=kind) for kind in ("segmentation", "language")]
-    inside = [certificates.certificate_view(groups, sources), cost_view(runs, sources)]
+    inside = [details.certificate_view(groups, sources), details.cost_view(runs, sources)]
     for table in tables:
         for group in table.curves:
             for row in dict.fromkeys(row for run in group.runs for row in run):
@@ -107,24 +99,22 @@ def write_report(
         "tables": [*views, *filter(None, others)],
         "details": [*filter(None, inside)],
         "figures": drawn,
-        "verdicts": certificates.certificate_verdicts(groups),
+        "verdicts": details.certificate_verdicts(groups),
         "sources": sources,
         "runs": runs,
         "command": command,
         "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "left_out": sum(run.left_out for run in runs),
         "mixed": mixed,
+        "missing_tables": _missing_tables(runs),
+        "entry_text": entry_text,
     }
     page, text = out / "report.html", out / "report.md"
     pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
-    html = page_template("report", "page.html.j2").render(
-        **content, pictures=pictures, entry_text=entry_text, missing_tables=_missing_tables(runs)
-    )
-    with atomic_path(page) as temporary:
-        temporary.write_text(html, encoding="utf-8")
-    with atomic_path(text) as temporary:
-        markdown = as_markdown(content, missing=_missing_tables(runs), entry_text=entry_text)
-        temporary.write_text(markdown, encoding="utf-8")
+    for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
+        with atomic_path(path) as temporary:
+            made = page_template("report", template).render(**content, pictures=pictures)
+            temporary.write_text(made, encoding="utf-8")
     data = tuple(
         {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
     )
@@ -177,7 +167,7 @@ def _figures(
     runs: Sequence[Run],
     tables: Sequence[Robustness],
     groups: Sequence[Group],
-    similarity: Sequence[Curves],
+    similarity: Sequence[figures.Curves],
 ) -> list[FigureView]:
     folders, place = _named(runs)
     curves = next((table.curves for table in tables if table.curves), [])
@@ -198,7 +188,7 @@ def _figures(
             "attacks",
             "Under growing attacks",
             "Accuracy by the largest change of a pixel. Thick: mean over seeds; thin: each seed.",
-            attack_panels(curves) if curves else [],
+            figures.attack_panels(curves) if curves else [],
             None if curves else Note("Not drawn: no row over budgets. This makes them:", evaluate),
         ),
     ]
@@ -210,10 +200,7 @@ def _figures(
 def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
     found = []
     for task in dict.fromkeys(run.task for run in runs):
-        losses, scores, headline = training_curves(runs, task)
-        losses = [c for c in losses if c.runs and c.runs[0][0]]
-        if losses:
-            panels = figures.training_panels(losses, scores, headline)
+        if panels := figures.training_panels(runs, task):
             suffix = "" if task == MAIN_TASK else f", {task}"
             name = "training" if task == MAIN_TASK else f"training_{task}"
             caption = "Loss on the training set and score on the validation set, as logged."
@@ -225,13 +212,7 @@ def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
 
 
 def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureView:
-    marked: dict[str, Sequence[PIDGains]] = {}
-    for task in dict.fromkeys(run.task for run in runs):
-        by_folder = {str(run.folder): run for run in runs}
-        for group in training_groups(runs, task):
-            gains = by_folder[str(group.runs[0]["train"].settings["model"])].gains
-            if gains:
-                marked[group.label] = gains
+    marked = {group.label: own[0].gains for group, own in trained(runs) if own[0].gains}
     title = "Are the gains stable?"
     if not marked:
         note = Note("Not drawn: no run has a controller.", "pidformer stability --plot map.png")
@@ -239,7 +220,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
     measured = [
         run["spectrum"].metrics["min_real"]
         for group in groups
-        if is_controlled(group)
+        if group.is_controlled
         for run in group.runs
         if "spectrum" in run and "min_real" in run["spectrum"].metrics
     ]
@@ -255,7 +236,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
         "inside, ochre if inside for kappa from 0 only, red if outside. The recursion leaves out "
         "the residual, the MLP, and that attention changes from layer to layer."
     )
-    panel = figures.stability_panel(marked, smallest)
+    panel = stability.stability_panel(marked, smallest)
     return FigureView("stability", title, caption, [panel])
 
 

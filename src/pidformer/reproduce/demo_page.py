@@ -10,9 +10,8 @@ import torch
 
 from pidformer.analysis import token_trajectory
 from pidformer.data import open_images, sample_images
-from pidformer.report.demo.digits import Answers, digits_view
 from pidformer.report.demo.models import ATTACKED, MODELS, SHOWN
-from pidformer.report.demo.page import write_demo
+from pidformer.report.demo.page import Answers, digits_view, write_demo
 from pidformer.reproduce.jobs import Job
 from pidformer.reproduce.times import Times
 from pidformer.robustness import PGD

@@ -16,8 +16,15 @@ from pidformer.files import out_folder
 from pidformer.report.demo.models import ATTACKED, MODELS
 from pidformer.report.write import DATA_FILE
 from pidformer.reproduce.job_kinds import JobSetting, is_done
-from pidformer.reproduce.jobs import Job, Plan
-from pidformer.reproduce.plan import TIMED_ON, Evaluation, PlanPart, check_seeds, plan_jobs
+from pidformer.reproduce.jobs import Plan
+from pidformer.reproduce.plan import (
+    TIMED_ON,
+    Evaluation,
+    PlanPart,
+    check_seeds,
+    plan_jobs,
+    report_job,
+)
 from pidformer.reproduce.run import check_jobs, run_plan
 from pidformer.training import load_recipe
 from pidformer.training.run import check_folder
@@ -58,18 +65,8 @@ def demo_plan(out: str | Path, *, seeds: int = 2) -> Plan:
     check_seeds(seeds)
     out = Path(out)
     jobs = plan_jobs(out, [(PART, None)], seeds)
-    page = Job(
-        id="report.demo",
-        kind="report",
-        title="report",
-        arguments={
-            "folders": tuple(job.arguments["run"] for job in jobs if job.kind == "train"),
-            "out": out,
-            "page": "demo",
-        },
-        needs=tuple(job.id for job in jobs),
-        seconds=8.0,
-    )
+    folders = tuple(job.arguments["run"] for job in jobs if job.kind == "train")
+    page = report_job("report.demo", jobs, folders=folders, out=out, page="demo")
     return Plan(out=out, jobs=(*jobs, page), timed_on=TIMED_ON["demo"])
 
 

@@ -59,11 +59,7 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
     caption = f"{done} of {len(lines)} jobs done"
     if plan.timed_on and done < len(lines):
         caption += f"; about {duration(left)} of work left, expected on {plan.timed_on}"
-    table = plain_table(caption=caption)
-    table.add_column("job")
-    table.add_column("state")
-    table.add_column("time", justify="right")
-    table.add_column("estimate", justify="right")
+    table = plain_table("job", "state", numbers=("time", "estimate"), caption=caption)
     room = len(lines) if height is None else max(1, height - 6 - len(plan.blocked))
     if len(lines) > room:
         lines = [line for line in lines if line.state != "done"][:room]

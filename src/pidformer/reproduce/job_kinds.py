@@ -69,19 +69,24 @@ def _is_trained(job: Job) -> bool:
 
 
 def _evaluate(job: Job, setting: JobSetting) -> None:
-    TASKS[job.arguments["task"]].evaluate(job, setting)
+    evaluate, _ = TASKS[job.arguments["task"]]
+    evaluate(job, setting)
 
 
 def _is_evaluated(job: Job) -> bool:
     run = Path(job.arguments["run"])
     if not (run / _WEIGHTS).exists() or not (run / results.FILE_NAME).exists():
         return False
-    return _evaluated_at(_Frozen(job), _stamp(run))
+    records = (run / results.FILE_NAME).stat()
+    stamp = (repr(job), _written(run), records.st_mtime_ns, records.st_size)
+    if _SEEN.get(job.id, ())[:1] != (stamp,):  # the weights or the records have changed
+        _, is_evaluated = TASKS[job.arguments["task"]]
+        _SEEN[job.id] = (stamp, is_evaluated(job))
+    return _SEEN[job.id][1]
 
 
-@lru_cache(maxsize=1024)
-def _evaluated_at(frozen: _Frozen, stamp: tuple[int, ...]) -> bool:
-    return TASKS[frozen.job.arguments["task"]].is_evaluated(frozen.job)
+_SEEN: dict[str, tuple[Any, bool]] = {}
+"""By job: what it was judged by, and whether it was done."""
 
 
 def _evaluate_classifier(job: Job, setting: JobSetting) -> None:
@@ -243,44 +248,16 @@ def _folders(job: Job) -> list[Path]:
     return [folder for folder in folders if folder.is_dir()] or folders
 
 
-def _stamp(run: Path) -> tuple[int, ...]:
-    """Changes whenever the run's weights or records do."""
-    records = (run / results.FILE_NAME).stat()
-    return _written(run), records.st_mtime_ns, records.st_size
-
-
 def _written(run: Path) -> int:
     return (run / _WEIGHTS).stat().st_mtime_ns
 
 
-class _Frozen:
-    """A job as the key of a cache: the same id and arguments are the same job."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self._key = (job.id, repr(sorted(job.arguments.items())))
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Frozen) and self._key == other._key
-
-
-@dataclass(frozen=True)
-class Evaluator:
-    """How the runs of a task are measured."""
-
-    evaluate: Callable[[Job, JobSetting], None]
-    is_evaluated: Callable[[Job], bool]
-
-
-TASKS: dict[str, Evaluator] = {
-    "classification": Evaluator(_evaluate_classifier, _is_classifier_evaluated),
-    "segmentation": Evaluator(_evaluate_row, _is_row_evaluated),
-    "language": Evaluator(_evaluate_row, _is_row_evaluated),
+TASKS: dict[str, tuple[Callable[[Job, JobSetting], None], Callable[[Job], bool]]] = {
+    "classification": (_evaluate_classifier, _is_classifier_evaluated),
+    "segmentation": (_evaluate_row, _is_row_evaluated),
+    "language": (_evaluate_row, _is_row_evaluated),
 }
-"""Tasks whose evaluation is built; a part of the plan whose task is not here says so."""
+"""How the runs of a task are measured, and whether they have been."""
 _DO: dict[str, Callable[[Job, JobSetting], None]] = {
     "train": _train,
     "evaluate": _evaluate,

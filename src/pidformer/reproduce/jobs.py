@@ -1,8 +1,9 @@
-"""Jobs as plain data."""
+"""Jobs as plain data, and where their data sets are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -76,3 +77,19 @@ def in_turn(jobs: Iterable[Job]) -> list[Job]:
     for job in jobs:
         found.append(replace(job, needs=(*job.needs, *(before.id for before in found[-1:]))))
     return found
+
+
+def find_folder(names: Sequence[str], data: str | Path | None) -> Path | None:
+    """A folder of one of these names in `data`, or `data` itself, whatever its case and dashes."""
+    if data is None:
+        return None
+    folder = Path(data)
+    spelled = {_letters(name) for name in names}
+    if _letters(folder.resolve().name) in spelled and folder.is_dir():
+        return folder
+    inner = sorted(folder.iterdir()) if folder.is_dir() else []
+    return next((p for p in inner if p.is_dir() and _letters(p.name) in spelled), None)
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[-_. ]", "", name).lower()

@@ -9,8 +9,7 @@ from typing import Any
 
 from pidformer.errors import InputError, unknown
 from pidformer.fields import read_yaml, typed
-from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, in_turn
-from pidformer.reproduce.places import find_folder
+from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
 from pidformer.reproduce.study.plan import study_plan
 
 SCALES = ("demo", "small", "paper")
@@ -108,7 +107,7 @@ def make_plan(
             chosen.append((part, find_folder(part.data, data)))
     jobs = plan_jobs(out, chosen, seeds)
     if jobs:
-        jobs.append(_report_job(out, jobs))
+        jobs.append(_report_of_recipes(out, jobs))
     return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=TIMED_ON[scale])
 
 
@@ -185,20 +184,19 @@ def _run_jobs(
     return in_turn(jobs)
 
 
-def _report_job(out: Path, jobs: Sequence[Job]) -> Job:
+def _report_of_recipes(out: Path, jobs: Sequence[Job]) -> Job:
     """The report on these recipes' folders alone: runs of another scale in OUT are no twins."""
     trained = [Path(job.arguments["run"]) for job in jobs if job.kind == "train"]
     tasks = {str(job.arguments["task"]) for job in jobs}
     recipes = {str(job.arguments["recipe"]).split("/")[0] for job in jobs if job.kind == "train"}
+    folders = tuple(dict.fromkeys(run.parent for run in trained))
+    is_mixed = len(recipes) > len(tasks)
+    return report_job("report", jobs, folders=folders, out=out / "report", mixed=is_mixed)
+
+
+def report_job(job_id: str, jobs: Sequence[Job], **arguments: Any) -> Job:
+    """The last job, after all the others."""
+    needs = tuple(job.id for job in jobs)
     return Job(
-        id="report",
-        kind="report",
-        title="report",
-        arguments={
-            "folders": tuple(dict.fromkeys(run.parent for run in trained)),
-            "out": out / "report",
-            "mixed": len(recipes) > len(tasks),
-        },
-        needs=tuple(job.id for job in jobs),
-        seconds=8.0,
+        id=job_id, kind="report", title="report", arguments=arguments, needs=needs, seconds=8.0
     )

@@ -20,12 +20,12 @@ from pidformer.robustness.attack import (
     check_finite,
     check_steps,
     confirm,
+    likely_class,
     on_survivors,
 )
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.geometry import Norm, check_ball, into_ball, random_start, steepest
 from pidformer.robustness.losses import Loss, cross_entropy, dlr, targeted_dlr
-from pidformer.robustness.targets import likely_class
 from pidformer.robustness.threat import Model
 
 _MOMENTUM = 0.75

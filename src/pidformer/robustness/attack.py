@@ -1,24 +1,33 @@
-"""What all attacks share: checks, modes, gradients, and who is still standing."""
+"""What all attacks share: checks, modes, precision, gradients, and who is still standing."""
 # B images
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from pidformer.errors import InputError
+from pidformer.devices import tf32
+from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
 from pidformer.nn import evaluating
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import Loss
-from pidformer.robustness.precision import Precision, check_precision, judge, lowered, searching
 from pidformer.robustness.threat import Model, as_budget, check_images, pixel_text
+
+Precision = Literal["float32", "tf32", "bfloat16"]
+"""What an attack searches in.
+
+float32 is the model as it is: in whatever its weights, or the caller's autocast, say. tf32 lets
+matrix products of a CUDA device round their factors to 10 bits, and changes nothing elsewhere.
+bfloat16 is autocast. The images stay in their own dtype, and whether one is broken is always asked
+of the model as it is.
+"""
 
 
 class Bounds(NamedTuple):
@@ -105,6 +114,44 @@ def under_attack(model: object) -> Iterator[None]:
             weight.requires_grad_(True)
 
 
+@dataclass(frozen=True)
+class Searching:
+    """A model that answers in less than float32."""
+
+    model: Model
+    precision: Precision
+
+    def __call__(self, images: Tensor) -> Tensor:
+        with lowered(self, images.device.type):
+            return self.model(images)
+
+
+def searching(model: Model, precision: Precision) -> Model:
+    """The model for the search; with float32, the model itself."""
+    return model if precision == "float32" else Searching(model, precision)
+
+
+def judge(model: Model) -> Model:
+    """The model for the verdict."""
+    return model.model if isinstance(model, Searching) else model
+
+
+def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
+    """Where forward and backward of this model run: the backward of tf32 needs it too."""
+    if not isinstance(model, Searching):
+        return nullcontext()
+    if model.precision == "bfloat16":
+        return torch.autocast(device_type, torch.bfloat16)
+    return tf32() if device_type == "cuda" else nullcontext()
+
+
+def check_precision(precision: str) -> None:
+    """Refuse an unknown precision."""
+    if precision not in get_args(Precision):
+        names = ", ".join(get_args(Precision))
+        raise InputError(f"precision must be one of {names}; got {shortened(precision)}")
+
+
 def logits_of(model: Model, images: Tensor) -> Tensor:
     """The model's logits, in float32 at least."""
     logits = logits_in(model(images))
@@ -171,3 +218,12 @@ def check_steps(**counts: int) -> None:
     if any(count < 1 for count in counts.values()):
         names, values = " and ".join(counts), " and ".join(map(str, counts.values()))
         raise InputError(f"{names} must be at least 1, got {values}")
+
+
+def likely_class(model: Model, images: Tensor, labels: Tensor, place: int) -> Tensor | None:
+    """The most likely wrong class of each clean image (place 0), the next (1), ...; else None."""
+    logits = logits_of(model, images)
+    if place >= logits.shape[1] - 1:
+        return None
+    others = logits.scatter(1, labels[:, None], -float("inf"))
+    return others.topk(place + 1, dim=1).indices[:, place]

@@ -23,11 +23,11 @@ from pidformer.robustness.attack import (
     check_finite,
     check_steps,
     confirm,
+    judge,
     logits_of,
 )
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import cross_entropy
-from pidformer.robustness.precision import judge
 from pidformer.robustness.threat import Model, check_budget
 
 

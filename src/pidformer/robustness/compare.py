@@ -40,8 +40,18 @@ class Group:
     runs: tuple[Rows, ...]
 
     @property
+    def about(self) -> Mapping[str, Any]:
+        """The settings of the first run's first record."""
+        return _about(self.runs[0])
+
+    @property
     def seeds(self) -> tuple[object, ...]:
         return tuple(_about(run).get("train_seed") for run in self.runs)
+
+    @property
+    def is_controlled(self) -> bool:
+        gains = self.about.get("gains")
+        return bool(gains) and "PIDGains(p=0.0, i=0.0, d=0.0" not in str(gains)
 
     def values(self, row: str, metric: str) -> list[float]:
         """A metric of a row over seeds, for those runs that have it."""
@@ -64,6 +74,32 @@ def group_runs(runs: Sequence[Rows]) -> list[Group]:
             key = (*key, len(groups))
         groups.setdefault(key, []).append(run)
     return [Group(_label(found), tuple(found)) for found in groups.values()]
+
+
+def named_apart(groups: Sequence[Group]) -> list[Group]:
+    """Models of the same name get their gains, or a number, behind it."""
+    found: list[Group] = []
+    labels = [group.label for group in groups]
+    for place, group in enumerate(groups):
+        label = group.label
+        if labels.count(label) > 1:
+            label = f"{label} ({group.about.get('gains') or 'softmax'})"
+            if label in [other.label for other in found]:
+                label = f"{group.label} ({place + 1})"
+        found.append(Group(label, group.runs))
+    return found
+
+
+def twins_of(groups: Sequence[Group]) -> list[Group]:
+    """What each model is compared with: the softmax one of its recipe that has most seeds in common
+    with it, else the first model."""
+    found = []
+    for group in groups:
+        recipe = group.about.get("recipe")
+        plain = [g for g in groups if recipe and g.about.get("recipe") == recipe]
+        plain = [g for g in plain if not g.is_controlled] or [groups[0]]
+        found.append(max(plain, key=lambda twin: len({*twin.seeds} & {*group.seeds})))
+    return found
 
 
 def paired_runs(*models: Seeded) -> list[tuple[Any, ...]]:
@@ -133,7 +169,7 @@ def hits(record: Record) -> Hits:
     return unpack(record.details["right"], int(record.metrics["images"]))
 
 
-def _about(run: Rows) -> Mapping[str, object]:
+def _about(run: Rows) -> Mapping[str, Any]:
     return next(iter(run.values())).settings
 
 

@@ -17,12 +17,12 @@ from pidformer.robustness.attack import (
     check_finite,
     check_steps,
     is_right,
+    likely_class,
     on_survivors,
 )
 from pidformer.robustness.draws import Draws
 from pidformer.robustness.geometry import Norm, check_ball, length, onto_plane
 from pidformer.robustness.losses import logit_difference
-from pidformer.robustness.targets import likely_class
 from pidformer.robustness.threat import Model
 
 

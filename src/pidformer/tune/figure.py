@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from pidformer.files import atomic_path
-from pidformer.report.style import GREY, PID, SOFTMAX, style
+from pidformer.report.panels import GREY, PID, SOFTMAX, style
 from pidformer.tune.run import Tuned
 
 

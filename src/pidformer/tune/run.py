@@ -86,7 +86,16 @@ def tune(
     if is_language:
         score, facts = _language(run, data, split, limit, place)
     else:
-        setup = _setup(run, data, split, limit, batch_size, seed, place)
+        subject = open_subject(run)
+        setup = Setup(
+            subject=subject,
+            location=data_location(subject, data),
+            device=place,
+            split="val" if split == "valid" else split,  # as image sets call it
+            seed=seed,
+            limit=limit,
+            batch_size=batch_size,
+        )
         score, facts = _images(setup, metric)
     facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
     facts |= {"limit": limit, "command": command}
@@ -148,22 +157,6 @@ def put_gains(model: nn.Module, gains: PIDGains) -> None:
         convert(inner, gains, inplace=True)
     for module in attention:
         module.gains = gains
-
-
-def _setup(
-    run: Path, data: Any, split: str, limit: int | None, size: int, seed: int, place: torch.device
-) -> Setup:
-    """The run and its images; "valid", as texts have it, is what image sets call "val"."""
-    subject = open_subject(run)
-    return Setup(
-        subject=subject,
-        location=data_location(subject, data),
-        device=place,
-        split="val" if split == "valid" else split,
-        seed=seed,
-        limit=limit,
-        batch_size=size,
-    )
 
 
 def _images(setup: Setup, metric: Metric) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:

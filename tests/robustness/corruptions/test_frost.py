@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from PIL import Image
 
 from pidformer.robustness.corruptions import Corruption
-from pidformer.robustness.corruptions.frost import frost_textures
+from pidformer.robustness.corruptions.weather import frost_textures
 from tests.robustness.photographs import photographs
 
 # Mean and standard deviation of frost1 ... frost5, in grey levels.

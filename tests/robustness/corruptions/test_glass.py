@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from pidformer.robustness.corruptions.glass import copy_neighbours
+from pidformer.robustness.corruptions.blur import copy_neighbours
 
 
 @pytest.mark.parametrize("reach", [1, 2, 4])

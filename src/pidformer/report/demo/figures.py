@@ -10,10 +10,8 @@ from matplotlib.figure import Figure, SubFigure
 
 from pidformer.analysis import Trajectory
 from pidformer.report.demo.models import CHANCE, MODELS, SHOWN, DemoModel
-from pidformer.report.figures import Drawn, draw_curves, similarity_panel
-from pidformer.report.panels import Panel
-from pidformer.report.style import INK, PID, SOFTMAX
-from pidformer.report.training_curves import Curves
+from pidformer.report.figures import Curves, Drawn, as_line, draw_curves, similarity_panel
+from pidformer.report.panels import INK, PID, SOFTMAX, Panel
 
 
 def all_figures(
@@ -46,8 +44,7 @@ def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
         runs = []
         for run in model.accuracy.runs:
             own = [record for row, record in run.items() if row.startswith(f"{attack}@")]
-            points = sorted((r.settings["eps"], r.metrics["top1"]) for r in own)
-            runs.append((tuple(x for x, _ in points), tuple(y for _, y in points)))
+            runs.append(as_line(sorted((r.settings["eps"], r.metrics["top1"]) for r in own)))
         dashed = name.endswith("no_residual")
         curves.append(Curves(model.label, _is_controlled(model), tuple(runs), dashed))
     draw = partial(

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from pidformer.errors import InputError
-from pidformer.report.certificates import layers
+from pidformer.report.details import layers
 from pidformer.report.run import Run
 from pidformer.results import Record
 from pidformer.robustness.compare import Group

@@ -6,17 +6,22 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from pidformer.analysis import Trajectory
 from pidformer.files import atomic_path, out_folder
 from pidformer.report.collect import collect, inputs_hash
 from pidformer.report.demo.figures import all_figures
-from pidformer.report.demo.models import ATTACKED, CHANCE, SHOWN, read_models
+from pidformer.report.demo.models import ATTACKED, CHANCE, MODELS, SHOWN, read_models
 from pidformer.report.demo.verdicts import verdicts
-from pidformer.report.panels import picture, save_panels
+from pidformer.report.panels import picture, png_uri, save_panels
 from pidformer.report.templates import page_template
 from pidformer.report.write import DATA_FILE
+
+COUNT = 5
+"""Digits that are shown as they are and attacked."""
 
 
 def write_demo(
@@ -75,3 +80,48 @@ def write_demo(
     with atomic_path(out / DATA_FILE) as temporary:
         temporary.write_text(json.dumps(fields, indent=1))
     return out / "report.html"
+
+
+class Answers(NamedTuple):
+    """What one model says of N images, before and after they were changed to mislead it."""
+
+    attacked: Tensor
+    """(N, 1, height, width), pixels in [0, 1]."""
+    before: Sequence[int]
+    after: Sequence[int]
+
+
+def chosen(labels: Sequence[int], answers: Mapping[str, Answers]) -> list[int]:
+    """The first images on which a twin with residual, softmax or PID, is misled; then others.
+
+    Both twins are asked, so the choice favours neither.
+    """
+
+    def is_misled(place: int) -> bool:
+        return any(
+            answers[name].before[place] == labels[place] != answers[name].after[place]
+            for name in ("softmax", "pid")
+        )
+
+    return sorted(range(len(labels)), key=lambda place: not is_misled(place))[:COUNT]
+
+
+def digits_view(
+    images: Tensor, labels: Sequence[int], answers: Mapping[str, Answers]
+) -> dict[str, Any]:
+    """The chosen images and, for each model, a line of them as attacked."""
+    places = chosen(labels, answers)
+    lines = []
+    for name, found in answers.items():
+        cells = [
+            {
+                "uri": png_uri(found.attacked[place]),
+                "before": found.before[place],
+                "after": found.after[place],
+                "is_wrong": found.after[place] != labels[place],
+            }
+            for place in places
+        ]
+        lines.append({"label": MODELS[name], "cells": cells})
+    heads = [{"uri": png_uri(images[place]), "label": labels[place]} for place in places]
+    return {"heads": heads, "lines": lines}

@@ -1,9 +1,14 @@
-"""What the fields of a study may hold; anything else gets one line."""
+"""What the fields of a study may hold: measures, hypotheses, the choice of a row.
+
+Anything else gets one line.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, unknown
@@ -11,6 +16,19 @@ from pidformer.errors import InputError, unknown
 Pair = tuple[str, str]
 """A row, and the row that is subtracted from it."""
 _NAME = re.compile(r"\w[\w.-]*")  # part of a file's name
+_CHOICE = ("groups", "without", "metrics")
+_HYPOTHESIS = ("text", "pairs", "against", "correlation", "expects", "note")
+EXPECTED = ("better", "worse", "more", "less", "level", None)
+"""What a hypothesis may expect of a difference; None: it has no direction."""
+CORRELATES = (
+    "largest radius",
+    "measured radius",
+    "control's size at first",
+    "control's size, trained",
+)
+"""What a hypothesis may set beside the differences of all rows."""
+_MEASURE = ("limit", "domain", "seeds", "curve", "eps")
+_DOMAINS = ("pixel", "normalized")
 
 
 def mapping(what: str, given: Any) -> Mapping[str, Any]:
@@ -74,3 +92,127 @@ def pairs(what: str, given: Any) -> tuple[Pair, ...]:
         return tuple((row, other) for row, other in found)
     except (TypeError, ValueError):  # an InputError is one too
         raise InputError(f"{what} must be a list of [row, other row], got {given!r}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """One evaluation of a run: a suite by its name or file, or a curve."""
+
+    suite: str
+    limit: int | None = None
+    """Images to measure on; None: all."""
+    domain: str = "pixel"
+    seeds: tuple[int, ...] | None = None
+    """The seeds whose runs are measured; None: all."""
+    curve: str | None = None
+    """Attacks whose accuracy is measured at each budget of `eps`, in place of a suite."""
+    eps: str | None = None
+
+    def covers(self, seed: int) -> bool:
+        """Whether the run of `seed` is measured."""
+        return self.seeds is None or seed in self.seeds
+
+
+def read_measures(given: Any) -> dict[str, Measure]:
+    """Measures by name; their jobs are told apart by the file names of their suites."""
+    found = {
+        name: _measure(text("a suite", name), own) for name, own in mapping("suites", given).items()
+    }
+    stems = [Path(name).stem for name in found]
+    for stem in stems:
+        if stems.count(stem) > 1:
+            raise InputError(f"two suites are called {stem}; rename one of their files")
+    return found
+
+
+def _measure(name: str, given: Any) -> Measure:
+    """A number of images, null for all of them, or `key: value` pairs."""
+    own: Mapping[str, Any] = given if isinstance(given, Mapping) else {"limit": given}
+    check_keys(f"suite {name}", own, _MEASURE)
+    limit = own.get("limit")
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
+    domain = own.get("domain", "pixel")
+    if domain not in _DOMAINS:
+        raise unknown(f"domain of suite {name}", str(domain), _DOMAINS)
+    if ("curve" in own) != ("eps" in own):
+        raise InputError(f"suite {name} needs both `curve` and `eps`, or neither")
+    return Measure(
+        suite=name,
+        limit=limit,
+        domain=domain,
+        seeds=None if "seeds" not in own else seeds(f"suite {name}", own["seeds"]),
+        curve=None if "curve" not in own else text(f"curve of suite {name}", own["curve"]),
+        eps=None if "eps" not in own else text(f"eps of suite {name}", own["eps"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hypothesis:
+    """What was asked, and the differences that answer it."""
+
+    name: str
+    text: str
+    expects: Mapping[str, str | None]
+    """The metrics that decide it, and what it expects of each."""
+    pairs: tuple[Pair, ...] = ()
+    against: tuple[Pair, ...] = ()
+    """For each pair another, whose difference is taken off: does the first change?"""
+    correlation: str | None = None
+    """Instead of pairs: what may go with the differences of all rows."""
+    note: str = ""
+
+
+def read_hypothesis(name: str, about: Any) -> Hypothesis:
+    what = f"hypothesis {name}"
+    check_keys(what, about, _HYPOTHESIS, needs=("text", "expects"))
+    expects = mapping(f"expects of {what}", about["expects"])
+    for metric, word in expects.items():
+        if word not in EXPECTED:
+            allowed = ", ".join(str(one or "null") for one in EXPECTED)
+            raise InputError(f"{what} expects {word!r} of {metric}; it may expect {allowed}")
+    correlation = about.get("correlation")
+    if correlation is not None and correlation not in CORRELATES:
+        raise unknown(f"correlation of {what}", str(correlation), CORRELATES)
+    differences = pairs(f"pairs of {what}", about.get("pairs", []))
+    against = pairs(f"against of {what}", about.get("against", []))
+    if bool(differences) == bool(correlation) or not expects:
+        raise InputError(f"{what} needs metrics in `expects`, and `pairs` or a `correlation`")
+    if against and len(against) != len(differences):
+        raise InputError(f"{what} has {len(differences)} pairs and {len(against)} against them")
+    return Hypothesis(
+        name=name,
+        text=str(about["text"]),
+        expects=expects,
+        pairs=differences,
+        against=against,
+        correlation=correlation,
+        note=str(about.get("note", "")),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """The row, once all have their seeds, whose differences to softmax have the largest sum."""
+
+    rows: tuple[str, ...]
+    metrics: tuple[str, ...]
+    """Whose mean differences are added."""
+
+
+def read_choice(given: Any, groups: Mapping[str, Any]) -> Choice:
+    """Of the rows of some groups, without those named."""
+    check_keys("choose", given, _CHOICE, needs=("groups", "metrics"))
+    chosen = texts("groups of choose", given["groups"])
+    without = texts("without of choose", given.get("without", []))
+    for group in chosen:
+        if group not in groups:
+            raise unknown("group of the study", group, groups)
+    rows = [row for group in chosen for row in groups[group]["rows"]]
+    for name in without:
+        if name not in rows:
+            raise unknown("row of the groups to choose from", name, rows)
+    return Choice(
+        rows=tuple(row for row in rows if row not in without),
+        metrics=texts("metrics of choose", given["metrics"]),
+    )

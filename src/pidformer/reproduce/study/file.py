@@ -1,38 +1,4 @@
-"""A study file: rows of runs that were fixed before any of them was made.
-
-recipe: tiny_imagenet_100/deit_tiny_softmax.yaml
-overrides: [schedule.epochs=100]           # for every run
-data: [tiny-imagenet-100]                  # names that the set's folder may have
-suites: {study: null, study-spsa: 250}     # what measures a run, on so many images (null: all), or
-                                           # {limit, domain, seeds, curve, eps}
-primary: {rows: [p], metrics: [Clean]}     # comparisons that are corrected together
-contrasts: [[p_late, p_early]]             # differences asked for beside those to softmax
-choose:                                    # one more row for a candidate: the largest sum of
-  groups: [place]                          # mean differences in these metrics, once all rows have
-  without: [p_late]                        # their seeds
-  metrics: [Clean, PGD]
-hypotheses:
-  H7:
-    text: control helps more in late layers
-    pairs: [[p_late, p_early]]             # row minus row
-    expects: {Clean: better, PGD: null}    # what decides, and how; null: no direction
-    against: [[p_24, softmax_24]]          # minus these differences, one for each pair
-    note: a remark for readers
-  H9: {text: ..., correlation: largest radius, expects: {Clean: null}}    # over rows
-groups:
-  place:
-    about: where control acts              # for readers
-    images: odd                            # places of the images that report it: odd, even, all
-    seeds: [10, 11, 12]
-    set: [...]                             # for the runs of the group; `suites` as above
-    depth: 24                              # layers, where it is not 12
-    rows:
-      p_late: {gains: "0.6,0,0,1", act: late}
-
-A row has `gains`, `learn: true`, `act: early | late | every-K` (control in the first half of the
-layers, the last half, every K-th), `average: true` (the integral as a mean: i / l at layer l) and
-`set`, further overrides.
-"""
+"""A study file: rows of runs that were fixed before any of them was made (docs/reproduce.md)."""
 
 from __future__ import annotations
 
@@ -48,19 +14,23 @@ import yaml
 from pidformer.control.gains import PIDGains
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.study.fields import (
+    Choice,
+    Hypothesis,
+    Measure,
     Pair,
     check_keys,
     half,
     layers,
     mapping,
     pairs,
+    read_choice,
+    read_hypothesis,
+    read_measures,
     row_name,
     seeds,
     text,
     texts,
 )
-from pidformer.reproduce.study.measures import Measure, read_measures
-from pidformer.reproduce.study.questions import Choice, Hypothesis, read_choice, read_hypothesis
 
 _NEEDED = ("recipe", "data", "suites", "groups")
 _STUDY = (*_NEEDED, "overrides", "primary", "contrasts", "choose", "hypotheses")

@@ -8,8 +8,7 @@ from typing import Any
 
 from pidformer.errors import InputError, unknown
 from pidformer.reproduce.job_kinds import suite_of
-from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, in_turn
-from pidformer.reproduce.places import find_folder
+from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
 from pidformer.reproduce.study.file import DEPTH, StudyPlan, StudyRow, load_study
 from pidformer.training import load_recipe
 

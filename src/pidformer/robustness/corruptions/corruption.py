@@ -10,19 +10,14 @@ import torch
 from torch import Tensor
 
 from pidformer.errors import InputError, unknown
-from pidformer.robustness.corruptions import blur, colour, digital, noise
-from pidformer.robustness.corruptions.elastic import elastic_transform
+from pidformer.robustness.corruptions import blur, digital, noise, weather
 from pidformer.robustness.corruptions.fields import RandomFields
-from pidformer.robustness.corruptions.fog import fog
-from pidformer.robustness.corruptions.frost import frost
-from pidformer.robustness.corruptions.glass import glass_blur
-from pidformer.robustness.corruptions.quantise import round_8_bit, to_8_bit
+from pidformer.robustness.corruptions.filters import round_8_bit, to_8_bit
 from pidformer.robustness.corruptions.severities import (
     SIZES,
     constants_size,
     severity_constants,
 )
-from pidformer.robustness.corruptions.snow import snow
 from pidformer.robustness.corruptions.spatter import spatter
 from pidformer.robustness.threat import Model
 
@@ -33,15 +28,15 @@ _FIFTEEN: dict[str, _Apply] = {
     "shot_noise": noise.shot_noise,
     "impulse_noise": noise.impulse_noise,
     "defocus_blur": blur.defocus_blur,
-    "glass_blur": glass_blur,
+    "glass_blur": blur.glass_blur,
     "motion_blur": blur.motion_blur,
     "zoom_blur": blur.zoom_blur,
-    "snow": snow,
-    "frost": frost,
-    "fog": fog,
-    "brightness": colour.brightness,
-    "contrast": colour.contrast,
-    "elastic_transform": elastic_transform,
+    "snow": weather.snow,
+    "frost": weather.frost,
+    "fog": weather.fog,
+    "brightness": digital.brightness,
+    "contrast": digital.contrast,
+    "elastic_transform": digital.elastic_transform,
     "pixelate": digital.pixelate,
     "jpeg_compression": digital.jpeg_compression,
 }
@@ -49,7 +44,7 @@ _EXTRA: dict[str, _Apply] = {
     "speckle_noise": noise.speckle_noise,
     "gaussian_blur": blur.gaussian_blur,
     "spatter": spatter,
-    "saturate": colour.saturate,
+    "saturate": digital.saturate,
 }
 _APPLY = _FIFTEEN | _EXTRA
 

@@ -1,4 +1,4 @@
-"""Pixelation and JPEG compression."""
+"""Colour, elastic transform, pixelation and JPEG compression."""
 
 from __future__ import annotations
 
@@ -8,9 +8,94 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.io import decode_jpeg, encode_jpeg
 
 from pidformer.robustness.corruptions.fields import RandomFields
+from pidformer.robustness.corruptions.filters import gaussian
+
+
+def brightness(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+    """HSV value + `add`, clipped; at equal hue and saturation colours scale with the value."""
+    value = images.amax(1, keepdim=True)
+    brighter = (value + constants["add"]).clamp_(max=1)
+    return torch.where(value > 0, images * (brighter / value.clamp(min=1e-6)), brighter)
+
+
+def saturate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+    """HSV saturation * `multiply` + `add`, clipped.
+
+    Channels keep their distances below the largest in proportion. Greys have hue 0, red: what is
+    added to their saturation takes green and blue away.
+    """
+    value = images.amax(1, keepdim=True)
+    below = value - images
+    saturation = below.amax(1, keepdim=True) / value.clamp(min=1e-6)
+    wanted = (saturation * constants["multiply"] + constants["add"]).clamp_(0, 1)
+    red = images.new_tensor([0.0, 1.0, 1.0]).view(1, 3, 1, 1)
+    is_grey = saturation == 0
+    unit = torch.where(is_grey, red * value, below / saturation.clamp(min=1e-6))
+    return value - unit * wanted
+
+
+def contrast(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+    """(x - mean) * `scale` + mean, with each channel's mean over the image."""
+    mean = images.mean((2, 3), keepdim=True)
+    return (images - mean) * constants["scale"] + mean
+
+
+def elastic_transform(
+    images: Tensor, constants: Mapping[str, float], draws: RandomFields
+) -> Tensor:
+    """Three points move by U(-jitter, jitter), then each pixel by alpha * Gaussian(U(-1, 1)).
+
+    The points are the centre plus (s, s), (s, -s) and (-s, -s), s a third of the short side; the
+    image follows their affine map (linear, mirrored outside). The displacement fields are
+    smoothed with `sigma` (cut at 3 sigma, reflected outside), sampled linearly, reflected outside.
+    """
+    height, width = images.shape[-2:]
+    moved = (draws.uniform("corners", 3, 2).double() * 2 - 1) * constants["jitter"]
+    right, down = _pixel_grid(images)
+    back = affine_back(moved, height, width)  # (B, 2, 3)
+    pulled = back[:, :, :2] @ torch.stack([right.ravel(), down.ravel()]) + back[:, :, 2:]
+    across, along = pulled.view(-1, 2, height, width).unbind(1)
+    result = sample(images, across, along, mirror=True)
+    if constants["alpha"] == 0:
+        return result
+    field = draws.uniform("displacement", 2, height, width).double() * 2 - 1
+    field = gaussian(field, constants["sigma"], "reflect", truncate=3.0) * constants["alpha"]
+    return sample(result, right + field[:, 0], down + field[:, 1], mirror=False)
+
+
+def affine_back(moved: Tensor, height: int, width: int) -> Tensor:
+    """The map (B, 2, 3) from where the three points arrive to where they came from."""
+    reach = min(height, width) // 3
+    corners = moved.new_tensor([[1, 1], [1, -1], [-1, -1]]) * reach
+    points = corners + moved.new_tensor([width // 2, height // 2])  # (x, y)
+    ones = moved.new_ones(len(moved), 3, 1)
+    arrived = torch.cat([points + moved, ones], dim=2)
+    return torch.linalg.solve(arrived, points.expand(len(moved), -1, -1)).mT
+
+
+def sample(images: Tensor, across: Tensor, down: Tensor, *, mirror: bool) -> Tensor:
+    """Linear interpolation at pixel coordinates (B, H, W).
+
+    Outside, the image is mirrored at the centres of its edge pixels (`mirror`) or at their rims.
+    """
+    height, width = images.shape[-2:]
+    if mirror:
+        places = (2 * across / (width - 1) - 1, 2 * down / (height - 1) - 1)
+    else:
+        places = ((2 * across + 1) / width - 1, (2 * down + 1) / height - 1)
+    grid = torch.stack(torch.broadcast_tensors(*places), dim=-1)
+    return F.grid_sample(images, grid, "bilinear", "reflection", align_corners=mirror)
+
+
+def _pixel_grid(images: Tensor) -> tuple[Tensor, Tensor]:
+    height, width = images.shape[-2:]
+    down = torch.arange(height, device=images.device, dtype=torch.float64)
+    right = torch.arange(width, device=images.device, dtype=torch.float64)
+    return right.expand(height, width), down[:, None].expand(height, width)
 
 
 def pixelate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:

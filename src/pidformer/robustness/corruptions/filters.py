@@ -1,8 +1,8 @@
-"""Linear filters and resampling, in float64.
+"""Eight bits, linear filters and resampling.
 
-Sums over neighbours depend in their last bits on how a library splits a batch; results are then
-truncated to 8 bits, where a last bit can become a grey level. In float64 this does not happen, and
-no TF32 setting touches it.
+Definitions start and end with 8-bit levels; between, pixels are level / 255 in float64. In float32
+a sum that should end on a whole level misses it by enough for the truncation to take the level
+below, and its last bits depend on how a library splits a batch and on TF32.
 """
 
 from __future__ import annotations
@@ -12,9 +12,22 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from scipy.fft import next_fast_len
 from torch import Tensor
 
 # B images, C channels, H x W pixels
+
+_SLACK = 1e-9  # of a level: 99.9999999999 is 100
+
+
+def to_8_bit(images: Tensor) -> Tensor:
+    """Clip to [0, 1], times 255, truncate; the level / 255 in float64."""
+    return images.double().clamp(0, 1).mul_(255).add_(_SLACK).floor_().div_(255)
+
+
+def round_8_bit(images: Tensor) -> Tensor:
+    """The nearest of the 256 levels, / 255 in float64."""
+    return images.to(torch.float64, copy=True).mul_(255).round_().div_(255)
 
 
 def border(size: int, before: int, after: int, mode: str) -> np.ndarray:
@@ -42,7 +55,7 @@ def correlate(images: Tensor, kernels: Tensor, mode: str) -> Tensor:
         for size in (height, width)
     )
     padded = images.double()[:, :, rows][:, :, :, columns]
-    shape = [_smooth_size(size + 2 * reach) for size in (height, width)]
+    shape = [next_fast_len(size + 2 * reach, real=True) for size in (height, width)]
     spectrum = torch.fft.rfft2(padded, s=shape)
     spectrum *= torch.fft.rfft2(kernels.double(), s=shape).conj()[:, None]
     return torch.fft.irfft2(spectrum, s=shape)[:, :, :height, :width]
@@ -71,10 +84,16 @@ def _gaussian_matrix(size: int, sigma: float, mode: str, truncate: float) -> np.
     reach = int(truncate * sigma + 0.5)
     offset = np.arange(-reach, reach + 1)
     weights = np.exp(-0.5 * (offset / sigma) ** 2) if reach else np.ones(1)
-    weights /= weights.sum()
+    return smoothing(size, weights, mode)
+
+
+def smoothing(size: int, weights: np.ndarray, mode: str) -> np.ndarray:
+    """The (size, size) matrix that correlates a line with `weights`, of odd length, made to sum
+    to 1."""
+    reach = len(weights) // 2
     source = border(size, reach, reach, mode)
     matrix = np.zeros((size, size))
-    for start, weight in enumerate(weights):
+    for start, weight in enumerate(weights / weights.sum()):
         np.add.at(matrix, (np.arange(size), source[start : start + size]), weight)
     return matrix
 
@@ -90,15 +109,3 @@ def _zoom_matrix(size: int, factor: float) -> np.ndarray:
     matrix[np.arange(size), start + low] = 1 - (place - low)
     matrix[np.arange(size), start + np.minimum(low + 1, crop - 1)] += place - low
     return matrix
-
-
-def _smooth_size(size: int) -> int:
-    """The next size with factors 2, 3 and 5 only, which transforms are fast at."""
-    while True:
-        rest = size
-        for prime in (2, 3, 5):
-            while rest % prime == 0:
-                rest //= prime
-        if rest == 1:
-            return size
-        size += 1

@@ -1,18 +1,24 @@
-"""What analysis found in the trained models: similarity by layer, spectra and certificates."""
+"""The tables behind the main ones: inside the trained models, and what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from statistics import fmean, median
 from typing import Any
 
-from pidformer.report.groups import about_text, is_controlled, named_apart
-from pidformer.report.numbers import minus
-from pidformer.report.run import Run
-from pidformer.report.sources import Sources
-from pidformer.report.table_view import NOTHING, CellView, Column, LineView, TableView
-from pidformer.report.training_curves import Curves
+from pidformer.report.run import PublishedRun, Run, trained
+from pidformer.report.table_view import (
+    NOTHING,
+    CellView,
+    Column,
+    LineView,
+    Sources,
+    TableView,
+    about_text,
+    minus,
+)
 from pidformer.results import Record
-from pidformer.robustness.compare import Group, Rows, group_runs
+from pidformer.robustness.compare import Group, Rows, group_runs, named_apart
 
 
 def analysed(runs: Sequence[Run]) -> list[Group]:
@@ -25,17 +31,6 @@ def analysed(runs: Sequence[Run]) -> list[Group]:
             rows[str(record.settings.get("what"))] = record
         models += by_variant.values()
     return named_apart(group_runs(models))
-
-
-def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
-    """Token similarity by layer."""
-    found = []
-    for group in groups:
-        lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
-        if lines:
-            runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
-            found.append(Curves(group.label, is_controlled(group), runs))
-    return found
 
 
 def layers(record: Record) -> tuple[float, ...]:
@@ -106,3 +101,78 @@ def _cell(
     mean = f"{sum(values) / len(values):.{digits}f}"
     spread = f"{min(values):.{digits}f} to {max(values):.{digits}f}" if len(values) > 1 else ""
     return CellView(minus(mean), minus(spread), source)
+
+
+def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
+    """What training and measuring took."""
+    lines = []
+    for group, members in trained(runs):
+        lasts = [row["train"] for row in group.runs]
+        source = sources.add(f"Training, {group.label}", "train", lasts)
+        measuring = [
+            sum(r.metrics.get("seconds", 0.0) for r in run.records if r.kind != "train")
+            for run in members
+        ]
+        cells = (
+            _mean(map(_speed, members), "{:,.0f}", source),
+            _mean(map(training_seconds, members), "{:,.0f} s", source),
+            _mean(measuring, "{:,.0f} s", None) if any(measuring) else NOTHING,
+        )
+        lines.append(LineView(group.label, _machines(members), cells))
+    if not lines:
+        return None
+    return TableView(
+        title="What it cost",
+        caption="Mean over runs. Training speed is the median over the log; training time is "
+        "computed from it and leaves out evaluation and start. Measuring is the sum over the "
+        "run's rows.",
+        columns=(
+            Column("Model"),
+            Column("Training", "images or tokens per second"),
+            Column("Training time", "per run"),
+            Column("Measuring", "per run"),
+        ),
+        lines=tuple(lines),
+    )
+
+
+def _mean(values: Iterable[float | None], shape: str, source: str | None) -> CellView:
+    found = [value for value in values if value is not None]
+    return CellView(shape.format(fmean(found)), "", source) if found else NOTHING
+
+
+def _speed(run: Run) -> float | None:
+    found = [speed for record in run.of("train") if (speed := _logged_speed(record)) is not None]
+    return median(found) if found else None
+
+
+def training_seconds(run: Run) -> float | None:
+    """Time in training steps, from the speeds that the log holds; evaluation aside."""
+    if isinstance(run, PublishedRun):
+        return run.header.metrics.get("train_seconds")
+    recipe = run.recipe or {}
+    size, last, total = recipe.get("data", {}).get("batch_size"), 0, 0.0
+    for record in run.of("train"):
+        speed = _logged_speed(record)
+        is_text = "images_per_second" not in record.metrics
+        length = (recipe.get("text") or {}).get("length", 1) if is_text else 1
+        if not size or not speed or record.step is None:
+            return None
+        total += (record.step - last) * size * length / speed
+        last = record.step
+    return total or None
+
+
+def _logged_speed(record: Record) -> float | None:
+    """Images or tokens per second."""
+    return record.metrics.get("images_per_second", record.metrics.get("tokens_per_second"))
+
+
+def _machines(runs: Sequence[Run]) -> str:
+    names = dict.fromkeys(
+        str(machine.get("gpu") or f"{machine.get('cores')} cores")
+        for run in runs
+        for r in run.records
+        if isinstance(machine := r.settings.get("machine"), dict)
+    )
+    return ", ".join(names)

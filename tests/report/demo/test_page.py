@@ -1,6 +1,6 @@
 import torch
 
-from pidformer.report.demo.digits import COUNT, Answers, chosen
+from pidformer.report.demo.page import COUNT, Answers, chosen
 
 
 def answers(before, after):

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from pidformer.control import PIDGains
 from pidformer.display import plain_table
 from pidformer.report import stability
-from pidformer.report.style import PID, SOFTMAX
+from pidformer.report.panels import PID, SOFTMAX
 from pidformer.tune import figure as tune_figure
 
 SOURCE = Path(__file__).parents[2] / "src" / "pidformer"
@@ -43,7 +43,7 @@ def test_tokens_over_depth_have_the_colours_of_their_models():
 
 def test_the_two_colours_are_written_once_and_the_lab_has_the_same():
     written = [p.name for p in SOURCE.rglob("*.py") if re.search(f"{SOFTMAX}|{PID}", p.read_text())]
-    assert written == ["style.py"]
+    assert written == ["panels.py"]
     light = (SOURCE / "lab" / "charts.css").read_text().splitlines()[0]
     assert f"--free: {SOFTMAX};" in light and f"--held: {PID};" in light
 

@@ -1,9 +1,9 @@
-"""Frost: an ice texture laid over the image.
+"""Weather: snow, fog and frost.
 
-The published set lays crops of five photographs of frost. They are not ours to ship, so these
-textures are made here, by the same fixed seed for everyone, each with the colour and the contrast
-of one of the photographs. Errors under this corruption compare with each other, not with published
-frost numbers.
+The published set lays crops of five photographs of frost over the images. They are not ours to
+ship, so the textures are made here, by the same fixed seed for everyone, each with the colour and
+the contrast of one of the photographs. Errors under frost compare with each other, not with
+published numbers.
 """
 
 from __future__ import annotations
@@ -17,14 +17,79 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from pidformer.robustness.corruptions.blur import directional_blur
 from pidformer.robustness.corruptions.fields import RandomFields
+from pidformer.robustness.corruptions.filters import resize_centre, round_8_bit, to_8_bit
 
+_LUMA = (0.299, 0.587, 0.114)
+_FIRST_WOBBLE = 100.0
 TEXTURES = 5
 _SIDE = 384
 _COLOUR = ((78, 149, 166), (201, 205, 214), (201, 205, 214), (138, 153, 165), (112, 123, 135))
 """The photographs' mean red, green and blue; the second and the third are alike."""
 _CONTRAST = (20, 22, 22, 29, 43)
 """Their standard deviation within a channel, in grey levels."""
+
+
+def snow(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+    """keep * x + (1 - keep) * max(x, 1.5 grey + 0.5), plus the flakes and the flakes turned round.
+
+    Flakes are N(mean, std) enlarged by `zoom`, 0 below `threshold`, truncated to 8 bits and
+    blurred at an angle in U(-135, -45) degrees (rounded to 8 bits, as an image is stored).
+    """
+    height, width = images.shape[-2:]
+    layer = draws.normal("flakes", 1, height, width) * constants["std"] + constants["mean"]
+    layer = resize_centre(layer, constants["zoom"])
+    layer = to_8_bit(torch.where(layer < constants["threshold"], 0.0, layer))
+    angle = draws.uniform("angle", 1)[:, 0] * 90 - 135
+    layer = directional_blur(layer, angle, constants["radius"], constants["sigma"])
+    layer = round_8_bit(layer)
+    luma = images.new_tensor(_LUMA).view(1, 3, 1, 1)
+    grey = (images * luma).sum(1, keepdim=True)
+    keep = constants["keep"]
+    pale = keep * images + (1 - keep) * torch.maximum(images, 1.5 * grey + 0.5)
+    return pale + layer + layer.flip(2, 3)
+
+
+def fog(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+    """(x + amount * plasma) * max / (max + amount), with the image's largest entry as max.
+
+    The plasma's side is the power of two that covers the image.
+    """
+    height, width = images.shape[-2:]
+    side = 1 << (max(height, width) - 1).bit_length()
+    plasma = diamond_square(draws, side, constants["decay"])[:, None, :height, :width]
+    largest = images.amax((1, 2, 3), keepdim=True)
+    amount = constants["amount"]
+    return (images + amount * plasma) * (largest / (largest + amount))
+
+
+def diamond_square(draws: RandomFields, side: int, decay: float) -> Tensor:
+    """Plasma fractals (B, side, side) on a torus, scaled to [0, 1].
+
+    From the coarsest grid down, the centre of each square and then the middle of each edge become
+    the mean of their four neighbours plus w^2 U(-1, 1); w starts at 100 and is divided by `decay`
+    after each grid. (The published fractal multiplies by w twice.)
+    """
+    plasma: Tensor | None = None
+    step, wobble = side, _FIRST_WOBBLE
+    while step >= 2:
+        half, count = step // 2, side // step
+        noise = draws.uniform(f"grid {step}", 3, count, count).double() * 2 - 1
+        noise *= wobble**2
+        if plasma is None:
+            plasma = noise.new_zeros(len(noise), side, side)
+        corners = plasma[:, ::step, ::step]
+        right = corners + corners.roll(-1, 2)  # the ends of each horizontal edge
+        down = corners + corners.roll(-1, 1)
+        centres = (right + right.roll(-1, 1)) / 4 + noise[:, 0]
+        plasma[:, half::step, half::step] = centres
+        plasma[:, ::step, half::step] = (centres + centres.roll(1, 1) + right) / 4 + noise[:, 1]
+        plasma[:, half::step, ::step] = (centres + centres.roll(1, 2) + down) / 4 + noise[:, 2]
+        step, wobble = half, wobble / decay
+    assert plasma is not None, "a side is at least 2"
+    plasma -= plasma.amin((1, 2), keepdim=True)
+    return plasma / plasma.amax((1, 2), keepdim=True)
 
 
 def frost(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
