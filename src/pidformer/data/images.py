@@ -100,9 +100,10 @@ class TrainImages(TrainLoader[Image.Image]):
         source, self._kept = self._set, ()
         stored = choose_storage(source, self._size, self.augment, self._device, resident)
         if stored is not None:
-            images = blank(len(source), source.channels, *stored, device=self._device)
             self._keep(
-                lambda image: (pixels(fit(image, *stored)),), (images,), self._plan.rank == 0
+                lambda image: (pixels(fit(image, *stored)),),
+                (source.channels, *stored),
+                show_progress=self._plan.rank == 0,
             )
             self._kept += (source.labels.to(self._device),)
 
@@ -204,12 +205,13 @@ class EvalImages(Loader[Image.Image]):
         super().__init__(source, indices, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
-        shape = (len(self._indices), source.channels, image_size, image_size)
+        shape = (source.channels, image_size, image_size)
         if resident == "auto":
-            resident = fits_in_memory(math.prod(shape), self._device)
+            resident = fits_in_memory(len(self._indices) * math.prod(shape), self._device)
         if resident:
-            images = blank(*shape, device=self._device)
-            self._keep(lambda image: (pixels(self._prepare(image)),), (images,), rank == 0)
+            self._keep(
+                lambda image: (pixels(self._prepare(image)),), shape, show_progress=rank == 0
+            )
             self._kept += (source.labels[self._indices].to(self._device),)
 
     def __len__(self) -> int:
@@ -229,11 +231,6 @@ class EvalImages(Loader[Image.Image]):
         places: Iterator[list[Place]] = ([(index,) for index in part.tolist()] for part in parts)
         make = partial(_prepared, self._prepare, self._labels)
         return (loaded.tensors for loaded in self._stream(make, places))
-
-
-def blank(*shape: int, device: torch.device) -> Tensor:
-    """Black images, uint8."""
-    return torch.zeros(shape, dtype=torch.uint8, device=device)
 
 
 def _transformed(

@@ -114,9 +114,14 @@ class Loader(Generic[T]):
         return len(self._tally)
 
     def _keep(
-        self, read: Callable[[T], tuple[np.ndarray, ...]], kept: Tensors, show_progress: bool
+        self,
+        read: Callable[[T], tuple[np.ndarray, ...]],
+        *shapes: tuple[int, ...],
+        show_progress: bool,
     ) -> None:
-        """Decode every member into its row of `kept`."""
+        """Decode every member into its row of one tensor per shape, uint8 (N, *shape)."""
+        sizes = ((len(self._indices), *shape) for shape in shapes)
+        kept = tuple(torch.zeros(s, dtype=torch.uint8, device=self._device) for s in sizes)
         unreadable = decode_all(
             self._source, self._indices, read, kept, show_progress=show_progress
         )

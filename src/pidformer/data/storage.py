@@ -32,10 +32,6 @@ LONG = 5000  # members that are worth a progress bar
 class OtherSize(Exception):
     """A member that does not have the size of the others: which, and its height and width."""
 
-    def __init__(self, index: int, height: int, width: int) -> None:
-        super().__init__(index, height, width)
-        self.index, self.height, self.width = index, height, width
-
 
 def choose_storage(
     source: ImageSource,

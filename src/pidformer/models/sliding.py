@@ -104,7 +104,7 @@ class Sliding:
 
     def sizes(self, height: int, width: int, ratio: float) -> list[tuple[int, int]]:
         """The sizes an image passes through: fitted into the scale, then as large as a window."""
-        from pidformer.data.segmentation.geometry import rescaled  # whose package loads readers
+        from pidformer.data.segmentation.augment import rescaled  # whose package loads readers
 
         fitted = rescaled(height, width, self.scale, ratio)
         h, w = fitted

@@ -5,25 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from pidformer.data.formats.table import Task
 from pidformer.data.formats.trees import TreePairs
-from pidformer.data.sources import Decodable, ImageSource, SegmentSource
+from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource
 from pidformer.data.text.files import text_blocks
 
 LISTED = 20
 """Classes that are listed by name; longer lists are given as a number."""
-
-
-class Opened(NamedTuple):
-    """A thing that could be read: its picture for the sheet, and its own size."""
-
-    picture: Image.Image
-    size: tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,8 +25,8 @@ class Items:
 
     count: int
     source: Decodable[Any] | None = None
-    show: Callable[[Any], Opened] = lambda image: Opened(image, image.size)
-    """What a decoded thing looks like."""
+    show: Callable[[Any], Image.Image] = lambda image: image
+    """What a decoded thing looks like on the sheet."""
     caption: Callable[[int], str] = lambda index: ""
     classes: Mapping[str, int] = field(default_factory=dict)
     """How many of each class; empty where there is none."""
@@ -62,10 +55,8 @@ def scenes(source: SegmentSource) -> Items:
     colours = np.zeros((256, 3), dtype=np.uint8)
     colours[: len(source.palette)] = source.palette
 
-    def show(pair: tuple[Image.Image, np.ndarray]) -> Opened:
-        image, mask = pair
-        both = np.concatenate([np.asarray(image), colours[mask]])
-        return Opened(Image.fromarray(both), image.size)
+    def show(pair: Pair) -> Image.Image:
+        return Image.fromarray(np.concatenate([np.asarray(pair.image), colours[pair.mask]]))
 
     names = source.classes
     return Items(

@@ -13,6 +13,7 @@ from PIL import Image
 from pidformer.data.check.items import ITEMS, Items
 from pidformer.data.formats.table import FORMATS, Format, find_format
 from pidformer.data.pictures import UnreadableImage
+from pidformer.data.sources import Pair
 from pidformer.errors import InputError
 
 SHEET = 48
@@ -36,9 +37,6 @@ class SplitReport:
     error: str | None = None
     """Why the split as a whole cannot be read."""
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"damaged": list(self.damaged)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
@@ -60,7 +58,7 @@ class Checked:
             "folder": str(self.folder),
             "layout": self.layout,
             "sound": self.is_sound,
-            "splits": [split.to_dict() for split in self.splits],
+            "splits": [asdict(split) | {"damaged": list(split.damaged)} for split in self.splits],
             "notes": list(self.notes),
         }
 
@@ -131,7 +129,8 @@ def _look(
     opened = 0
     for place in places:
         try:
-            found = items.show(source.decode(place))
+            found = source.decode(place)
+            picture = items.show(found)
         except (UnreadableImage, InputError) as error:
             names_it = isinstance(error, InputError)
             damaged.append(str(error) if names_it else f"{source.name(place)}: {error}")
@@ -139,10 +138,10 @@ def _look(
                 pictures.append((items.caption(place), None))
             continue
         opened += 1
-        size = "{}x{}".format(*found.size)
+        size = "{}x{}".format(*(found.image if isinstance(found, Pair) else found).size)
         sizes[size] = sizes.get(size, 0) + 1
         if place in wanted:
-            pictures.append((f"{name} {items.caption(place)}", found.picture))
+            pictures.append((f"{name} {items.caption(place)}", picture))
     report = SplitReport(
         name=name,
         count=items.count,

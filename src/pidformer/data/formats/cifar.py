@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pidformer.data.sources import ArrayImages
-from pidformer.data.splits import TRAIN, VALIDATION
+from pidformer.data.sources import TRAIN, VALIDATION, ArrayImages
 from pidformer.errors import InputError, unknown
 
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from pidformer.data.pictures import read_picture
-from pidformer.data.splits import TRAIN, VALIDATION, part_of, stored_names
+from pidformer.data.sources import TRAIN, VALIDATION, part_of, stored_names
 from pidformer.errors import InputError, some
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")

@@ -40,8 +40,7 @@ from pidformer.data.formats.trees import (
     open_ade20k,
     open_cityscapes,
 )
-from pidformer.data.sources import ImageSource, SegmentSource
-from pidformer.data.splits import TRAIN
+from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
 

@@ -18,13 +18,17 @@ from pidformer.data.arguments import (
     check_rank,
     check_resident,
 )
-from pidformer.data.formats.masks import IGNORED
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
 from pidformer.data.plan import BatchPlan
 from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.segmentation.augment import SegmentAugment, choose, uniform_numbers
-from pidformer.data.segmentation.geometry import Scale, rescaled
+from pidformer.data.segmentation.augment import (
+    Scale,
+    SegmentAugment,
+    choose,
+    rescaled,
+    uniform_numbers,
+)
 from pidformer.data.segmentation.windows import augmented, is_inside
 from pidformer.data.sources import Pair, SegmentSource
 from pidformer.data.storage import OtherSize, fits_in_memory, some_sizes
@@ -213,16 +217,15 @@ def _keep_pairs(
         may_stay = resident
     if not may_stay:
         return
-    images = torch.zeros(count, 3, height, width, dtype=torch.uint8, device=device)
-    masks = torch.full((count, height, width), IGNORED, dtype=torch.uint8, device=device)
+    shapes = (3, height, width), (height, width)
     try:
-        loader._keep(lambda pair: (pixels(pair.image), pair.mask), (images, masks), rank == 0)
+        loader._keep(lambda pair: (pixels(pair.image), pair.mask), *shapes, show_progress=rank == 0)
     except OtherSize as other:
         if resident is True:
+            index, h, w = other.args
             raise InputError(
-                f"resident needs pairs of one size; {loader._source.name(other.index)} is "
-                f"{other.width} x {other.height}, others {width} x {height}; "
-                "set resident to 'auto'"
+                f"resident needs pairs of one size; {loader._source.name(index)} is {w} x {h}, "
+                f"others {width} x {height}; set resident to 'auto'"
             ) from None
 
 
