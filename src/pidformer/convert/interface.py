@@ -16,11 +16,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, Enco
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from pidformer.control.pid import pid_step
 from pidformer.convert.tape import Tape
 from pidformer.errors import InputError
 from pidformer.nn.gains import acting_gains
-from pidformer.ops.attention import add_control, of_queries
+from pidformer.ops.attention import feed_back, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
@@ -63,11 +62,10 @@ def pid_attention_forward(
     state, gains = tape.read(layer), acting_gains(module)
     assert gains is not None
     own = tape.own_values(layer, value, query.shape[2])
-    control, after = pid_step(own, state, gains, module.first_layer)
+    heads, after = feed_back(out.transpose(1, 2), own, state, gains, module.first_layer)
+    assert after is not None
     tape.write(layer, after)
-    if state is None and module.first_layer == "free":
-        return out, weights
-    return add_control(out.transpose(1, 2), control).transpose(1, 2).contiguous(), weights
+    return heads.transpose(1, 2).contiguous(), weights
 
 
 def _weights(

@@ -193,13 +193,13 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     if is_again:
         revert_timm(model)
     for block in model.blocks:
-        block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
+        block.attn.__class__ = _made(ControlledAttention, block.attn.__class__)
         block.attn.state_heads = heads
         block.out = nn.Identity()
-        block.__class__ = _subclass(ControlledBlock, type(block))
+        block.__class__ = _made(ControlledBlock, block.__class__)
     conversion.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
-    model.__class__ = _subclass(mixin, type(model))
+    model.__class__ = _made(mixin, model.__class__)
     model._conversion = conversion
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
@@ -218,10 +218,6 @@ def revert_timm(model: Any) -> None:
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
     del model._conversion, model._no_split_modules
-
-
-def _subclass(mixin: Any, original: Any) -> Any:
-    return _made(mixin, original)
 
 
 @cache

@@ -30,10 +30,9 @@ from pidformer.training.average import WeightAverage
 from pidformer.training.compiling import compile_options, compile_seconds
 from pidformer.training.engine import Engine
 from pidformer.training.nonfinite import NonFiniteWatch
-from pidformer.training.optimizer import build_optimizer
+from pidformer.training.optimizer import build_optimizer, last_step, learning_rate
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe
-from pidformer.training.schedule import last_step, learning_rate
 from pidformer.training.task import Relocatable, Task
 
 

@@ -62,21 +62,10 @@ class Segmentation(ImageTask):
     def model_info(self) -> dict[str, Any]:
         data = self.recipe.data
         stride = self.own.stride or max(1, data.image_size * 15 // 16)
-        return {
-            "build": {
-                "num_classes": len(self.val_source.classes),
-                "channels": 3,
-                "image_size": data.image_size,
-            },
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "classes": list(self.val_source.classes),
+        inference = {"scale": list(self.own.scale), "window": data.image_size, "stride": stride}
+        return super().model_info() | {
             "palette": self.val_source.palette.tolist(),
-            "inference": {
-                "scale": list(self.own.scale),
-                "window": data.image_size,
-                "stride": stride,
-            },
+            "inference": inference,
             "backbone": self.backbone.to_dict() if self.backbone else None,
         }
 

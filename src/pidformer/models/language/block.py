@@ -12,14 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from pidformer.control.gains import Gains, PIDGains
-from pidformer.control.pid import PIDState, pid_step
+from pidformer.control.gains import PIDGains
+from pidformer.control.pid import PIDState
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import add_control, pid_attention
+from pidformer.ops.attention import feed_back, of_queries, pid_attention, scores
 from pidformer.ops.token import TokenControl, plain_weight
 
 State = PIDState | TokenControl | None
@@ -42,12 +42,8 @@ class CausalAttention(nn.Module):
         self, config: PIDformerConfig, depth: int, gains: PIDGains | LearnedGains | None
     ) -> None:
         super().__init__()
-        heads, groups, size = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
-        bias = config.attention_bias
+        heads, groups = config.num_attention_heads, config.num_key_value_heads
+        size, bias = config.head_dim, config.attention_bias
         self.depth, self.head_dim = depth, size
         self.gains = gains
         self.first_layer = config.first_layer
@@ -62,14 +58,19 @@ class CausalAttention(nn.Module):
         self,
         x: Tensor,
         state: State,
+        *,
         mask: Mask,
-        rotation: Rotation | None,
-        cache: Any,
-        places: Tensor | None,
-        kernels: list[Tensor] | None,
+        rotation: Rotation | None = None,
+        cache: Any = None,
+        places: Tensor | None = None,
+        kernels: list[Tensor] | None = None,
         last: int | None = None,
     ) -> tuple[Tensor, State]:
-        """`last` gives the outputs of the last tokens alone; no cache then."""
+        """`last` gives the outputs of the last tokens alone, without a cache.
+
+        The attention matrix (B, H, N, M), which SDPA does not show, is added to `kernels`, and
+        gradients reach it.
+        """
         if cache is not None and kernels is None and self._is_decoding(x, state):
             return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
         if isinstance(state, TokenControl):
@@ -92,8 +93,10 @@ class CausalAttention(nn.Module):
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
         gains, dropout = acting_gains(self), self.dropout if self.training else 0.0
         if kernels is not None:
-            kernels.append(F.dropout(_kernel(q, k, mask), dropout))
-            out, state = self._mixed(kernels[-1], v, value, state, gains)
+            weights = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
+            kernels.append(F.dropout(weights, dropout))
+            out = kernels[-1].to(v.dtype) @ of_queries(v, q)
+            out, state = feed_back(out, value, state, gains, self.first_layer)  # type: ignore[arg-type]
         else:
             out, state = pid_attention(
                 q,
@@ -108,17 +111,6 @@ class CausalAttention(nn.Module):
                 value=value if last is None else value[..., -last:, :],
             )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
-
-    def _mixed(
-        self, kernel: Tensor, v: Tensor, value: Tensor, state: PIDState | None, gains: Gains | None
-    ) -> tuple[Tensor, PIDState | None]:
-        """`pid_attention` through a matrix (B, H, N, M) that is looked at: gradients reach it."""
-        out = kernel.to(v.dtype) @ v.repeat_interleave(kernel.shape[1] // v.shape[1], dim=1)
-        if gains is None:
-            return out, state
-        is_free = state is None and self.first_layer == "free"
-        control, state = pid_step(value, state, gains, self.first_layer)  # type: ignore[arg-type]
-        return (out if is_free else add_control(out, control)), state
 
     def _is_decoding(self, x: Tensor, state: State) -> bool:
         """One token, nothing to differentiate, fixed gains; a compiler fuses by itself."""
@@ -229,23 +221,11 @@ class PIDDecoderBlock(GradientCheckpointingLayer):
         x: Tensor,
         state: State = None,
         *,
-        mask: Mask,
-        rotation: Rotation | None = None,
-        cache: Any = None,
-        places: Tensor | None = None,
-        kernels: list[Tensor] | None = None,
         last: int | None = None,
+        **options: Any,
     ) -> tuple[Tensor, State]:
-        mixed, state = self.self_attn(
-            x if self.is_post_norm else self.attention_norm(x),
-            state,
-            mask,
-            rotation,
-            cache,
-            places,
-            kernels,
-            last,
-        )
+        given = x if self.is_post_norm else self.attention_norm(x)
+        mixed, state = self.self_attn(given, state, last=last, **options)
         mixed = dropped(self.dropout, mixed)
         if last is not None:
             x = x[:, -last:]
@@ -270,17 +250,3 @@ def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def build_norm(config: PIDformerConfig) -> nn.Module:
     kind = nn.RMSNorm if config.norm_type == "rms" else nn.LayerNorm
     return kind(config.hidden_size, eps=config.norm_eps)
-
-
-def _kernel(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-    """The attention matrix (B, H, N, M) that SDPA does not show."""
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-    seen = mask.attn_mask
-    if mask.is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    if seen is not None:
-        scores = (
-            scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
-        )
-    return scores.float().softmax(-1)

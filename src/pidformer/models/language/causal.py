@@ -14,9 +14,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from pidformer.errors import InputError
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.keywords import check_keywords
 from pidformer.models.language.masks import cached_tokens, causal_mask, fixed_size
-from pidformer.models.language.model import PIDformerModel, PIDformerPreTrainedModel
+from pidformer.models.language.model import (
+    PIDformerModel,
+    PIDformerPreTrainedModel,
+    check_keywords,
+)
 from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax, nll
 
 TABLE = "model.embed_tokens.weight"

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,11 +13,10 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, unknown
 from pidformer.models.gains import ModelGains
 from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.keywords import check_keywords
 from pidformer.models.language.masks import cached_tokens, choose_mask
 from pidformer.models.language.positions import (
     Rotation,
@@ -29,6 +30,11 @@ from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
 from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains
+
+WITHOUT_EFFECT = ("cache_position", "token_type_ids")
+"""Tokens stand behind what the cache holds, and there is one type of token."""
+PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""What flash attention is told of packed documents; `position_ids` tell the same."""
 
 
 class PIDformerPreTrainedModel(PreTrainedModel):
@@ -263,3 +269,24 @@ class PIDformerModel(PIDformerPreTrainedModel):
 
 def _asked(given: bool | None, config: Any, name: str) -> bool:
     return bool(getattr(config, name, False) if given is None else given)
+
+
+def check_keywords(
+    forward: Callable[..., Any], given: Mapping[str, Any], *, has_positions: bool
+) -> None:
+    """Refuse keywords that would change the numbers of another model and not ours."""
+    for name, value in given.items():
+        if name in WITHOUT_EFFECT:
+            continue
+        if name in PACKING:
+            if value is not None and not has_positions:
+                raise InputError(
+                    f"{name} needs position_ids, which restart at 0 with each packed document; "
+                    "DataCollatorWithFlattening gives both"
+                )
+        elif name == "is_causal":
+            if value is False:
+                raise InputError("is_causal must be True: a causal model sees no later token")
+        else:
+            known = {*inspect.signature(forward).parameters, "is_causal"} - {"self", "options"}
+            raise unknown("keyword", name, known | {*WITHOUT_EFFECT, *PACKING})
