@@ -1,7 +1,5 @@
 """Models for other runtimes: ONNX, and programs of torch.export; checked before they are kept."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -22,8 +22,6 @@ P > 0, all real kappa in [kappa_min, 1] are stable exactly when
     implicit   2P + I - 4D < 2 (1 + kappa_min)
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal, cast, get_args
 

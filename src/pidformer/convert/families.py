@@ -1,7 +1,5 @@
 """The model types of Hugging Face that can be converted, and why others cannot."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from pathlib import Path

@@ -5,8 +5,6 @@ The model keeps its class, its weights and its loop. Its attention is told to ca
 arguments, which every layer hands to attention.
 """
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from pathlib import Path

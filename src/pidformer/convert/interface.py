@@ -5,8 +5,6 @@ comes among the keyword arguments that every layer hands to its attention.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

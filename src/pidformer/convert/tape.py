@@ -7,8 +7,6 @@ handed the same tape, finds what the layer before it wrote, and writes nothing: 
 the same gradients.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -5,8 +5,6 @@ forward carries the state along: `x, state = block(x, state)`. Nothing else abou
 """
 # B images, N tokens, C width, H heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Broken images: counted, named once, and an error when they are too many."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable

@@ -4,8 +4,6 @@ Pixels are not normalised: the model's first layer does that, so attacks and cor
 the picture itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

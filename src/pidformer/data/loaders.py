@@ -4,8 +4,6 @@ A subclass says how a worker turns a member into tensors, how kept tensors are a
 batches, and how the tensors of either way become a batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 

@@ -1,7 +1,5 @@
 """What a set of images, or of images with masks, offers to the loaders, and its splits."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Whether a set is kept on the device, at which size, and decoding it once to keep it there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Weights of a classifier put into an encoder: one of ours, timm's or DeiT's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -1,7 +1,5 @@
 """Models from plain data: what a recipe says, and what the data set adds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,8 +1,6 @@
 """Patches to tokens by one matrix product."""
 # B images, C channels, E width
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

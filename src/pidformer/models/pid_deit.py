@@ -1,7 +1,5 @@
 """DeiT with a controller, under timm's registry: `timm.create_model("pid_deit_...", gains=...)`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD

@@ -1,8 +1,6 @@
 """Position embeddings on another grid of patches."""
 # N tokens, C width
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

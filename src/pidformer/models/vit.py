@@ -1,8 +1,6 @@
 """Vision transformer with a controller: timm's own, with our block and our loop over depth."""
 # B images, N tokens, C width
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from inspect import signature

@@ -1,7 +1,5 @@
 """The pre-norm transformer block, carrying the controller's state along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

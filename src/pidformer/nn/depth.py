@@ -1,7 +1,5 @@
 """The one loop over depth, and evaluation mode for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial

@@ -1,8 +1,6 @@
 """PID attention: scaled dot-product attention plus the control, one call per layer."""
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

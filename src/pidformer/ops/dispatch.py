@@ -10,8 +10,6 @@ H200 alone); `short_attention` on Hopper alone, for the sizes at which it was fa
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings

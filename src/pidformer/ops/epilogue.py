@@ -9,8 +9,6 @@ handed through, so that their gradients meet in this kernel.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 

@@ -21,8 +21,6 @@ the kernel and is added to dv there, not in a pass over the packed tensor.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -11,8 +11,6 @@ carry checksums, so a damaged one is found and the one before it used. Nothing i
 and nothing outside the folder is opened: a run may come from a stranger.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The model under test that a command names: a run folder, a timm model, or a user's function."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """What `torch.compile` is told."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Run folders from models that others trained, with a controller put in."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence

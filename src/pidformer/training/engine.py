@@ -1,7 +1,5 @@
 """The distributed engine: the one place that knows accelerate and torch.distributed."""
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Optimisers, which weights they decay, and the learning rate as a function of the step."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

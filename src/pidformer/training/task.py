@@ -1,7 +1,5 @@
 """What the loop asks of a task, with the answers most tasks give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable

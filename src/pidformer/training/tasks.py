@@ -1,7 +1,5 @@
 """The task that a recipe names, and the classification task."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

@@ -1,7 +1,5 @@
 """A split as a check sees it: things with names that can be opened one by one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Count, sample, decode, and say what is damaged."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 as torchvision stores them, read without trusting the pickles."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass

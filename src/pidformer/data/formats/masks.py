@@ -1,7 +1,5 @@
 """Masks: from a file or bytes to checked labels; names and colours of classes."""
 
-from __future__ import annotations
-
 import colorsys
 import json
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Sets of images, and of images with masks, as Parquet files in the Hugging Face convention."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading

@@ -3,8 +3,6 @@
 The readers (`open_images`, `open_segmentation`) and `pidformer data check` go by it, and so agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

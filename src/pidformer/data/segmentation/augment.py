@@ -1,8 +1,6 @@
 """What segmentation training does to its pairs, as a value, and the numbers it draws."""
 # B pairs
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -11,8 +11,6 @@ left out of the mean accuracy. Pixels labelled 255 do not count at all.
 """
 # B pairs, K classes
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Sequence

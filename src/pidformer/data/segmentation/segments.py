@@ -1,8 +1,6 @@
 """Batches of pairs for training and for evaluation: images in [0, 1], labels, 255 = ignore."""
 # B pairs, S window
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Unpack

@@ -1,7 +1,5 @@
 """A text as one file of numbers: made once, found again by what is in it, mapped into memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

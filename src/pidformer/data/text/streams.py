@@ -1,7 +1,5 @@
 """Training batches of text: contiguous streams, each batch a function of (seed, epoch, step)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 

@@ -1,8 +1,6 @@
 """One layer of the language model: causal attention with a controller, then an MLP."""
 # B batch, N tokens, M keys, C width, H heads, Hkv key/value heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The language model of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """The causal language model as Hugging Face knows models: loads, saves, trains, generates."""
 # B batch, N tokens, C width, V vocabulary
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar

@@ -5,8 +5,6 @@ attention kernel by its address, an adapter of another model) and files elsewher
 pickles. All of it is refused in one line: what is read is JSON and safetensors, in the folder.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Tokens to hidden states, as Hugging Face knows models."""
 # B batch, N tokens, C width
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable, Mapping
