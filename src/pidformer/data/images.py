@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from pidformer.data import crops
 from pidformer.data.arguments import (
     Resident,
     check_colour,
@@ -23,14 +24,6 @@ from pidformer.data.arguments import (
     check_training_set,
 )
 from pidformer.data.augment import Augment
-from pidformer.data.crops import (
-    crop_boxes,
-    erase,
-    erase_boxes,
-    flip_left_right,
-    padded_crop,
-    resized_crop,
-)
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.mixing import draw_mix, mix_images, soft_targets
 from pidformer.data.pictures import fit, fit_for_evaluation, pixels
@@ -131,13 +124,13 @@ class TrainImages(TrainLoader[Image.Image]):
         flips = rng.random(count) < augment.flip
         if augment.crop == "resized":
             height, width = images.shape[-2:]
-            boxes = crop_boxes(rng, count, height, width, augment.scale, augment.ratio)
-            images = resized_crop(images, self._local(boxes), self._size)
+            boxes = crops.crop_boxes(rng, count, height, width, augment.scale, augment.ratio)
+            images = crops.resized_crop(images, self._local(boxes), self._size)
         elif augment.crop == "padded":
             corners = rng.integers(2 * augment.padding, size=(count, 2), endpoint=True)
-            images = padded_crop(images, self._local(corners), augment.padding)
+            images = crops.padded_crop(images, self._local(corners), augment.padding)
         if augment.flip > 0:
-            images = flip_left_right(images, self._local(flips))
+            images = crops.flip_left_right(images, self._local(flips))
         return images, labels
 
     def _local(self, drawn: np.ndarray) -> Tensor:
@@ -159,7 +152,7 @@ class TrainImages(TrainLoader[Image.Image]):
 
     def _erased(self, images: Tensor, rng: np.random.Generator) -> Tensor:
         count, local = self._plan.batch_size, self._plan.local
-        rows, boxes = erase_boxes(
+        rows, boxes = crops.erase_boxes(
             rng, count, images.shape[-2], images.shape[-1], self.augment.erase
         )
         keys = rng.integers(2**32, size=(len(rows), 2))
@@ -170,7 +163,7 @@ class TrainImages(TrainLoader[Image.Image]):
             torch.from_numpy(drawn[is_local]).to(self._device, non_blocking=True)
             for drawn in (rows - local.start, boxes, keys)
         )
-        return erase(images, index, box, key, self._mean, self._std)
+        return crops.erase(images, index, box, key, self._mean, self._std)
 
 
 class EvalImages(Loader[Image.Image]):

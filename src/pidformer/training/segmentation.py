@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -131,13 +131,13 @@ class Segmentation(ImageTask):
             )
 
 
-class Backbone:
+class Backbone(NamedTuple):
     """Weights that an encoder starts from, and where they come from."""
 
-    def __init__(
-        self, name: str, weights: Mapping[str, Tensor], gains: Any = None, has_gains: bool = False
-    ) -> None:
-        self.name, self.weights, self.gains, self.has_gains = name, weights, gains, has_gains
+    name: str
+    weights: Mapping[str, Tensor]
+    gains: Any = None
+    has_gains: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """For the run folder: name, gains and a hash of the weights."""
