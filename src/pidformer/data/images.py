@@ -14,15 +14,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.data import crops
-from pidformer.data.arguments import (
-    Resident,
-    check_colour,
-    check_counts,
-    check_rank,
-    check_resident,
-    check_training_set,
-)
+from pidformer.data import arguments, crops
 from pidformer.data.augment import Augment
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.mixing import draw_mix, mix_images, soft_targets
@@ -63,13 +55,13 @@ class TrainImages(TrainLoader[Image.Image]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(image_size=image_size)
-        check_training_set(source)
-        check_colour("mean", mean, source.channels)
-        check_colour("std", std, source.channels)
+        arguments.check_counts(image_size=image_size)
+        arguments.check_training_set(source)
+        arguments.check_colour("mean", mean, source.channels)
+        arguments.check_colour("std", std, source.channels)
         plan = BatchPlan(
             images=len(source),
             batch_size=batch_size,
@@ -87,7 +79,7 @@ class TrainImages(TrainLoader[Image.Image]):
         )
         self._open(resident)
 
-    def _open(self, resident: Resident) -> None:
+    def _open(self, resident: arguments.Resident) -> None:
         source, self._kept = self._set, ()
         stored = choose_storage(source, self._size, self.augment, self._device, resident)
         if stored is not None:
@@ -184,12 +176,12 @@ class EvalImages(Loader[Image.Image]):
         crop_ratio: float = 0.875,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(image_size=image_size, batch_size=batch_size)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(image_size=image_size, batch_size=batch_size)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
         indices = np.arange(rank, len(source), world_size)

@@ -9,13 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.arguments import (
-    Resident,
-    check_colour,
-    check_counts,
-    check_rank,
-    check_resident,
-)
+from pidformer.data import arguments
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
 from pidformer.data.plan import BatchPlan
@@ -61,12 +55,12 @@ class TrainSegments(TrainLoader[Pair]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(crop=crop)
-        check_resident(resident)
-        check_colour("mean", mean, 3)
+        arguments.check_counts(crop=crop)
+        arguments.check_resident(resident)
+        arguments.check_colour("mean", mean, 3)
         plan = BatchPlan(
             images=len(source),
             batch_size=batch_size,
@@ -120,14 +114,14 @@ class EvalSegments(Loader[Pair]):
         limit: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(batch_size=batch_size)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(batch_size=batch_size)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if limit is not None:
-            check_counts(limit=limit)
+            arguments.check_counts(limit=limit)
         indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
         super().__init__(source, indices, consequence="left out", **options)
         self._batch_size = batch_size
@@ -204,7 +198,7 @@ def _sizes(source: SegmentSource) -> set[tuple[int, int]]:
 
 
 def _keep_pairs(
-    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: Resident, rank: int
+    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: arguments.Resident, rank: int
 ) -> None:
     """Keep the pairs on the device if they may stay there and turn out to be of one size."""
     count, device = len(loader._indices), loader._device

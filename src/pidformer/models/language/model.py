@@ -13,17 +13,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import ModelGains
+from pidformer.models.language import positions
 from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import cached_tokens, choose_mask
-from pidformer.models.language.positions import (
-    Rotation,
-    counted_down,
-    packed_documents,
-    rotation,
-    sinusoids,
-    token_positions,
-)
 from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
 from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
@@ -168,14 +161,14 @@ class PIDformerModel(PIDformerPreTrainedModel):
             # A compiler cannot see whether positions restart; with a cache, one text goes on.
             is_cached = past_key_values is not None or bool(use_cache)
             if not (is_cached and torch.compiler.is_compiling()):
-                documents = packed_documents(position_ids)
+                documents = positions.packed_documents(position_ids)
         use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
         self._check_rows(tokens, is_told)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         past = cached_tokens(past_key_values)
         if position_ids is None:
-            position_ids = token_positions(attention_mask, past, tokens)
+            position_ids = positions.token_positions(attention_mask, past, tokens)
         x, turned = self._placed(x, position_ids, documents)
 
         keep_states = _asked(output_hidden_states, self.config, "output_hidden_states")
@@ -211,17 +204,17 @@ class PIDformerModel(PIDformerPreTrainedModel):
 
     def _placed(
         self, x: Tensor, position_ids: Tensor, documents: Tensor | None
-    ) -> tuple[Tensor, Rotation | None]:
+    ) -> tuple[Tensor, positions.Rotation | None]:
         """Embeddings with their positions in them, and the rotation where positions turn."""
         config, turned = self.config, None
         if config.scale_embedding:
             x = x * math.sqrt(config.hidden_size)
         if config.position_type == "rope":
-            turned = rotation(position_ids, config.head_dim, config.rope_theta)
+            turned = positions.rotation(position_ids, config.head_dim, config.rope_theta)
         elif config.position_type == "sinusoidal":
             if config.position_order == "descending":
-                position_ids = counted_down(position_ids, documents)
-            x = x + sinusoids(position_ids, config.hidden_size).to(x.dtype)
+                position_ids = positions.counted_down(position_ids, documents)
+            x = x + positions.sinusoids(position_ids, config.hidden_size).to(x.dtype)
         elif self.embed_positions is not None:
             self._check_length(position_ids)
             x = x + self.embed_positions(position_ids)
