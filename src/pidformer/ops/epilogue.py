@@ -83,24 +83,14 @@ def given_integral(state: PIDState) -> Tensor | None:
 
 class _Control(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        out: Tensor,
-        value: Tensor,
-        initial: Tensor,
-        previous: Tensor | None,
-        integral: Tensor | None,
-        gains: Tensor | None,
-        p: float,
-        i: float,
-        d: float,
-        beta: float,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Of what `control_forward` takes."""
+        out, value, initial, previous, _integral, gains, *numbers = inputs
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dtype = out.shape, out.dtype
-        ctx.numbers, ctx.heads = (p, i, d, beta), value.shape[1]
+        ctx.numbers, ctx.heads = numbers, value.shape[1]
         ctx.is_second = previous is None
-        u, total = control_forward(out, value, initial, previous, integral, gains, p, i, d, beta)
+        u, total = control_forward(*inputs)
         if gains is None:  # linear in everything else: nothing to keep
             ctx.save_for_backward()
         else:

@@ -100,30 +100,15 @@ def _unpacked(inputs: Inputs, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 class _Short(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        first: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        initial: Tensor | None,
-        previous: Tensor | None,
-        integral: Tensor | None,
-        gains: Tensor | None,
-        kv_heads: int,
-        p: float,
-        i: float,
-        d: float,
-        beta: float,
-        scale: float,
-        is_causal: bool,
-        is_handed_on: bool,
-    ) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
         """`is_handed_on`: the values go to the next layer, so that a gradient may come back.
 
         Only then they are an output: a compiler makes zeros of a gradient that does not come.
+        `options` are p, i, d, beta, the scale and whether attention is causal.
         """
+        first, k, v, initial, previous, integral, gains, kv_heads, *options, is_handed_on = inputs
         ctx.set_materialize_grads(False)
-        ctx.kv_heads, ctx.options = kv_heads, (p, i, d, beta, scale, is_causal)
+        ctx.kv_heads, ctx.options = kv_heads, options
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype

@@ -7,7 +7,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from pidformer.errors import InputError, unknown
-from pidformer.models.build import REFUSALS
+from pidformer.models.build import CONTROLLER, REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.models.language.folder import check_weights
 from pidformer.models.options import check_memory, check_options
@@ -27,8 +27,7 @@ def build_language_model(
     if name not in ARCHITECTURES:
         raise unknown("model", name, ARCHITECTURES)
     check_options(options, "language")
-    controller = ("gains", "learn_gains", "first_layer", "attention_residual")
-    given = {key: config[key] for key in controller if key in config}
+    given = {key: config[key] for key in CONTROLLER if key in config}
     given |= {"eos_token_id": eos_token_id, "bos_token_id": eos_token_id}
     given |= {"max_position_embeddings": length} | options
     try:
