@@ -11,8 +11,6 @@ up, the sum of errors is folded into one of them.
 """
 # B batch, H heads, Hkv key/value heads, D head dim, R rows, n = B Hkv D
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 
 import torch
@@ -115,7 +113,7 @@ class _Step:
         self._next: dict[PIDGains, _Step] = {}
         self._latest: tuple[PIDGains | None, _Step] = (None, self)
 
-    def then(self, gains: PIDGains) -> _Step:
+    def then(self, gains: PIDGains) -> "_Step":
         latest, found = self._latest
         if latest is gains:  # much cheaper than to look it up
             return found
@@ -130,7 +128,7 @@ class _Step:
     def sum_weights(self) -> Tensor:
         return self._tensor(self._sums)
 
-    def _following(self, gains: PIDGains) -> _Step:
+    def _following(self, gains: PIDGains) -> "_Step":
         """e_l = beta v_0 - v_l; control p e_l + i (sums + e_l) + d (v_{l-1} - v_l)."""
         p, i, d, beta = gains.p, gains.i, gains.d, gains.beta
         sums, fold, previous = list(self._sums), None, self.row

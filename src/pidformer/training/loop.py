@@ -6,8 +6,6 @@ state, averaged weights and the step number, and a resumed run ends with the wei
 undisturbed one.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time
@@ -173,7 +171,7 @@ class Trainer:
             at_end = self.step % per_epoch == 0 or self.step == self.last_step
             if self.step % train.log_steps == 0 or at_end:
                 self.watch.check_now()
-                self._write_log(self._log, rate, progress)
+                self._write_log(rate, progress)
                 self._log = _Log(self.engine.place.device)
             if self.step == self.last_step:
                 return  # a run counted in steps may end inside an epoch
@@ -216,7 +214,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return (total, norm) if is_accepted else None
 
-    def _write_log(self, log: _Log, rate: float, progress: TrainingProgress) -> None:
+    def _write_log(self, rate: float, progress: TrainingProgress) -> None:
+        log = self._log
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
         unit, size = self.task.unit

@@ -1,13 +1,12 @@
 """Segmentation sets as trees of files: ADE20K's and Cityscapes'."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -61,7 +60,7 @@ class TreePairs:
         # One block of bytes, as in FolderImages: workers then share it.
         self._files = np.array([[os.fsencode(a), os.fsencode(b)] for a, b in pairs])
 
-    def part(self, split: str) -> TreePairs:
+    def part(self, split: str) -> Self:
         """A split of a set that has none (`part_of`)."""
         self.check_partners()
         chosen = part_of(self._files[:, 0], np.zeros(len(self)), split)
