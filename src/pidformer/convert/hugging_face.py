@@ -17,8 +17,7 @@ from transformers import PreTrainedModel
 
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, check_family
-from pidformer.convert.interface import KEYWORD, NAME, watch_cache
-from pidformer.convert.tape import Tape
+from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from pidformer.errors import InputError, some
-from pidformer.models.positions import resize_positions
+from pidformer.models.patches import resize_positions
 from pidformer.models.vit import PIDVisionTransformer
 
 LEFT_OUT = ("head.", "head_dist.", "fc_norm.")

@@ -31,11 +31,7 @@ _CFG = {
 }
 
 default_cfgs = generate_default_cfgs(
-    {
-        "pid_deit_tiny_patch16_224": _CFG,
-        "pid_deit_small_patch16_224": _CFG,
-        "pid_deit_base_patch16_224": _CFG,
-    }
+    {f"pid_deit_{size}_patch16_224": _CFG for size in ("tiny", "small", "base")}
 )
 
 

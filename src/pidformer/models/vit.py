@@ -16,8 +16,7 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
-from pidformer.models.patches import ProjectedPatches
-from pidformer.models.positions import PositionResize, resize_positions
+from pidformer.models.patches import PositionResize, ProjectedPatches, resize_positions
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains

@@ -24,11 +24,14 @@ from pidformer.errors import InputError, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
-from pidformer.training.average import WeightAverage
-from pidformer.training.compiling import compile_options, compile_seconds
-from pidformer.training.engine import Engine
+from pidformer.training.engine import Engine, compile_options, compile_seconds
 from pidformer.training.nonfinite import NonFiniteWatch
-from pidformer.training.optimizer import build_optimizer, last_step, learning_rate
+from pidformer.training.optimizer import (
+    WeightAverage,
+    build_optimizer,
+    last_step,
+    learning_rate,
+)
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe
 from pidformer.training.task import Relocatable, Task

@@ -1,10 +1,13 @@
-"""Optimisers, which weights they decay, and the learning rate as a function of the step."""
+"""Optimisers, which weights they decay, the learning rate by step, and averages of the weights."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from timm.optim import param_groups_weight_decay
+from torch import Tensor, nn
 
 from pidformer.training.recipe import OptimRecipe, ScheduleRecipe
 
@@ -54,3 +57,36 @@ def learning_rate(schedule: ScheduleRecipe, peak: float, step: int, steps_per_ep
 def last_step(schedule: ScheduleRecipe, steps_per_epoch: int) -> int:
     """Steps of the whole run."""
     return schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
+
+
+class WeightAverage:
+    """Moving average a <- decay a + (1 - decay) w of a model's parameters, sharded or not."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self._weights: list[Tensor] = list(model.parameters())
+        self.reset()
+
+    @torch.no_grad()
+    def update(self) -> None:
+        torch._foreach_lerp_(self._averages, self._weights, 1 - self.decay)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model runs on the average inside this block."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for weight, average in zip(self._weights, self._averages, strict=True):
+            held = weight.detach().clone()
+            weight.copy_(average)
+            average.copy_(held)
+
+    def reset(self) -> None:
+        """Start again from the model's present weights."""
+        self._averages = [weight.detach().clone() for weight in self._weights]
