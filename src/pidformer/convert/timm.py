@@ -23,7 +23,6 @@ from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend
-from pidformer.nn.depth import Observer, scan_blocks
 
 Carried = tuple[Tensor, PIDState | None]
 MODELS = (VisionTransformer, Eva)
@@ -153,25 +152,12 @@ class ControlledModel(Controlled, ControlledDepth):
 class ControlledEva(ControlledModel):
     """The same for timm's `Eva`, whose blocks are told the rotation of positions."""
 
-    def _scan(
-        self: Any,
-        x: Tensor,
-        blocks: Sequence[nn.Module],
-        observe: Observer | None = None,
-        **options: Any,
-    ) -> Tensor:
+    def _begin(self: Any, x: Tensor, blocks: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
         tokens, rope = self._pos_embed(self.patch_embed(x))
-        steps: Sequence[Any] = [partial(block, rope=rope) for block in blocks]
+        steps = [partial(block, rope=rope) for block in blocks]
         if getattr(self, "rope_mixed", False) and rope is not None:  # one rotation per layer
             steps = [partial(block, rope=rope[depth]) for depth, block in enumerate(blocks)]
-        out, _ = scan_blocks(
-            steps,
-            self.norm_pre(tokens),
-            checkpointing=self.grad_checkpointing,
-            observe=observe,
-            **options,
-        )
-        return out
+        return self.norm_pre(tokens), steps
 
 
 def is_timm(model: nn.Module) -> bool:

@@ -17,6 +17,7 @@ from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
 from pidformer.models.patches import PositionResize, ProjectedPatches, resize_positions
+from pidformer.nn.attention import PIDAttention
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains
@@ -90,6 +91,10 @@ class ControlledDepth:
         """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
         return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))  # type: ignore[attr-defined]
 
+    def _begin(self, x: Tensor, blocks: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
+        """What the loop starts from, and its steps."""
+        return self.embed(x), blocks
+
     def _scan(
         self,
         x: Tensor,
@@ -98,9 +103,10 @@ class ControlledDepth:
         **block_options: Any,
     ) -> Tensor:
         """Images to tokens, through the embedding and the given blocks."""
+        tokens, steps = self._begin(x, blocks)
         tokens, _ = scan_blocks(
-            blocks,
-            self.embed(x),
+            steps,
+            tokens,
             checkpointing=self.grad_checkpointing,
             observe=observe,
             **block_options,
@@ -263,7 +269,8 @@ def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
     What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
     changes nothing.
     """
-    ours, theirs = signature(PIDBlock).parameters, signature(Block).parameters
+    ours = {*signature(PIDBlock).parameters, *signature(PIDAttention).parameters}
+    theirs = signature(Block).parameters
     for name, value in options.items():
         if name not in ours and (name not in theirs or value != theirs[name].default):
             raise InputError(f"PIDVisionTransformer has no {name}={value!r}; leave {name} out")
