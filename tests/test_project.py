@@ -147,6 +147,8 @@ def test_the_wheel_has_its_data_and_metadata_that_stand_alone(wheel):
         "py.typed",
         "data/digits.npz",
         "data/digits.txt",
+        "convert/families.json",
+        "data/formats/cityscapes.json",
         "data/imagenet_classes.json",
         "report/page.css",
         "report/demo/page.html.j2",

@@ -48,23 +48,8 @@ __all__ = [
     "save",
     "scan_blocks",
 ]
-_HOMES = {
-    "InputError": "errors",
-    "LearnedGains": "nn",
-    "PIDAttention": "nn",
-    "PIDBlock": "nn",
-    "PIDController": "control",
-    "PIDGains": "control",
-    "PIDState": "control",
-    "PIDVisionTransformer": "models",
-    "PixelModel": "models",
-    "load": "runs.model",
-    "pid_attention": "ops",
-    "restore": "convert",
-    "revert": "convert",
-    "save": "convert",
-    "scan_blocks": "nn",
-}
+_HOMES = ("errors", "control", "ops", "nn", "models", "convert", "runs.model")
+"""Where the names above are, each room after those that it imports."""
 _LANGUAGE = {
     "PIDformerConfig": "models.causal_lm",
     "PIDformerForCausalLM": "models.causal_lm",
@@ -82,11 +67,12 @@ def __getattr__(name: str) -> Any:
             raise ImportError(
                 f"pf.{name} needs transformers: pip install 'pidformer[lm]'"
             ) from error
-    if name in _HOMES:
-        value = globals()[name] = getattr(_module(_HOMES[name]), name)
-        return value
     if not name.startswith("_") and importlib.util.find_spec(f"pidformer.{name}") is not None:
         return _module(name)
+    for home in _HOMES if name in __all__ else ():
+        if hasattr(_module(home), name):
+            value = globals()[name] = getattr(_module(home), name)
+            return value
     raise AttributeError(f"module 'pidformer' has no attribute {name!r}")
 
 

@@ -1,7 +1,5 @@
 """Where tensors live, and how exactly matrices are multiplied there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

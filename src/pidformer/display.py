@@ -4,8 +4,6 @@ The one place that draws progress. Training, evaluation, plans and data say what
 `Display` shows it; with `is_shown=False` (other processes, tests, machines) it shows nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -69,7 +67,7 @@ class Display:
     def height(self) -> int:
         return self._console.height
 
-    def bar(self, label: str, total: int | None, done: int = 0) -> Bar:
+    def bar(self, label: str, total: int | None, done: int = 0) -> "Bar":
         return Bar(self._bars, label, total, done)
 
     def say(self, line: str) -> None:

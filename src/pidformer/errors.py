@@ -1,7 +1,5 @@
 """What the user did wrong, in one line."""
 
-from __future__ import annotations
-
 import difflib
 import errno
 import reprlib

@@ -1,7 +1,5 @@
 """Models for other runtimes: ONNX, and programs of torch.export; checked before they are kept."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io
@@ -96,17 +94,13 @@ class Logits(nn.Module):
         return self.model(input_ids, **options).logits
 
 
-class Step(nn.Module):
+class Step(Logits):
     """A language model behind P tokens: (B, N) to logits (B, N, V), and what to keep of P + N.
 
     `past` are keys and values (B, Hkv, P, D), two per layer; P may be 0. Nothing is padded.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, input_ids: Tensor, *past: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         from transformers import DynamicCache
 
         cache = DynamicCache()
@@ -185,12 +179,8 @@ def language_model(model: nn.Module, words: int, length: int, *, cache: bool = F
 @torch.no_grad()
 def _past(model: nn.Module, tokens: Tensor) -> tuple[Tensor, ...]:
     """An example of what a cache holds, one token more than goes in."""
-    from transformers import DynamicCache
-
     more = torch.cat([tokens, tokens[:, :1]], dim=1)
-    cache = DynamicCache()
-    model.eval()(more, past_key_values=cache, use_cache=True)
-    return tuple(part for layer in cache.layers for part in (layer.keys, layer.values))
+    return Step(model.eval())(more)[1:]
 
 
 def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:

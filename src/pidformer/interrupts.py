@@ -6,8 +6,6 @@ which Python's C handler wakes at any time, ends the process at the second signa
 unwinding takes longer than `PATIENCE`.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal
@@ -17,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 4.0
@@ -67,7 +65,7 @@ class Stopping:
         self._since = 0.0
         self._can_wait = True
 
-    def __enter__(self) -> Stopping:
+    def __enter__(self) -> Self:
         global _unhurried
         self._before: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():

@@ -1,7 +1,5 @@
 """A folder's records as a ledger: what is there already is not measured again."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

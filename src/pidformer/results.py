@@ -1,7 +1,5 @@
 """Results: one record type, JSON lines on disk. What the report and the lab read."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -11,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Self
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_path, check_inside, locked
@@ -48,7 +46,7 @@ class Measurement:
     gains: str | None = None
 
     @classmethod
-    def of(cls, kind: str, settings: Mapping[str, Any]) -> Measurement:
+    def of(cls, kind: str, settings: Mapping[str, Any]) -> Self:
         """The measurement that a record's settings describe."""
         given = ((name, settings.get(name)) for name in _MEASUREMENT)
         known: dict[str, Any] = {
@@ -64,7 +62,7 @@ class Measurement:
         return astuple(self)
 
     @cached_property
-    def question(self) -> Measurement:
+    def question(self) -> Self:
         """The same measurement of any model."""
         return replace(self, weights=None, gains=None)
 
@@ -99,7 +97,7 @@ class Record:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, line: str) -> Record:
+    def from_json(cls, line: str) -> Self:
         fields = json.loads(line)
         for name in ("metrics", "settings", "details"):
             if not isinstance(fields.get(name, {}), dict):

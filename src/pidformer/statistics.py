@@ -1,8 +1,6 @@
 """Numbers with their uncertainty: shares, means over seeds, paired differences."""
 # S training seeds, N images
 
-from __future__ import annotations
-
 import base64
 import math
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ from pidformer.errors import InputError
 from pidformer.models.backbone import load_backbone
 from pidformer.models.build import build_segmenter
 from pidformer.models.mask_transformer import MaskTransformer
-from pidformer.models.positions import resize_positions
+from pidformer.models.patches import resize_positions
 from pidformer.nn.gains import LearnedGains
 
 TINY = {

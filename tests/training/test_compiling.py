@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from pidformer.training.compiling import compile_options
+from pidformer.training.engine import compile_options
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """Controller design: the gains whose slowest mode decays fastest."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import get_args
 

@@ -8,8 +8,6 @@
 The paper calls J a nonlocal total variation; being quadratic it is a Dirichlet energy.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

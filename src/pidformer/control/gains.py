@@ -1,7 +1,5 @@
 """The four numbers of the controller."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -85,21 +83,21 @@ class PIDGains:
         return letters or "softmax"  # type: ignore[return-value]
 
     @classmethod
-    def paper(cls, task: str) -> PIDGains:
+    def paper(cls, task: str) -> "PIDGains":
         """The paper's gains: "deit" (ImageNet), "segmenter" (ADE20K) or "lm" (WikiText-103)."""
         if task not in PAPER_GAINS:
             raise unknown("preset", task, PAPER_GAINS)
         return PAPER_GAINS[task]
 
     @classmethod
-    def preset(cls, name: str) -> PIDGains:
+    def preset(cls, name: str) -> "PIDGains":
         """Gains by name: "default", or the paper's "deit", "segmenter" and "lm"."""
         if name not in PRESETS:
             raise unknown("preset", name, PRESETS)
         return PRESETS[name]
 
     @classmethod
-    def parse(cls, text: str) -> PIDGains:
+    def parse(cls, text: str) -> "PIDGains":
         """Read "P,I,D" or "P,I,D,BETA", as in "0.8,0.5,0.05,0.1"."""
         parts = [part.strip() for part in text.split(",")]
         if len(parts) not in (3, 4):
@@ -112,7 +110,7 @@ class PIDGains:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, fields: Mapping[str, float]) -> PIDGains:
+    def from_dict(cls, fields: Mapping[str, float]) -> "PIDGains":
         for key in fields:
             if key not in cls.__dataclass_fields__:
                 raise unknown("gain", key, cls.__dataclass_fields__)
@@ -122,7 +120,7 @@ class PIDGains:
         return json.dumps(self.to_dict())
 
     @classmethod
-    def from_json(cls, text: str) -> PIDGains:
+    def from_json(cls, text: str) -> "PIDGains":
         try:
             fields = json.loads(text)
         except json.JSONDecodeError as error:
@@ -131,7 +129,7 @@ class PIDGains:
             raise InputError(f"gains must be a JSON object with p, i, d, beta, got {text!r}")
         return cls.from_dict(fields)
 
-    def scaled(self, factor: float) -> PIDGains:
+    def scaled(self, factor: float) -> "PIDGains":
         """p, i and d times `factor`; beta stays."""
         return PIDGains(p=self.p * factor, i=self.i * factor, d=self.d * factor, beta=self.beta)
 

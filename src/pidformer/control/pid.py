@@ -1,7 +1,5 @@
 """The controller: one pure step per layer, with a state that does not grow with depth."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """What a controller's gains do to a set of kernel eigenvalues, in numbers and in one sentence."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import asdict, dataclass

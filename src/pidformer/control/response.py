@@ -15,8 +15,6 @@ Responses start from rest. In the network the reference is a step at the first l
 """
 # ... any shape of kappa, T layers, F frequencies
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, get_args
 

@@ -25,8 +25,6 @@ A linear relative of PID control (`Feedback`, and with it any length of the step
 the PID controller s (P, I, D) at s (own kappa + skip), s its scale.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, Literal, cast, get_args

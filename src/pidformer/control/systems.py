@@ -10,8 +10,6 @@ step would divide by 1 + D (`control.stability` compares the two). The formulas 
 ones; docs/paper-notes.md lists where the paper's differ.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

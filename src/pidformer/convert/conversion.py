@@ -1,10 +1,8 @@
 """What a conversion asks for: gains by layer, however they were written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from torch import nn
 
@@ -33,7 +31,7 @@ class Conversion:
         layers: Iterable[int] | None,
         first_layer: FirstLayer,
         learn_gains: bool,
-    ) -> Conversion:
+    ) -> Self:
         """Gains for each of `depth` layers; those not among `layers` have none.
 
         A layer that is not controlled still counts: the error of its values goes into the sum.
@@ -52,7 +50,7 @@ class Conversion:
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
 
     @classmethod
-    def from_dict(cls, saved: Any, where: str) -> Conversion:
+    def from_dict(cls, saved: Any, where: str) -> Self:
         """What `to_dict` gave, out of a file."""
         try:
             return cls(

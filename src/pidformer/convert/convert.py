@@ -1,7 +1,5 @@
 """`convert` and `revert`: a controller for the models people already have."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar

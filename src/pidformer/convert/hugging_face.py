@@ -5,8 +5,6 @@ The model keeps its class, its weights and its loop. Its attention is told to ca
 arguments, which every layer hands to attention.
 """
 
-from __future__ import annotations
-
 import inspect
 from functools import partial
 from pathlib import Path
@@ -19,8 +17,7 @@ from transformers import PreTrainedModel
 
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, check_family
-from pidformer.convert.interface import KEYWORD, NAME, watch_cache
-from pidformer.convert.tape import Tape
+from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
@@ -35,7 +32,9 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     attention = _controlled(model) if is_again else _attention(model)
     conversion: Conversion = conversion_for(len(attention))
     backbone = _backbone(model, attention)
-    controllers = conversion.controllers(attention, _value_heads(model.config))
+    config = model.config
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    controllers = conversion.controllers(attention, heads)
     if is_again:
         revert_hugging_face(model)
     conversion.put(attention, controllers)
@@ -57,7 +56,11 @@ def revert_hugging_face(model: Any) -> None:
     if not is_converted(model):
         raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
     attention = _controlled(model)
-    _unhook(model)
+    for module in model.modules():
+        for number, hook in list(module._forward_pre_hooks.items()):
+            if hook in (_begin, watch_cache):
+                del module._forward_pre_hooks[number]
+                del module._forward_pre_hooks_with_kwargs[number]
     remove(attention)
     for module in attention:
         del module.pid_layer, module.extra_repr
@@ -65,14 +68,6 @@ def revert_hugging_face(model: Any) -> None:
         config._attn_implementation = model._pid_before
         del config.pidformer, config.attn_implementation
     del model._pid_before
-
-
-def _unhook(model: nn.Module) -> None:
-    for module in model.modules():
-        for number, hook in list(module._forward_pre_hooks.items()):
-            if hook in (_begin, watch_cache):
-                del module._forward_pre_hooks[number]
-                del module._forward_pre_hooks_with_kwargs[number]
 
 
 def from_pretrained(folder: str | Path, **options: Any) -> Any:
@@ -205,10 +200,6 @@ def _configs(model: nn.Module) -> list[Any]:
     """The configurations in a model, each once."""
     found = [m.config for m in model.modules() if isinstance(m, PreTrainedModel)]
     return list({id(config): config for config in found}.values())
-
-
-def _value_heads(config: Any) -> int:
-    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def _load_gains(model: nn.Module, folder: Path) -> None:

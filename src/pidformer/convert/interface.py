@@ -1,11 +1,13 @@
 """Attention with a controller in Hugging Face's attention interface, under the name "pidformer".
 
-Hugging Face's own scaled dot-product attention, then the control. The `Tape` of the forward pass
-comes among the keyword arguments that every layer hands to its attention.
+Hugging Face's own scaled dot-product attention, then the control. The state travels on a `Tape`:
+a Hugging Face model calls its layers itself and hands each the keyword arguments it was given, so
+each forward pass gets a tape of its own among them. Layer l reads what layer l - 1 wrote. A place
+is written once: when activation checkpointing runs a layer again for the backward pass, it is
+handed the same tape, finds what the layer before it wrote, and writes nothing. The same numbers,
+the same gradients.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
-
-from __future__ import annotations
 
 from typing import Any
 
@@ -16,13 +18,58 @@ from transformers import AttentionInterface, AttentionMaskInterface, Cache, Enco
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from pidformer.convert.tape import Tape
+from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import feed_back, mixed_values, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
+
+
+class Tape:
+    """The states of one forward pass, by layer; `keeps_weights`: attention gives its weights."""
+
+    def __init__(self, *, keeps_weights: bool = False) -> None:
+        self.keeps_weights = keeps_weights
+        self._states: dict[int, PIDState] = {}
+        self._noted: dict[int, Tensor] = {}
+
+    def read(self, layer: int) -> PIDState | None:
+        """What layer `layer - 1` wrote; None for the first layer."""
+        if layer == 0:
+            return None
+        if layer - 1 not in self._states:
+            raise InputError(
+                f"layer {layer} ran without layer {layer - 1} before it; a controller needs every "
+                "layer in every forward pass (turn off layer drop and early exit)"
+            )
+        return self._states[layer - 1]
+
+    def write(self, layer: int, state: PIDState) -> None:
+        """Keep the state after `layer`; a second time changes nothing."""
+        if layer in self._states:
+            return
+        if not torch.is_grad_enabled():  # nothing will run again: one state is enough
+            self._states.clear()
+        self._states[layer] = state
+
+    def note(self, layer: int, value: Tensor) -> None:
+        """Keep the values that a layer puts into its cache, until its attention asks for them."""
+        self._noted[layer] = value
+
+    def own_values(self, layer: int, value: Tensor, count: int) -> Tensor:
+        """The values (B, Hkv, N, D) of the N = `count` tokens that ask.
+
+        Those that the layer noted; without a cache, all that attention is given.
+        """
+        own = self._noted.pop(layer, value)
+        if own.shape[-2] != count:
+            raise InputError(
+                f"the cache of layer {layer} gave {own.shape[-2]} values to {count} tokens; a "
+                "controller needs a cache of transformers, with an update method"
+            )
+        return own
 
 
 def pid_attention_forward(

@@ -1,7 +1,5 @@
 """Fine-tuning without a shock: gains that grow from zero over the first part of training."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """A converted model in one file that does not pass for the plain one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, TypeVar

@@ -5,8 +5,6 @@ forward carries the state along: `x, state = block(x, state)`. Nothing else abou
 """
 # B images, N tokens, C width, H heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache, partial
 from typing import Any
@@ -25,7 +23,6 @@ from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend, seen_values
-from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.ops.attention import of_queries
 
 Carried = tuple[Tensor, PIDState | None]
@@ -154,25 +151,12 @@ class ControlledModel(Controlled, ControlledDepth):
 class ControlledEva(ControlledModel):
     """The same for timm's `Eva`, whose blocks are told the rotation of positions."""
 
-    def _scan(
-        self: Any,
-        x: Tensor,
-        blocks: Sequence[nn.Module],
-        observe: Observer | None = None,
-        **options: Any,
-    ) -> Tensor:
+    def _begin(self: Any, x: Tensor, blocks: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
         tokens, rope = self._pos_embed(self.patch_embed(x))
-        steps: Sequence[Any] = [partial(block, rope=rope) for block in blocks]
+        steps = [partial(block, rope=rope) for block in blocks]
         if getattr(self, "rope_mixed", False) and rope is not None:  # one rotation per layer
             steps = [partial(block, rope=rope[depth]) for depth, block in enumerate(blocks)]
-        out, _ = scan_blocks(
-            steps,
-            self.norm_pre(tokens),
-            checkpointing=self.grad_checkpointing,
-            observe=observe,
-            **options,
-        )
-        return out
+        return self.norm_pre(tokens), steps
 
 
 def is_timm(model: nn.Module) -> bool:
@@ -192,13 +176,13 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     if is_again:
         revert_timm(model)
     for block in model.blocks:
-        block.attn.__class__ = _subclass(ControlledAttention, type(block.attn))
+        block.attn.__class__ = _made(ControlledAttention, block.attn.__class__)
         block.attn.state_heads = heads
         block.out = nn.Identity()
-        block.__class__ = _subclass(ControlledBlock, type(block))
+        block.__class__ = _made(ControlledBlock, block.__class__)
     conversion.put(attention, controllers)
     mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
-    model.__class__ = _subclass(mixin, type(model))
+    model.__class__ = _made(mixin, model.__class__)
     model._conversion = conversion
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
@@ -217,10 +201,6 @@ def revert_timm(model: Any) -> None:
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
     del model._conversion, model._no_split_modules
-
-
-def _subclass(mixin: Any, original: Any) -> Any:
-    return _made(mixin, original)
 
 
 @cache

@@ -1,7 +1,5 @@
 """What a loader is given, checked: one line for the user who gave something else."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

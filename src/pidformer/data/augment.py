@@ -1,7 +1,5 @@
 """What training does to its images, as values."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ and streamed ones have the same levels. Random numbers come in as small arrays d
 
 # B batch, C channels, H x W stored size, S image size
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

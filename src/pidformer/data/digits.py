@@ -5,8 +5,6 @@ Learning Repository, 1998, doi:10.24432/C50P49), as scikit-learn ships it; digit
 licences.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The classes of ImageNet and of the sets that hold 200 of them."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files

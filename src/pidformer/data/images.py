@@ -4,8 +4,6 @@ Pixels are not normalised: the model's first layer does that, so attacks and cor
 the picture itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -16,23 +14,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.data.arguments import (
-    Resident,
-    check_colour,
-    check_counts,
-    check_rank,
-    check_resident,
-    check_training_set,
-)
+from pidformer.data import arguments, crops
 from pidformer.data.augment import Augment
-from pidformer.data.crops import (
-    crop_boxes,
-    erase,
-    erase_boxes,
-    flip_left_right,
-    padded_crop,
-    resized_crop,
-)
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.mixing import draw_mix, mix_images, soft_targets
 from pidformer.data.pictures import fit, fit_for_evaluation, pixels
@@ -72,13 +55,13 @@ class TrainImages(TrainLoader[Image.Image]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(image_size=image_size)
-        check_training_set(source)
-        check_colour("mean", mean, source.channels)
-        check_colour("std", std, source.channels)
+        arguments.check_counts(image_size=image_size)
+        arguments.check_training_set(source)
+        arguments.check_colour("mean", mean, source.channels)
+        arguments.check_colour("std", std, source.channels)
         plan = BatchPlan(
             images=len(source),
             batch_size=batch_size,
@@ -96,13 +79,14 @@ class TrainImages(TrainLoader[Image.Image]):
         )
         self._open(resident)
 
-    def _open(self, resident: Resident) -> None:
+    def _open(self, resident: arguments.Resident) -> None:
         source, self._kept = self._set, ()
         stored = choose_storage(source, self._size, self.augment, self._device, resident)
         if stored is not None:
-            images = blank(len(source), source.channels, *stored, device=self._device)
             self._keep(
-                lambda image: (pixels(fit(image, *stored)),), (images,), self._plan.rank == 0
+                lambda image: (pixels(fit(image, *stored)),),
+                (source.channels, *stored),
+                show_progress=self._plan.rank == 0,
             )
             self._kept += (source.labels.to(self._device),)
 
@@ -132,13 +116,13 @@ class TrainImages(TrainLoader[Image.Image]):
         flips = rng.random(count) < augment.flip
         if augment.crop == "resized":
             height, width = images.shape[-2:]
-            boxes = crop_boxes(rng, count, height, width, augment.scale, augment.ratio)
-            images = resized_crop(images, self._local(boxes), self._size)
+            boxes = crops.crop_boxes(rng, count, height, width, augment.scale, augment.ratio)
+            images = crops.resized_crop(images, self._local(boxes), self._size)
         elif augment.crop == "padded":
             corners = rng.integers(2 * augment.padding, size=(count, 2), endpoint=True)
-            images = padded_crop(images, self._local(corners), augment.padding)
+            images = crops.padded_crop(images, self._local(corners), augment.padding)
         if augment.flip > 0:
-            images = flip_left_right(images, self._local(flips))
+            images = crops.flip_left_right(images, self._local(flips))
         return images, labels
 
     def _local(self, drawn: np.ndarray) -> Tensor:
@@ -160,7 +144,7 @@ class TrainImages(TrainLoader[Image.Image]):
 
     def _erased(self, images: Tensor, rng: np.random.Generator) -> Tensor:
         count, local = self._plan.batch_size, self._plan.local
-        rows, boxes = erase_boxes(
+        rows, boxes = crops.erase_boxes(
             rng, count, images.shape[-2], images.shape[-1], self.augment.erase
         )
         keys = rng.integers(2**32, size=(len(rows), 2))
@@ -171,7 +155,7 @@ class TrainImages(TrainLoader[Image.Image]):
             torch.from_numpy(drawn[is_local]).to(self._device, non_blocking=True)
             for drawn in (rows - local.start, boxes, keys)
         )
-        return erase(images, index, box, key, self._mean, self._std)
+        return crops.erase(images, index, box, key, self._mean, self._std)
 
 
 class EvalImages(Loader[Image.Image]):
@@ -192,24 +176,25 @@ class EvalImages(Loader[Image.Image]):
         crop_ratio: float = 0.875,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(image_size=image_size, batch_size=batch_size)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(image_size=image_size, batch_size=batch_size)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
         indices = np.arange(rank, len(source), world_size)
         super().__init__(source, indices, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
-        shape = (len(self._indices), source.channels, image_size, image_size)
+        shape = (source.channels, image_size, image_size)
         if resident == "auto":
-            resident = fits_in_memory(math.prod(shape), self._device)
+            resident = fits_in_memory(len(self._indices) * math.prod(shape), self._device)
         if resident:
-            images = blank(*shape, device=self._device)
-            self._keep(lambda image: (pixels(self._prepare(image)),), (images,), rank == 0)
+            self._keep(
+                lambda image: (pixels(self._prepare(image)),), shape, show_progress=rank == 0
+            )
             self._kept += (source.labels[self._indices].to(self._device),)
 
     def __len__(self) -> int:
@@ -229,11 +214,6 @@ class EvalImages(Loader[Image.Image]):
         places: Iterator[list[Place]] = ([(index,) for index in part.tolist()] for part in parts)
         make = partial(_prepared, self._prepare, self._labels)
         return (loaded.tensors for loaded in self._stream(make, places))
-
-
-def blank(*shape: int, device: torch.device) -> Tensor:
-    """Black images, uint8."""
-    return torch.zeros(shape, dtype=torch.uint8, device=device)
 
 
 def _transformed(

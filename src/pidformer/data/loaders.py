@@ -4,8 +4,8 @@ A subclass says how a worker turns a member into tensors, how kept tensors are a
 batches, and how the tensors of either way become a batch.
 """
 
-from __future__ import annotations
-
+import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from pidformer.data.arguments import check_counts, check_start
-from pidformer.data.corrupt import CorruptTally, first_readable
+from pidformer.data.pictures import UnreadableImage
 from pidformer.data.plan import BatchPlan
 from pidformer.data.sources import Decodable
 from pidformer.data.storage import decode_all
 from pidformer.devices import as_device
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 T = TypeVar("T")
 Tensors = tuple[Tensor, ...]
@@ -53,6 +53,64 @@ class Loaded(NamedTuple):
     indices: list[int]
     unreadable: list[int]
     problem: str = ""
+
+
+class CorruptTally:
+    """The unreadable images that one loader has met.
+
+    Worker processes only report indices; the tally lives in the process that iterates.
+    """
+
+    def __init__(self, source: Decodable[object], limit: float, consequence: str) -> None:
+        if not isinstance(limit, int | float) or not 0 <= limit <= 1:
+            raise InputError(f"corrupt_limit must be a share in [0, 1], got {limit!r}")
+        self._source = source
+        self._limit = limit
+        self._consequence = consequence
+        self._met: set[int] = set()
+
+    @property
+    def allowed(self) -> int:
+        """How many may be unreadable; never all."""
+        count = len(self._source)
+        return min(math.floor(self._limit * count + 1e-9), count - 1)  # 0.29 * 100 is 28.99...
+
+    def __len__(self) -> int:
+        return len(self._met)
+
+    def add(self, indices: Iterable[int]) -> None:
+        """Warn of those not met before; InputError when the set has more than allowed."""
+        new = sorted(set(indices) - self._met)
+        if not new:
+            return
+        self._met.update(new)
+        if len(self._met) > self.allowed:
+            raise InputError(
+                f"{len(self._met)} of {len(self._source)} images cannot be read, "
+                f"corrupt_limit={self._limit:g} allows {self.allowed}: "
+                f"{self._names(sorted(self._met))}; repair the set or raise the limit"
+            )
+        warnings.warn(
+            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}",
+            stacklevel=3,
+        )
+
+    def _names(self, indices: list[int]) -> str:
+        return some([self._source.name(index) for index in indices], 10)
+
+
+def first_readable(
+    source: Decodable[T], index: int, attempts: int
+) -> tuple[T | None, int, list[int]]:
+    """The image at `index` or the next that can be read, its index, and those that cannot."""
+    unreadable: list[int] = []
+    for step in range(min(attempts, len(source))):
+        place = (index + step) % len(source)
+        try:
+            return source.decode(place), place, unreadable
+        except UnreadableImage:
+            unreadable.append(place)
+    return None, index, unreadable
 
 
 class Samples(Dataset[Loaded], Generic[T]):
@@ -114,9 +172,14 @@ class Loader(Generic[T]):
         return len(self._tally)
 
     def _keep(
-        self, read: Callable[[T], tuple[np.ndarray, ...]], kept: Tensors, show_progress: bool
+        self,
+        read: Callable[[T], tuple[np.ndarray, ...]],
+        *shapes: tuple[int, ...],
+        show_progress: bool,
     ) -> None:
-        """Decode every member into its row of `kept`."""
+        """Decode every member into its row of one tensor per shape, uint8 (N, *shape)."""
+        sizes = ((len(self._indices), *shape) for shape in shapes)
+        kept = tuple(torch.zeros(s, dtype=torch.uint8, device=self._device) for s in sizes)
         unreadable = decode_all(
             self._source, self._indices, read, kept, show_progress=show_progress
         )

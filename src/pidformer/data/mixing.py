@@ -1,7 +1,5 @@
 """Mixup and CutMix between neighbours, and the soft targets that go with them."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Noise as a function of a key: the same on every device, process and batch split."""
 
-from __future__ import annotations
-
 import math
 
 import torch

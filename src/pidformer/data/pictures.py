@@ -1,7 +1,5 @@
 """One picture: from bytes to a PIL image in RGB, to a given size, to pixels."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Which image stands where in which batch of which process."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

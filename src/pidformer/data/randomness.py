@@ -4,8 +4,6 @@ A step's numbers depend on (seed, purpose, epoch, step) alone, so a resumed run 
 bit, and neither the number of workers nor the number of processes changes a batch.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,6 @@
-"""What a set of images, or of images with masks, offers to the loaders."""
+"""What a set of images, or of images with masks, offers to the loaders, and its splits."""
 
-from __future__ import annotations
-
+import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +13,9 @@ from torch import Tensor
 from pidformer.data.pictures import UnreadableImage
 from pidformer.errors import InputError
 
+TRAIN = "train"
+VALIDATION = ("val", "validation", "test")
+HELD_OUT = 10
 Item = TypeVar("Item", covariant=True)
 
 
@@ -88,3 +90,23 @@ def shorter_side(source: ImageSource) -> int:
         with suppress(UnreadableImage):
             return min(source.decode(index).size)
     raise InputError(f"none of the {len(source)} images can be read; the first is {source.name(0)}")
+
+
+def stored_names(split: str) -> tuple[str, ...]:
+    """Names to look for, best first: "val" may be stored as "validation" or "test"."""
+    return VALIDATION if split == "val" else (split,)
+
+
+def part_of(files: np.ndarray, groups: np.ndarray, split: str) -> np.ndarray:
+    """Which files are "train", or "val", of a set without validation data.
+
+    Of each group one in ten is held out, and one at least where there are two. A hash of the names
+    chooses, so the same files are held out on every machine.
+    """
+    keys = np.array([hashlib.sha256(np.asarray(file).tobytes()).digest()[:8] for file in files])
+    is_held = np.zeros(len(files), dtype=bool)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        count = -(-len(members) // HELD_OUT) if len(members) > 1 else 0
+        is_held[members[np.argsort(keys[members], kind="stable")][:count]] = True
+    return np.flatnonzero(is_held == (split != TRAIN))

@@ -1,7 +1,5 @@
 """Whether a set is kept on the device, at which size, and decoding it once to keep it there."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,10 +29,6 @@ LONG = 5000  # members that are worth a progress bar
 
 class OtherSize(Exception):
     """A member that does not have the size of the others: which, and its height and width."""
-
-    def __init__(self, index: int, height: int, width: int) -> None:
-        super().__init__(index, height, width)
-        self.index, self.height, self.width = index, height, width
 
 
 def choose_storage(

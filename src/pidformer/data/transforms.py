@@ -1,7 +1,5 @@
 """timm's training pipeline of PIL images, which streamed images go through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

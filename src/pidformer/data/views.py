@@ -1,7 +1,5 @@
 """Parts of an image set, a sample of it as one batch, the same images under other class lists."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

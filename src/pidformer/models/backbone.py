@@ -1,14 +1,12 @@
 """Weights of a classifier put into an encoder: one of ours, timm's or DeiT's."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
 from torch import Tensor
 
-from pidformer.errors import InputError
-from pidformer.models.positions import resize_positions
+from pidformer.errors import InputError, some
+from pidformer.models.patches import resize_positions
 from pidformer.models.vit import PIDVisionTransformer
 
 LEFT_OUT = ("head.", "head_dist.", "fc_norm.")
@@ -43,7 +41,7 @@ def load_backbone(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], 
         if keys:
             raise InputError(
                 f"backbone {name} does not fit this encoder of depth {len(encoder.blocks)} and "
-                f"patch size {encoder.patch_embed.patch_size[0]}: it {words} {_some(keys)}"
+                f"patch size {encoder.patch_embed.patch_size[0]}: it {words} {some(keys, SHOWN)}"
             )
     encoder.load_state_dict(given, strict=False)
 
@@ -52,7 +50,7 @@ def _check_width(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], n
     if "patch_embed.proj.weight" not in weights:
         raise InputError(
             f"backbone {name} is no vision transformer of timm: it has no patch_embed.proj.weight, "
-            f"only {_some(list(weights)) or 'nothing'}"
+            f"only {some(list(weights), SHOWN) if weights else 'nothing'}"
         )
     width = len(weights["patch_embed.proj.weight"])
     if width != encoder.embed_dim:
@@ -77,8 +75,3 @@ def _fitted_positions(encoder: PIDVisionTransformer, positions: Tensor, name: st
 def is_gain(key: str) -> bool:
     """Whether a key of a state dict belongs to learned gains, of images or language."""
     return "attn.gains." in key
-
-
-def _some(keys: list[str]) -> str:
-    more = f" and {len(keys) - SHOWN} more" if len(keys) > SHOWN else ""
-    return ", ".join(keys[:SHOWN]) + more

@@ -1,7 +1,5 @@
 """Models from plain data: what a recipe says, and what the data set adds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -21,6 +19,8 @@ SAME = "same"
 """A decoder's gains that are the encoder's."""
 REFUSALS = (TypeError, AssertionError, ValueError, RuntimeError, ArithmeticError)
 """How timm and torch refuse a keyword or a size."""
+CONTROLLER = ("gains", "learn_gains", "first_layer", "attention_residual")
+"""What the `model` section of a recipe says of the controller."""
 
 
 def build_classifier(
@@ -79,11 +79,7 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
     name = config["name"]
     if name not in timm.list_models("pid_*"):
         raise unknown("model", name, timm.list_models("pid_*"))
-    controller = {
-        key: config[key]
-        for key in ("gains", "learn_gains", "first_layer", "attention_residual")
-        if key in config
-    }
+    controller = {key: config[key] for key in CONTROLLER if key in config}
     options = config.get("options", {})
     check_options(options, "classification")
     check_memory(options, "classification")

@@ -1,7 +1,5 @@
 """A model's gains, however they are written, layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pidformer.control.feedback import as_feedback

@@ -1,8 +1,6 @@
 """Segmenter's decoders: patch tokens to scores of classes on the grid of patches."""
 # B images, N patches, K classes, C width
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

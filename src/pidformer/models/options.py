@@ -6,8 +6,6 @@ nothing else: what loads a file, fetches an address or names a class is refused 
 constructor sees it.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import os

@@ -1,7 +1,5 @@
 """DeiT with a controller, under timm's registry: `timm.create_model("pid_deit_...", gains=...)`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -33,11 +31,7 @@ _CFG = {
 }
 
 default_cfgs = generate_default_cfgs(
-    {
-        "pid_deit_tiny_patch16_224": _CFG,
-        "pid_deit_small_patch16_224": _CFG,
-        "pid_deit_base_patch16_224": _CFG,
-    }
+    {f"pid_deit_{size}_patch16_224": _CFG for size in ("tiny", "small", "base")}
 )
 
 

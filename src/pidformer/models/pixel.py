@@ -1,7 +1,5 @@
 """Models of pixels: normalisation inside, so that attacks and corruptions work on images."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

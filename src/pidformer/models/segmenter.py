@@ -1,8 +1,6 @@
 """Segmenter: a vision transformer that labels every pixel, with a controller in both its parts."""
 # B images, N patches, K classes, C width
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

@@ -13,13 +13,11 @@ largest. Windows of all images, positions and views share forward passes.
 """
 # B images, K classes, H x W image, h x w view
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -43,6 +41,16 @@ PixelLogits = Callable[[Tensor], Tensor]
 class View(NamedTuple):
     ratio: float = 1.0
     is_flipped: bool = False
+
+
+class _Place(NamedTuple):
+    """One window of one view, of all images."""
+
+    number: int
+    picture: Tensor  # (B, C, h, w)
+    overlap: Tensor  # (h, w), one over the number of windows on each pixel
+    top: int
+    left: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ class Sliding:
             raise InputError("an image needs at least one view")
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any], views: str = "single", max_windows: int = 32) -> Sliding:
+    def of(cls, fields: Mapping[str, Any], views: str = "single", max_windows: int = 32) -> Self:
         """How a segmentation run cuts images: the "inference" of its model.json."""
         if views not in VIEWS:
             raise unknown("views", views, VIEWS)
@@ -92,7 +100,7 @@ class Sliding:
         )
         return single.multi() if views == "multi" else single
 
-    def multi(self) -> Sliding:
+    def multi(self) -> Self:
         """The same with the twelve views of multi-scale evaluation."""
         views = tuple(View(ratio, flip) for ratio in MULTI_RATIOS for flip in (False, True))
         return replace(self, views=views)
@@ -104,7 +112,7 @@ class Sliding:
 
     def sizes(self, height: int, width: int, ratio: float) -> list[tuple[int, int]]:
         """The sizes an image passes through: fitted into the scale, then as large as a window."""
-        from pidformer.data.segmentation.geometry import rescaled  # whose package loads readers
+        from pidformer.data.segmentation.augment import rescaled  # whose package loads readers
 
         fitted = rescaled(height, width, self.scale, ratio)
         h, w = fitted
@@ -218,16 +226,6 @@ class Sliding:
             return plane + F.pad(logits * weight, room)
         plane[..., rows, columns].addcmul_(logits, weight)
         return plane
-
-
-class _Place(NamedTuple):
-    """One window of one view, of all images."""
-
-    number: int
-    picture: Tensor  # (B, C, h, w)
-    overlap: Tensor  # (h, w), one over the number of windows on each pixel
-    top: int
-    left: int
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -1,8 +1,6 @@
 """Vision transformer with a controller: timm's own, with our block and our loop over depth."""
 # B images, N tokens, C width
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from inspect import signature
@@ -19,8 +17,8 @@ from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
-from pidformer.models.patches import ProjectedPatches
-from pidformer.models.positions import PositionResize, resize_positions
+from pidformer.models.patches import PositionResize, ProjectedPatches, resize_positions
+from pidformer.nn.attention import PIDAttention
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, scan_blocks
 from pidformer.nn.gains import LearnedGains, learned_gains
@@ -94,6 +92,10 @@ class ControlledDepth:
         """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
         return self.norm_pre(self.patch_drop(self._pos_embed(self.patch_embed(x))))  # type: ignore[attr-defined]
 
+    def _begin(self, x: Tensor, blocks: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
+        """What the loop starts from, and its steps."""
+        return self.embed(x), blocks
+
     def _scan(
         self,
         x: Tensor,
@@ -102,9 +104,10 @@ class ControlledDepth:
         **block_options: Any,
     ) -> Tensor:
         """Images to tokens, through the embedding and the given blocks."""
+        tokens, steps = self._begin(x, blocks)
         tokens, _ = scan_blocks(
-            blocks,
-            self.embed(x),
+            steps,
+            tokens,
             checkpointing=self.grad_checkpointing,
             observe=observe,
             **block_options,
@@ -269,7 +272,8 @@ def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
     What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
     changes nothing.
     """
-    ours, theirs = signature(PIDBlock).parameters, signature(Block).parameters
+    ours = {*signature(PIDBlock).parameters, *signature(PIDAttention).parameters}
+    theirs = signature(Block).parameters
     for name, value in options.items():
         if name not in ours and (name not in theirs or value != theirs[name].default):
             raise InputError(f"PIDVisionTransformer has no {name}={value!r}; leave {name} out")

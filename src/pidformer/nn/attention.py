@@ -1,8 +1,6 @@
 """Multi-head self-attention with a controller."""
 # B batch, N tokens, C width, H heads, Hkv key/value heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

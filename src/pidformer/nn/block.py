@@ -1,7 +1,5 @@
 """The pre-norm transformer block, carrying the controller's state along."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +8,7 @@ from timm.layers import DropPath, LayerScale, Mlp
 from torch import Tensor, nn
 
 from pidformer.control.gains import Gains, GainsLike
-from pidformer.control.pid import FirstLayer, PIDState
+from pidformer.control.pid import PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
 
@@ -21,8 +19,8 @@ class PIDBlock(nn.Module):
     Without a controller (`gains=None`) there is no state, and `x = block(x)` as in timm. Either way
     x goes through `out`, which does nothing: a place for tools that look at layers of one tensor.
     `attention_residual=False` leaves out the residual around attention, x = attention(norm1(x)):
-    the setting in which plain attention collapses. `attention` builds the attention layer.
-    Parameters are timm's.
+    the setting in which plain attention collapses. `attention` builds the attention layer, with
+    the further `options` of `PIDAttention`. Parameters are timm's.
     """
 
     def __init__(
@@ -32,25 +30,20 @@ class PIDBlock(nn.Module):
         gains: Gains | GainsLike | LearnedGains | None = None,
         *,
         mlp_ratio: float = 4.0,
-        num_kv_heads: int | None = None,
-        qkv_bias: bool = True,
-        qk_norm: bool = False,
         scale_attn_norm: bool = False,
         scale_mlp_norm: bool = False,
         proj_bias: bool = True,
         proj_drop: float = 0.0,
-        attn_drop: float = 0.0,
         init_values: float | None = None,
         drop_path: float = 0.0,
         act_layer: type[nn.Module] = nn.GELU,
         norm_layer: Callable[..., nn.Module] = nn.LayerNorm,
         mlp_layer: type[nn.Module] = Mlp,
-        first_layer: FirstLayer = "free",
-        is_causal: bool = False,
         attention_residual: bool = True,
         attention: Callable[..., PIDAttention] = PIDAttention,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         place = placement(device, dtype)
@@ -60,17 +53,12 @@ class PIDBlock(nn.Module):
             dim,
             num_heads,
             gains,
-            num_kv_heads=num_kv_heads,
-            qkv_bias=qkv_bias,
-            qk_norm=qk_norm,
             scale_norm=scale_attn_norm,
             proj_bias=proj_bias,
-            attn_drop=attn_drop,
             proj_drop=proj_drop,
             norm_layer=norm_layer,
-            first_layer=first_layer,
-            is_causal=is_causal,
             **place,
+            **options,
         )
         self.ls1 = _layer_scale(dim, init_values, **place)
         self.drop_path1 = DropPath(drop_path) if drop_path > 0 else nn.Identity()

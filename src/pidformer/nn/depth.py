@@ -1,9 +1,7 @@
-"""The one loop over depth."""
+"""The one loop over depth, and evaluation mode for a while."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -51,3 +49,20 @@ def scan_blocks(
 def _same_kernels(name: Kernels) -> tuple[AbstractContextManager[None], ...]:
     """What `checkpoint` enters around a block, and around its recomputation."""
     return nullcontext(), kernels(name)
+
+
+@contextmanager
+def evaluating(model: object) -> Iterator[None]:
+    """Put every module of `model` in evaluation mode, and each back in its own mode at the end.
+
+    Anything callable may be given; what is not a module has no mode and is left alone.
+    """
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    were_training = [module for module in modules if module.training]  # setting one takes a while
+    try:
+        for module in were_training:
+            module.training = False
+        yield
+    finally:
+        for module in were_training:
+            module.training = True

@@ -1,8 +1,6 @@
 """Gains that a network learns, and that cannot leave the region of stability."""
 # H (value) heads, T terms that act
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

@@ -1,8 +1,6 @@
 """How large the control is beside what attention gives, in whatever a model runs."""
 # B batch, H heads, Hkv value heads, N tokens, D head dim, L layers
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from functools import partial
 from typing import Any, NamedTuple, Self

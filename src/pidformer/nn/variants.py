@@ -5,8 +5,6 @@ They act on what a layer takes over from the one before, so the operator stays a
 """
 # B batch, H value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal

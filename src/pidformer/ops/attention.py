@@ -1,8 +1,6 @@
 """PID attention: scaled dot-product attention plus the control, one call per layer."""
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -80,13 +78,15 @@ def pid_attention(
         if after is not None:
             return out, after
     else:
+        # SDPA's own causal mask takes no other, and queries that stand at the end of the keys.
+        is_plain = is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None
         out = F.scaled_dot_product_attention(
             q,
             k,
             v,
-            attn_mask=_last_rows_causal(q, k, attn_mask) if is_causal else attn_mask,
+            attn_mask=_causal_mask(q, k, attn_mask) if is_causal and not is_plain else attn_mask,
             dropout_p=dropout_p,
-            is_causal=is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None,
+            is_causal=is_plain,
             scale=scale,
             enable_gqa=bool(q.shape[-3] != k.shape[-3]),  # jit.trace gives a tensor
         )
@@ -202,13 +202,6 @@ def add_control(out: Tensor, control: Tensor) -> Tensor:
     """out (B, H, N, D) + control (B, Hkv, N, D), each value head serving its group of queries."""
     grouped = out.unflatten(-3, (control.shape[-3], -1))  # (B, Hkv, H / Hkv, N, D)
     return (grouped.to(control.dtype) + control.unsqueeze(-3)).to(out.dtype).flatten(-4, -3)
-
-
-def _last_rows_causal(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor | None:
-    """The causal mask when SDPA's own does not fit: queries at the end of the keys, or a mask."""
-    if attn_mask is None and q.shape[-2] == k.shape[-2]:
-        return None
-    return _causal_mask(q, k, attn_mask)
 
 
 def _causal_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:

@@ -10,15 +10,13 @@ H200 alone); `short_attention` on Hopper alone, for the sizes at which it was fa
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -167,11 +165,6 @@ class KernelOp:
 
     def __call__(self, *inputs: Any) -> Any:
         return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)
-
-
-def kernel_op(name: str) -> Callable[[Callable[..., Any]], KernelOp]:
-    """Makes a `KernelOp` of a function."""
-    return partial(KernelOp, name)
 
 
 def _is_observed(inputs: tuple[Any, ...]) -> bool:

@@ -9,9 +9,8 @@ handed through, so that their gradients meet in this kernel.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -84,24 +83,14 @@ def given_integral(state: PIDState) -> Tensor | None:
 
 class _Control(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        out: Tensor,
-        value: Tensor,
-        initial: Tensor,
-        previous: Tensor | None,
-        integral: Tensor | None,
-        gains: Tensor | None,
-        p: float,
-        i: float,
-        d: float,
-        beta: float,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
+        """Of what `control_forward` takes."""
+        out, value, initial, previous, _integral, gains, *numbers = inputs
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dtype = out.shape, out.dtype
-        ctx.numbers, ctx.heads = (p, i, d, beta), value.shape[1]
+        ctx.numbers, ctx.heads = numbers, value.shape[1]
         ctx.is_second = previous is None
-        u, total = control_forward(out, value, initial, previous, integral, gains, p, i, d, beta)
+        u, total = control_forward(*inputs)
         if gains is None:  # linear in everything else: nothing to keep
             ctx.save_for_backward()
         else:
@@ -137,7 +126,7 @@ class _Control(torch.autograd.Function):
         return grad, d_value, *state_grads, d_gains, None, None, None, None
 
 
-@dispatch.kernel_op("control")
+@partial(dispatch.KernelOp, "control")
 def control_forward(
     out: Tensor,
     value: Tensor,
@@ -172,14 +161,8 @@ def control_forward(
 
 
 @control_forward.register_fake
-def _(
-    out: Tensor,
-    value: Tensor,
-    initial: Tensor,
-    previous: Tensor | None,
-    integral: Tensor | None,
-    *_: object,
-) -> tuple[Tensor, Tensor]:
+def _(*inputs: Any) -> tuple[Tensor, Tensor]:
+    out, value, _initial, _previous, integral, *_ = inputs
     return _control_outputs(out, value, integral)
 
 
@@ -188,7 +171,7 @@ def _control_outputs(out: Tensor, value: Tensor, integral: Tensor | None) -> tup
     return empty_rows(out, out.shape), empty_rows(value, value.shape, kept)
 
 
-@dispatch.kernel_op("control_backward")
+@partial(dispatch.KernelOp, "control_backward")
 def control_backward(
     grad: Tensor,
     grad_integral: Tensor | None,
@@ -230,17 +213,9 @@ def control_backward(
 
 
 @control_backward.register_fake
-def _(
-    grad: Tensor,
-    grad_integral: Tensor | None,
-    grad_value: Tensor | None,
-    grad_initial: Tensor | None,
-    gains: Tensor | None,
-    is_second: bool,
-    kv_heads: int,
-    *numbers: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, numbers[1])
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    grad, grad_integral, _value, _initial, gains, is_second, kv_heads, _p, i, *_ = inputs
+    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
 
 
 def passes_integral(gains: Tensor | None, i: float) -> bool:
@@ -263,7 +238,7 @@ def _control_gradients(
     return value, integral, initial, empty_rows(grad, nothing if is_second else shape)
 
 
-@dispatch.kernel_op("gain_gradient")
+@partial(dispatch.KernelOp, "gain_gradient")
 def gain_gradient(
     grad: Tensor,
     value: Tensor,
@@ -281,16 +256,16 @@ def gain_gradient(
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
     chunks = -(-tokens // tiles.rows)
-    partial = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
+    parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
     with on_device(grad):
         dispatch.launched(epilogue_kernels.gain_gradient)[(batch * kv_heads * chunks,)](
-            token_rows(grad), value, initial, previous, token_rows(integral), partial,
+            token_rows(grad), value, initial, previous, token_rows(integral), parts,
             *value.stride()[:3], *initial.stride()[:3], *strides(previous),
             beta, tokens, kv_heads,
             GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
             num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
-    return partial.sum((0, 2)).t().contiguous()
+    return parts.sum((0, 2)).t().contiguous()
 
 
 @gain_gradient.register_fake

@@ -5,25 +5,19 @@ reads is already there or streams by. Beside q, k, v and u, which attention need
 of the values' bytes; the float32 integral counts two), a controlled layer reads v_0, v_{l-1} and
 the integral and writes the integral (6). SDPA and a separate control pass move 13.
 
-Backward is two kernels: the control's, elementwise, reads g and from the layer above the gradients
-of integral, v_l and v_0 (5) and writes those of v_l, integral, v_0 and v_{l-1} (5); attention's
-reads q, k, v, g and the gradient of v_l (5) and writes dq, dk, dv (3). In one kernel they would
-move two units less, but attention's fills the registers, and what it has left waits for memory: on
-an H200 the control's part took 83 us there, against 50 for these bytes. Kept are q, k, v and one
-float32 per row: neither the output nor anything of the control (fixed gains). Gains of zero move
-less: without derivative v_{l-1} is neither read nor given a gradient (its would be d g), without
-integral the sum's gradient goes through as it came. A controller with p alone moves 3 units forward
-and 4 backward where PID moves 4 and 8 (sums in the values' type).
+Backward is the control's kernel (10 units, see `ops.epilogue`), then attention's, which reads q, k,
+v, g and the gradient of v_l (5) and writes dq, dk, dv (3). One kernel would move two units less,
+but attention's fills the registers: on an H200 the control's part took 83 us there, against 50 by
+itself. Kept are q, k, v and one float32 per row, and nothing of a control with fixed gains. A gain
+of zero moves less: without D, v_{l-1} is not read; without I, the sum's gradient passes through.
 
-Queries, keys and values come packed, as the one projection makes them, (B, N, H + 2 Hkv, D), and
-so does their gradient. The values that the state carries are views of it; their gradient enters
-the kernel and is added to dv there, not in a pass over the packed tensor.
+Queries, keys and values come packed, as one projection makes them, (B, N, H + 2 Hkv, D), and so
+does their gradient. The state's values are views of it, whose gradient is added to dv here.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,30 +100,15 @@ def _unpacked(inputs: Inputs, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 class _Short(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any,
-        first: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        initial: Tensor | None,
-        previous: Tensor | None,
-        integral: Tensor | None,
-        gains: Tensor | None,
-        kv_heads: int,
-        p: float,
-        i: float,
-        d: float,
-        beta: float,
-        scale: float,
-        is_causal: bool,
-        is_handed_on: bool,
-    ) -> tuple[Tensor | None, ...]:
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
         """`is_handed_on`: the values go to the next layer, so that a gradient may come back.
 
         Only then they are an output: a compiler makes zeros of a gradient that does not come.
+        `options` are p, i, d, beta, the scale and whether attention is causal.
         """
+        first, k, v, initial, previous, integral, gains, kv_heads, *options, is_handed_on = inputs
         ctx.set_materialize_grads(False)
-        ctx.kv_heads, ctx.options = kv_heads, (p, i, d, beta, scale, is_causal)
+        ctx.kv_heads, ctx.options = kv_heads, options
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype
@@ -176,7 +155,7 @@ class _Short(torch.autograd.Function):
         return *first_grads, *state_grads, d_gains, *[None] * 8
 
 
-@dispatch.kernel_op("short_attention")
+@partial(dispatch.KernelOp, "short_attention")
 def short_forward(
     q: Tensor,
     k: Tensor,
@@ -224,16 +203,9 @@ def short_forward(
 
 
 @short_forward.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    initial: Tensor | None,
-    previous: Tensor | None,
-    integral: Tensor | None,
-    *options: Any,
-) -> tuple[Tensor, Tensor, Tensor]:
-    return _forward_outputs(q, v, initial, integral, options[-1])
+def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    q, _k, v, initial, _previous, integral, *_options, with_lse = inputs
+    return _forward_outputs(q, v, initial, integral, with_lse)
 
 
 def _forward_outputs(
@@ -246,7 +218,7 @@ def _forward_outputs(
     return empty_rows(q, q.shape), total, lse
 
 
-@dispatch.kernel_op("short_attention_backward")
+@partial(dispatch.KernelOp, "short_attention_backward")
 def short_backward(
     q: Tensor,
     k: Tensor,

@@ -11,9 +11,7 @@ up, the sum of errors is folded into one of them.
 """
 # B batch, H heads, Hkv key/value heads, D head dim, R rows, n = B Hkv D
 
-from __future__ import annotations
-
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +113,7 @@ class _Step:
         self._next: dict[PIDGains, _Step] = {}
         self._latest: tuple[PIDGains | None, _Step] = (None, self)
 
-    def then(self, gains: PIDGains) -> _Step:
+    def then(self, gains: PIDGains) -> "_Step":
         latest, found = self._latest
         if latest is gains:  # much cheaper than to look it up
             return found
@@ -130,16 +128,17 @@ class _Step:
     def sum_weights(self) -> Tensor:
         return self._tensor(self._sums)
 
-    def _following(self, gains: PIDGains) -> _Step:
+    def _following(self, gains: PIDGains) -> "_Step":
         """e_l = beta v_0 - v_l; control p e_l + i (sums + e_l) + d (v_{l-1} - v_l)."""
         p, i, d, beta = gains.p, gains.i, gains.d, gains.beta
         sums, fold, previous = list(self._sums), None, self.row
+        made = partial(_Step, self.first, self.dtype, self.device)
         if previous < 0:  # the first layer
             row, weights = 0, None
             if self.first == "controlled":
                 sums[0] = beta - 1
                 weights = [(p + i) * (beta - 1), *[0.0] * (ROWS - 1)]
-            return self._made(row, sums, weights, fold)
+            return made(row, sums, weights, fold)
         row = max(previous, SUM) + 1
         if row == ROWS:
             fold, row = sums, SUM + 1
@@ -151,12 +150,7 @@ class _Step:
         weights = [p * e + i * s for e, s in zip(error, sums, strict=True)]
         weights[previous] += d
         weights[row] -= d
-        return self._made(row, sums, weights, fold)
-
-    def _made(
-        self, row: int, sums: list[float], weights: list[float] | None, fold: list[float] | None
-    ) -> _Step:
-        return _Step(self.first, self.dtype, self.device, row, sums, weights, fold)
+        return made(row, sums, weights, fold)
 
     def _tensor(self, numbers: list[float]) -> Tensor:
         with torch.inference_mode(False):  # kept for later calls, which may be under other modes

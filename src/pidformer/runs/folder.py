@@ -11,13 +11,11 @@ carry checksums, so a damaged one is found and the one before it used. Nothing i
 and nothing outside the folder is opened: a run may come from a stranger.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -143,6 +141,14 @@ def read_model_info(run: Path) -> dict[str, Any]:
     if not is_text and not all(isinstance(info[name], list) for name in rest):
         raise damaged(path, f"{', '.join(rest)} must be lists")
     return info
+
+
+def image_info(
+    classes: Sequence[str], image_size: int, mean: Sequence[float], std: Sequence[float]
+) -> dict[str, Any]:
+    """What model.json says of every model of images."""
+    build = {"num_classes": len(classes), "channels": len(mean), "image_size": image_size}
+    return {"build": build, "mean": list(mean), "std": list(std), "classes": list(classes)}
 
 
 def trained_on(run: Path) -> str | None:

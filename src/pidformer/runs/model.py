@@ -1,7 +1,5 @@
 """The model of a run: the network that its recipe describes, with the weights of its folder."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Mapping
@@ -29,9 +27,9 @@ TIMM = "timm:"
 
 
 class LanguageModel(NamedTuple):
-    model: PIDformerForCausalLM
+    model: "PIDformerForCausalLM"
     """In evaluation mode."""
-    tokenizer: Tokenizer
+    tokenizer: "Tokenizer"
     length: int
     """Tokens per sequence in training."""
 
@@ -200,7 +198,7 @@ def _load_exported(folder: Path, gains: Any) -> LanguageModel:
     return LanguageModel(model.eval(), tokenizer, model.config.max_position_embeddings)
 
 
-def _check_vocabulary(folder: Path, size: int, tokenizer: Tokenizer) -> None:
+def _check_vocabulary(folder: Path, size: int, tokenizer: "Tokenizer") -> None:
     if size != tokenizer.size:
         raise InputError(
             f"the weights in {folder} are for a vocabulary of {size}, its tokenizer has "

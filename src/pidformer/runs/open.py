@@ -1,7 +1,5 @@
 """The model under test that a command names: a run folder, a timm model, or a user's function."""
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os
@@ -74,7 +72,9 @@ def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> S
     """
     text = str(text)
     if Path(text).exists() or ":" not in text:
-        return _run(Path(text), gains, ema)
+        run = Path(text)
+        recipe, model = _classification(run), load(run, gains=gains, ema=ema)
+        return _subject(run, recipe, model, fingerprint(model), model.model.gains, ema)
     if gains is not None or ema:
         raise InputError(f"other gains and averaged weights are for run folders, not for {text}")
     kind, _, name = text.partition(":")
@@ -111,12 +111,6 @@ def run_fingerprint(run: Path) -> str:
     if task_of(run) == "language":  # a file may have older names, and a tied table once
         return fingerprint(load(run))
     return fingerprint({f"model.{name}": tensor for name, tensor in run_weights(run).items()})
-
-
-def _run(run: Path, gains: Any, ema: bool) -> Subject:
-    recipe = _classification(run)
-    model = load(run, gains=gains, ema=ema)
-    return _subject(run, recipe, model, fingerprint(model), model.model.gains, ema)
 
 
 def _classification(run: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """What twins share: runs that differ in their controller and seed, and in nothing that counts."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ ones (model.safetensors, or the newest checkpoint of an unfinished run). `weight
 the last ones and `"ema"` the averaged ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Callable, Mapping

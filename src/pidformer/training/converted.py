@@ -1,7 +1,5 @@
 """Run folders from models that others trained, with a controller put in."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Sequence
@@ -14,6 +12,7 @@ from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
 from pidformer.files import atomic_folder, new_folder
 from pidformer.runs.folder import (
+    image_info,
     read_model_info,
     read_recipe,
     save_weights,
@@ -76,16 +75,8 @@ def _from_timm(source: str, gains: Any, out: Path, layers: Any, first: FirstLaye
             crop_ratio=subject.crop_ratio,
         ),
     )
-    info = {
-        "build": {
-            "num_classes": count,
-            "channels": len(scale[0]),
-            "image_size": subject.image_size,
-        },
-        "mean": list(scale[0]),
-        "std": list(scale[1]),
-        "classes": list(imagenet_classes()) if count == 1000 else [str(n) for n in range(count)],
-    }
+    classes = imagenet_classes() if count == 1000 else [str(n) for n in range(count)]
+    info = image_info(classes, subject.image_size, *scale)
     return _write(out, recipe.to_dict(), info, model.state_dict(), model.gains)
 
 

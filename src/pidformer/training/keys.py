@@ -1,7 +1,5 @@
 """The keys of a recipe: names, types, defaults and explanations, read from its dataclasses."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """The language task: contiguous streams of text, next-token loss, perplexity."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

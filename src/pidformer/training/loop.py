@@ -6,8 +6,6 @@ state, averaged weights and the step number, and a resumed run ends with the wei
 undisturbed one.
 """
 
-from __future__ import annotations
-
 import math
 import signal
 import time
@@ -26,14 +24,16 @@ from pidformer.errors import InputError, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
-from pidformer.training.average import WeightAverage
-from pidformer.training.compiling import compile_options, compile_seconds
-from pidformer.training.engine import Engine
+from pidformer.training.engine import Engine, compile_options, compile_seconds
 from pidformer.training.nonfinite import NonFiniteWatch
-from pidformer.training.optimizer import build_optimizer
+from pidformer.training.optimizer import (
+    WeightAverage,
+    build_optimizer,
+    last_step,
+    learning_rate,
+)
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import Recipe
-from pidformer.training.schedule import last_step, learning_rate
 from pidformer.training.task import Relocatable, Task
 
 
@@ -174,7 +174,7 @@ class Trainer:
             at_end = self.step % per_epoch == 0 or self.step == self.last_step
             if self.step % train.log_steps == 0 or at_end:
                 self.watch.check_now()
-                self._write_log(self._log, rate, progress)
+                self._write_log(rate, progress)
                 self._log = _Log(self.engine.place.device)
             if self.step == self.last_step:
                 return  # a run counted in steps may end inside an epoch
@@ -217,7 +217,8 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         return (total, norm) if is_accepted else None
 
-    def _write_log(self, log: _Log, rate: float, progress: TrainingProgress) -> None:
+    def _write_log(self, rate: float, progress: TrainingProgress) -> None:
+        log = self._log
         sums = self.engine.sum(log.loss_sum.clone()) / self.engine.place.world_size
         seconds = time.perf_counter() - log.begun
         unit, size = self.task.unit

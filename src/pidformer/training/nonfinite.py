@@ -1,7 +1,5 @@
 """A loss that is no longer a number: noticed without slowing the device down."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

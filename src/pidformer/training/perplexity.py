@@ -1,8 +1,6 @@
 """The loss of each token of a text, in windows that overlap as little or as much as asked."""
 # n tokens to predict, B windows, W window, S stride
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

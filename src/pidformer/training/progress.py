@@ -1,7 +1,5 @@
 """What a person sees of a run: a bar on a terminal, plain lines elsewhere, TensorBoard if asked."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress

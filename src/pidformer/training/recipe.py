@@ -5,8 +5,6 @@ overridden on the command line as `section.key=value`. Every key is checked; an 
 its nearest match.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

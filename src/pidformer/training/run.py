@@ -1,7 +1,5 @@
 """Run folders: start, continue, or refuse with the difference."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

@@ -1,12 +1,10 @@
 """The segmentation task: pixels labelled by windows."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -31,6 +29,39 @@ from pidformer.runs.model import build_network
 from pidformer.runs.weights import fingerprint, run_weights
 from pidformer.training.recipe import Recipe
 from pidformer.training.task import ImageTask, Place, required
+
+
+class Backbone(NamedTuple):
+    """Weights that an encoder starts from, and where they come from."""
+
+    name: str
+    weights: Mapping[str, Tensor]
+    gains: Any = None
+    has_gains: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """For the run folder: name, gains and a hash of the weights."""
+        return {"name": self.name, "gains": self.gains, "weights": fingerprint(self.weights)}
+
+
+def read_backbone(where: str | None) -> Backbone | None:
+    """A run folder, or a .safetensors file with timm's keys."""
+    if where is None:
+        return None
+    path = Path(where)
+    if path.is_dir():
+        recipe = read_recipe(path)
+        if recipe.get("task", "classification") != "classification":
+            raise InputError(
+                f"backbone {path} is a run of {recipe['task']}; give one of classification"
+            )
+        return Backbone(where, run_weights(path), recipe["model"].get("gains"), has_gains=True)
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"backbone {where!r} must be a run folder or a .safetensors file; rewrite a .pth file "
+            "with safetensors.torch.save_file(torch.load(FILE, weights_only=True)['model'], OUT)"
+        )
+    return Backbone(where, load_weights(path))
 
 
 class Segmentation(ImageTask):
@@ -62,21 +93,10 @@ class Segmentation(ImageTask):
     def model_info(self) -> dict[str, Any]:
         data = self.recipe.data
         stride = self.own.stride or max(1, data.image_size * 15 // 16)
-        return {
-            "build": {
-                "num_classes": len(self.val_source.classes),
-                "channels": 3,
-                "image_size": data.image_size,
-            },
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "classes": list(self.val_source.classes),
+        inference = {"scale": list(self.own.scale), "window": data.image_size, "stride": stride}
+        return super().model_info() | {
             "palette": self.val_source.palette.tolist(),
-            "inference": {
-                "scale": list(self.own.scale),
-                "window": data.image_size,
-                "stride": stride,
-            },
+            "inference": inference,
             "backbone": self.backbone.to_dict() if self.backbone else None,
         }
 
@@ -140,36 +160,3 @@ class Segmentation(ImageTask):
                 f"{model.gains}; both are in model.json",
                 stacklevel=2,
             )
-
-
-class Backbone:
-    """Weights that an encoder starts from, and where they come from."""
-
-    def __init__(
-        self, name: str, weights: Mapping[str, Tensor], gains: Any = None, has_gains: bool = False
-    ) -> None:
-        self.name, self.weights, self.gains, self.has_gains = name, weights, gains, has_gains
-
-    def to_dict(self) -> dict[str, Any]:
-        """For the run folder: name, gains and a hash of the weights."""
-        return {"name": self.name, "gains": self.gains, "weights": fingerprint(self.weights)}
-
-
-def read_backbone(where: str | None) -> Backbone | None:
-    """A run folder, or a .safetensors file with timm's keys."""
-    if where is None:
-        return None
-    path = Path(where)
-    if path.is_dir():
-        recipe = read_recipe(path)
-        if recipe.get("task", "classification") != "classification":
-            raise InputError(
-                f"backbone {path} is a run of {recipe['task']}; give one of classification"
-            )
-        return Backbone(where, run_weights(path), recipe["model"].get("gains"), has_gains=True)
-    if path.suffix != ".safetensors":
-        raise InputError(
-            f"backbone {where!r} must be a run folder or a .safetensors file; rewrite a .pth file "
-            "with safetensors.torch.save_file(torch.load(FILE, weights_only=True)['model'], OUT)"
-        )
-    return Backbone(where, load_weights(path))

@@ -1,7 +1,5 @@
 """What the loop asks of a task, with the answers most tasks give."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -9,9 +7,11 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from pidformer.data.sources import ImageSource, SegmentSource
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.nn import ControlScale
+from pidformer.runs.folder import image_info
 from pidformer.runs.model import build_network
 from pidformer.runs.weights import start_from
 from pidformer.training.recipe import Recipe
@@ -94,6 +94,7 @@ class ImageTask(Task, Protocol):
     """
 
     pixels: PixelModel
+    val_source: ImageSource | SegmentSource
 
     def prepare(self, recipe: Recipe, channels: int) -> None:
         """Refuse a mean or standard deviation that does not fit the images' channels."""
@@ -106,6 +107,10 @@ class ImageTask(Task, Protocol):
             )
         self.recipe = recipe
         self.pixels = PixelModel(nn.Identity(), data.mean, data.std)
+
+    def model_info(self) -> dict[str, Any]:
+        data = self.recipe.data
+        return image_info(self.val_source.classes, data.image_size, data.mean, data.std)
 
     def normalised(self, images: Tensor) -> Tensor:
         """Pixels in [0, 1] to the network's input."""

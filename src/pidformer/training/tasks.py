@@ -1,9 +1,6 @@
 """The task that a recipe names, and the classification task."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -44,20 +41,6 @@ class Classification(ImageTask):
                 "classifier needs two or more"
             )
         self.prepare(recipe, self.val_source.channels)
-
-    def model_info(self) -> dict[str, Any]:
-        data = self.recipe.data
-        build = {
-            "num_classes": len(self.val_source.classes),
-            "channels": self.val_source.channels,
-            "image_size": data.image_size,
-        }
-        return {
-            "build": build,
-            "mean": list(data.mean),
-            "std": list(data.std),
-            "classes": list(self.val_source.classes),
-        }
 
     def train_data(self, place: Place) -> TrainImages:
         data = self.recipe.data

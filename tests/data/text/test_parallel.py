@@ -1,6 +1,6 @@
 import pytest
 
-from pidformer.data.text.parallel import ordered_map
+from pidformer.data.text.corpus import ordered_map
 
 
 @pytest.mark.slow

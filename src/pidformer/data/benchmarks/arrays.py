@@ -1,7 +1,5 @@
 """CIFAR-10-C and CIFAR-100-C: one .npy per corruption, mapped into memory, never unpickled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

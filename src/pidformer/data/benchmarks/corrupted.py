@@ -1,7 +1,5 @@
 """ImageNet-C, Tiny ImageNet-C, CIFAR-10-C, CIFAR-100-C: one corruption at one severity."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The names of the sets, and the folders that bear them in one of the usual spellings."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ImageNet-A, ImageNet-R, ImageNet-O: a folder for each class, no splits."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from pidformer.data.benchmarks.names import set_name

@@ -1,8 +1,6 @@
 """Count, sample, decode, and say what is damaged."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,13 +8,94 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pidformer.data.check.items import ITEMS, Items
-from pidformer.data.formats.table import FORMATS, Format, find_format
+from pidformer.data.formats.table import FORMATS, Format, Task, find_format
+from pidformer.data.formats.trees import TreePairs
 from pidformer.data.pictures import UnreadableImage
+from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource
+from pidformer.data.text.files import text_blocks
 from pidformer.errors import InputError
 
 SHEET = 48
 """Pictures on a contact sheet."""
+LISTED = 20
+"""Classes that are listed by name; longer lists are given as a number."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """The things of one split; those without a `source` (lines of text) have been read."""
+
+    count: int
+    source: Decodable[Any] | None = None
+    show: Callable[[Any], Image.Image] = lambda image: image
+    """What a decoded thing looks like on the sheet."""
+    caption: Callable[[int], str] = lambda index: ""
+    classes: Mapping[str, int] = field(default_factory=dict)
+    """How many of each class; empty where there is none."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """Further counts."""
+    unpaired: Sequence[int] = ()
+    """Those known to lack a part, which are damaged."""
+
+
+def pictures(source: ImageSource) -> Items:
+    """A labelled image set."""
+    labels = source.labels.numpy()
+    counts = np.bincount(labels[labels >= 0], minlength=len(source.classes))
+    classes = dict(zip(source.classes, counts.tolist(), strict=True))
+    if none := int((labels < 0).sum()):
+        classes = {name: n for name, n in classes.items() if n} | {"(no class)": none}
+
+    def caption(index: int) -> str:
+        return source.classes[labels[index]] if labels[index] >= 0 else "no class"
+
+    return Items(count=len(source), source=source, caption=caption, classes=classes)
+
+
+def scenes(source: SegmentSource) -> Items:
+    """Images with a mask each: shown above it, in the colours of the classes, 255 black."""
+    colours = np.zeros((256, 3), dtype=np.uint8)
+    colours[: len(source.palette)] = source.palette
+
+    def show(pair: Pair) -> Image.Image:
+        return Image.fromarray(np.concatenate([np.asarray(pair.image), colours[pair.mask]]))
+
+    names = source.classes
+    return Items(
+        count=len(source),
+        source=source,
+        show=show,
+        caption=lambda k: source.name(k).rpartition("/")[2].rpartition(".parquet ")[2],
+        facts={"classes": ", ".join(names) if len(names) <= LISTED else len(names)},
+        unpaired=source.unpaired if isinstance(source, TreePairs) else (),
+    )
+
+
+def lines(paths: list[Path]) -> Items:
+    """Files of text, read as a whole."""
+    count, words, characters = 0, 0, 0
+    different: set[str] = set()
+    for block in text_blocks(paths):  # of whole lines, each with its newline
+        found = block.split()
+        count += block.count("\n")
+        words += len(found)
+        characters += len(block)
+        different.update(found)
+    facts = {
+        "words": words,
+        "different words": len(different),
+        "tokens with <eos>": words + count,
+        "characters": characters,
+    }
+    return Items(count=count, facts=facts)
+
+
+ITEMS: dict[Task, Callable[[Any], Items]] = {
+    "images": pictures,
+    "benchmark": pictures,
+    "segmentation": scenes,
+    "text": lines,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +114,6 @@ class SplitReport:
     """"name: why" for each that cannot be read."""
     error: str | None = None
     """Why the split as a whole cannot be read."""
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"damaged": list(self.damaged)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +136,7 @@ class Checked:
             "folder": str(self.folder),
             "layout": self.layout,
             "sound": self.is_sound,
-            "splits": [split.to_dict() for split in self.splits],
+            "splits": [asdict(split) | {"damaged": list(split.damaged)} for split in self.splits],
             "notes": list(self.notes),
         }
 
@@ -131,7 +207,8 @@ def _look(
     opened = 0
     for place in places:
         try:
-            found = items.show(source.decode(place))
+            found = source.decode(place)
+            picture = items.show(found)
         except (UnreadableImage, InputError) as error:
             names_it = isinstance(error, InputError)
             damaged.append(str(error) if names_it else f"{source.name(place)}: {error}")
@@ -139,10 +216,10 @@ def _look(
                 pictures.append((items.caption(place), None))
             continue
         opened += 1
-        size = "{}x{}".format(*found.size)
+        size = "{}x{}".format(*(found.image if isinstance(found, Pair) else found).size)
         sizes[size] = sizes.get(size, 0) + 1
         if place in wanted:
-            pictures.append((f"{name} {items.caption(place)}", found.picture))
+            pictures.append((f"{name} {items.caption(place)}", picture))
     report = SplitReport(
         name=name,
         count=items.count,

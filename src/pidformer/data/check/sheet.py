@@ -1,7 +1,5 @@
 """A contact sheet: many small pictures on one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

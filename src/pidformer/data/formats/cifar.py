@@ -1,7 +1,5 @@
 """CIFAR-10 and CIFAR-100 as torchvision stores them, read without trusting the pickles."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from pidformer.data.sources import ArrayImages
-from pidformer.data.splits import TRAIN, VALIDATION
+from pidformer.data.sources import TRAIN, VALIDATION, ArrayImages
 from pidformer.errors import InputError, unknown
 
 

@@ -1,19 +1,18 @@
 """Image sets as folders: DIR/{train,val}/<class>/*.JPEG, as ImageNet is stored."""
 
-from __future__ import annotations
-
 import copy
 import os
 import re
 import warnings
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from PIL import Image
 
 from pidformer.data.pictures import read_picture
-from pidformer.data.splits import TRAIN, VALIDATION, part_of, stored_names
+from pidformer.data.sources import TRAIN, VALIDATION, part_of, stored_names
 from pidformer.errors import InputError, some
 
 SUFFIXES = (".jpeg", ".jpg", ".png", ".bmp", ".webp", ".ppm", ".pgm", ".tif", ".tiff", ".gif")
@@ -48,7 +47,7 @@ class FolderImages:
         # page by page, as their reference counts change.
         self._files = np.array([os.fsencode(name) for names in files for name in names])
 
-    def part(self, split: str) -> FolderImages:
+    def part(self, split: str) -> Self:
         """A split of a set that has none (`part_of`)."""
         chosen, found = part_of(self._files, self.labels.numpy(), split), copy.copy(self)
         found._files, found.labels = self._files[chosen], self.labels[chosen]

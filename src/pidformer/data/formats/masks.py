@@ -1,7 +1,5 @@
 """Masks: from a file or bytes to checked labels; names and colours of classes."""
 
-from __future__ import annotations
-
 import colorsys
 import json
 from collections.abc import Sequence
@@ -40,9 +38,9 @@ def read_mask(source: bytes | Path) -> np.ndarray:
     return mask
 
 
-def label_table(pairs: Sequence[tuple[int, int]], size: int = 256) -> np.ndarray:
+def label_table(pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """A table from stored numbers to labels; -1 where a number is not allowed."""
-    table = np.full(size, -1, dtype=np.int16)
+    table = np.full(256, -1, dtype=np.int16)
     for stored, label in pairs:
         table[stored] = label
     return table

@@ -1,7 +1,5 @@
 """Sets of images, and of images with masks, as Parquet files in the Hugging Face convention."""
 
-from __future__ import annotations
-
 import json
 import re
 import threading
@@ -18,8 +16,7 @@ from PIL import Image
 
 from pidformer.data.formats.masks import Legend, labelled_pair, plain_table, read_legend
 from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import Pair
-from pidformer.data.splits import TRAIN, VALIDATION, stored_names
+from pidformer.data.sources import TRAIN, VALIDATION, Pair, stored_names
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
@@ -90,7 +87,9 @@ class ParquetRows:
                     "download the file again"
                 ) from None
             self._cache[place, column] = rows
-            while len(self._cache) > 1 and _size(self._cache) > CACHE_BYTES:
+            while (
+                len(self._cache) > 1 and sum(r.nbytes for r in self._cache.values()) > CACHE_BYTES
+            ):
                 self._cache.popitem(last=False)
             return rows
 
@@ -274,7 +273,3 @@ def _class_names(path: Path) -> tuple[str, ...]:
         return tuple(map(str, info["info"]["features"]["label"]["names"]))
     except (KeyError, TypeError, ValueError):
         return ()
-
-
-def _size(cache: OrderedDict[Any, Any]) -> int:
-    return sum(rows.nbytes for rows in cache.values())

@@ -3,45 +3,16 @@
 The readers (`open_images`, `open_segmentation`) and `pidformer data check` go by it, and so agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pidformer.data.benchmarks.corrupted import (
-    corrupted_notes,
-    corrupted_splits,
-    corrupted_title,
-    open_corrupted,
-)
+from pidformer.data.benchmarks import corrupted, shifted
 from pidformer.data.benchmarks.names import set_title
-from pidformer.data.benchmarks.shifted import open_shift, shifted_splits
 from pidformer.data.digits import open_digits
-from pidformer.data.formats.cifar import cifar_splits, cifar_title, open_cifar
-from pidformer.data.formats.folders import (
-    HELD_OUT_NOTE,
-    folder_splits,
-    is_imagenet,
-    is_whole,
-    open_folders,
-)
-from pidformer.data.formats.parquet import (
-    masked_splits,
-    open_masked,
-    open_parquet,
-    parquet_splits,
-)
-from pidformer.data.formats.trees import (
-    TreePairs,
-    ade20k_splits,
-    cityscapes_splits,
-    open_ade20k,
-    open_cityscapes,
-)
-from pidformer.data.sources import ImageSource, SegmentSource
-from pidformer.data.splits import TRAIN
+from pidformer.data.formats import cifar, folders, parquet, trees
+from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
 
@@ -71,7 +42,7 @@ class Format:
 
 def _open_corrupted(folder: Path, split: str) -> ImageSource:
     corruption, severity = split.split("/")
-    return open_corrupted(folder, corruption, int(severity))
+    return corrupted.open_corrupted(folder, corruption, int(severity))
 
 
 def _text_notes(folder: Path) -> tuple[str, ...]:
@@ -80,8 +51,8 @@ def _text_notes(folder: Path) -> tuple[str, ...]:
 
 
 def _folder_notes(folder: Path) -> tuple[str, ...]:
-    if is_whole(folder):
-        return (f"no val/: {HELD_OUT_NOTE}",)
+    if folders.is_whole(folder):
+        return (f"no val/: {folders.HELD_OUT_NOTE}",)
     return () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",)
 
 
@@ -99,62 +70,62 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
         name="ADE20K",
         task="segmentation",
         holds="images/ and annotations/ (ADE20K)",
-        splits=ade20k_splits,
-        open=open_ade20k,
+        splits=trees.ade20k_splits,
+        open=trees.open_ade20k,
     ),
     Format(
         name="Cityscapes",
         task="segmentation",
         holds="leftImg8bit/ and gtFine/ (Cityscapes)",
-        splits=cityscapes_splits,
-        open=open_cityscapes,
+        splits=trees.cityscapes_splits,
+        open=trees.open_cityscapes,
     ),
     Format(
         name="segmentation Parquet",
         task="segmentation",
         holds="train.parquet with columns image and mask",
-        splits=masked_splits,
-        open=open_masked,
+        splits=parquet.masked_splits,
+        open=parquet.open_masked,
     ),
     Format(
         name="ImageNet-A/R/O",
         task="benchmark",
         holds="a folder for each of the set's 200 classes",
-        splits=shifted_splits,
-        open=lambda folder, split: open_shift(folder),
+        splits=shifted.shifted_splits,
+        open=lambda folder, split: shifted.open_shift(folder),
         title=set_title,
     ),
     Format(
         name="ImageNet-C, Tiny-ImageNet-C and CIFAR-C",
         task="benchmark",
         holds="<corruption>/<severity>/<class>/ or <corruption>.npy and labels.npy",
-        splits=corrupted_splits,
+        splits=corrupted.corrupted_splits,
         open=_open_corrupted,
-        title=corrupted_title,
-        notes=corrupted_notes,
+        title=corrupted.corrupted_title,
+        notes=corrupted.corrupted_notes,
     ),
     Format(
         name="CIFAR",
         task="images",
         holds="cifar-10-batches-py or cifar-100-python",
-        splits=cifar_splits,
-        open=open_cifar,
-        title=cifar_title,
+        splits=cifar.cifar_splits,
+        open=cifar.open_cifar,
+        title=cifar.cifar_title,
     ),
     Format(
         name="Parquet image set",
         task="images",
         holds="train.parquet and val.parquet",
-        splits=parquet_splits,
-        open=open_parquet,
+        splits=parquet.parquet_splits,
+        open=parquet.open_parquet,
     ),
     Format(
         name="ImageNet folders",
         task="images",
         holds="a folder for each class, in train/ and val/ or by themselves",
-        splits=folder_splits,
-        open=open_folders,
-        title=lambda folder: None if is_imagenet(folder) else "image folders",
+        splits=folders.folder_splits,
+        open=folders.open_folders,
+        title=lambda folder: None if folders.is_imagenet(folder) else "image folders",
         notes=_folder_notes,
     ),
 )
@@ -211,7 +182,7 @@ def open_segmentation(location: str | Path, split: str) -> SegmentSource:
         what = "is a file" if folder.exists() else "does not exist"
         raise InputError(f"{folder} {what}; give the folder that holds a segmentation set")
     source: SegmentSource = _format(folder, "segmentation", "segmentation").open(folder, split)
-    if isinstance(source, TreePairs):
+    if isinstance(source, trees.TreePairs):
         source.check_partners()
     return source
 

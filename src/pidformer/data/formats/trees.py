@@ -1,13 +1,12 @@
 """Segmentation sets as trees of files: ADE20K's and Cityscapes'."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from pidformer.data.formats.masks import (
     read_legend,
 )
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import Pair
-from pidformer.data.splits import part_of
+from pidformer.data.sources import Pair, part_of
 from pidformer.errors import InputError, some
 
 ADE_FOLDER = "ADEChallengeData2016"
@@ -30,29 +28,8 @@ ADE_KINDS = ("images", "annotations")
 ADE_SPLITS = {"train": "training", "val": "validation"}
 CITY_KINDS = {"leftImg8bit": "_leftImg8bit.png", "gtFine": "_gtFine_labelIds.png"}
 
-# Cityscapes' benchmark: labelIds of its 19 classes, in the order of their trainIds.
-CITY_CLASSES: tuple[tuple[int, str, tuple[int, int, int]], ...] = (
-    (7, "road", (128, 64, 128)),
-    (8, "sidewalk", (244, 35, 232)),
-    (11, "building", (70, 70, 70)),
-    (12, "wall", (102, 102, 156)),
-    (13, "fence", (190, 153, 153)),
-    (17, "pole", (153, 153, 153)),
-    (19, "traffic light", (250, 170, 30)),
-    (20, "traffic sign", (220, 220, 0)),
-    (21, "vegetation", (107, 142, 35)),
-    (22, "terrain", (152, 251, 152)),
-    (23, "sky", (70, 130, 180)),
-    (24, "person", (220, 20, 60)),
-    (25, "rider", (255, 0, 0)),
-    (26, "car", (0, 0, 142)),
-    (27, "truck", (0, 0, 70)),
-    (28, "bus", (0, 60, 100)),
-    (31, "train", (0, 80, 100)),
-    (32, "motorcycle", (0, 0, 230)),
-    (33, "bicycle", (119, 11, 32)),
-)
 CITY_LABELS = 34
+"""Numbers that masks may hold; those of no class of the benchmark are ignored."""
 
 
 class TreePairs:
@@ -83,7 +60,7 @@ class TreePairs:
         # One block of bytes, as in FolderImages: workers then share it.
         self._files = np.array([[os.fsencode(a), os.fsencode(b)] for a, b in pairs])
 
-    def part(self, split: str) -> TreePairs:
+    def part(self, split: str) -> Self:
         """A split of a set that has none (`part_of`)."""
         self.check_partners()
         chosen = part_of(self._files[:, 0], np.zeros(len(self)), split)
@@ -146,17 +123,18 @@ def open_ade20k(folder: Path, split: str) -> TreePairs:
         }
         for kind in ADE_KINDS
     )
-    legend = read_legend(root / "classes.json") if (root / "classes.json").exists() else _ade20k()
+    own = root / "classes.json"
+    legend = read_legend(own) if own.exists() else _benchmark("ade20k")[0]
     pairs = TreePairs(root, images, masks, legend, plain_table(len(legend.classes), first=1))
     return pairs.part(split) if is_whole else pairs
 
 
 @cache
-def _ade20k() -> Legend:
-    """The 150 classes of ADE20K's scene parsing benchmark and their colours."""
-    fields = json.loads((Path(__file__).parent / "ade20k.json").read_text())["classes"]
-    names, colours = zip(*fields, strict=True)
-    return Legend(tuple(names), np.array(colours, dtype=np.uint8))
+def _benchmark(name: str) -> tuple[Legend, list[int]]:
+    """The classes of a set's benchmark, and the numbers its masks store them as, where told."""
+    fields = json.loads((Path(__file__).parent / f"{name}.json").read_text())
+    names, colours = zip(*fields["classes"], strict=True)
+    return Legend(tuple(names), np.array(colours, dtype=np.uint8)), fields.get("stored", [])
 
 
 def cityscapes_splits(folder: Path) -> list[str]:
@@ -170,12 +148,10 @@ def open_cityscapes(root: Path, split: str) -> TreePairs:
         place = _place(root, kind, split, split)
         files = (path.relative_to(root).as_posix() for path in place.glob(f"*/*{ending}"))
         found.append({Path(name).name.removesuffix(ending): name for name in files})
-    names = tuple(name for _, name, _ in CITY_CLASSES)
-    palette = np.array([colour for _, _, colour in CITY_CLASSES], dtype=np.uint8)
-    known = {stored: label for label, (stored, _, _) in enumerate(CITY_CLASSES)}
-    numbers = [(stored, known.get(stored, IGNORED)) for stored in range(CITY_LABELS)]
-    table = label_table([*numbers, (IGNORED, IGNORED)])
-    return TreePairs(root, found[0], found[1], Legend(names, palette), table)
+    legend, numbers = _benchmark("cityscapes")
+    others = [(stored, IGNORED) for stored in (*range(CITY_LABELS), IGNORED)]
+    table = label_table([*others, *((stored, label) for label, stored in enumerate(numbers))])
+    return TreePairs(root, found[0], found[1], legend, table)
 
 
 def _both(root: Path, kinds: Iterable[str]) -> bool:

@@ -1,21 +1,20 @@
 """What segmentation training does to its pairs, as a value, and the numbers it draws."""
 # B pairs
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from pidformer.data.arguments import as_interval, check_share
-from pidformer.data.segmentation.geometry import Scale, rescaled
 
 ATTEMPTS = 10
 """Windows that are looked at before the next one is taken as it is."""
 _WINDOWS = 2 * (ATTEMPTS + 1)
 _NUMBERS = 1 + _WINDOWS + 1 + 9
 """Uniform numbers per pair: ratio, windows, flip, photometric."""
+Scale = tuple[int, int]
+"""(long, short): the box, in either orientation, that images are resized into."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +62,17 @@ class Choices(NamedTuple):
     late_contrast: np.ndarray
     saturation: np.ndarray  # float32 (B,), nan for none
     hue: np.ndarray  # int64 (B,), 0 for none
+
+
+def rescaled(height: int, width: int, scale: Scale, ratio: float = 1.0) -> tuple[int, int]:
+    """The size of an image resized, keeping its shape, into (long r, short r), as mmcv rounds it.
+
+    >>> rescaled(480, 640, (2048, 512))
+    (512, 683)
+    """
+    long, short = (int(side * ratio) for side in (max(scale), min(scale)))
+    factor = min(long / max(height, width), short / min(height, width))
+    return max(1, int(height * factor + 0.5)), max(1, int(width * factor + 0.5))
 
 
 def uniform_numbers(rng: np.random.Generator, count: int) -> np.ndarray:

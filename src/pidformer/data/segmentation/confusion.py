@@ -11,8 +11,6 @@ left out of the mean accuracy. Pixels labelled 255 do not count at all.
 """
 # B pairs, K classes
 
-from __future__ import annotations
-
 import base64
 import zlib
 from collections.abc import Sequence
@@ -74,23 +72,11 @@ def miou_interval(
 
     `per_pair` (N, 3, K) has the hits, the true and the predicted pixels of each pair.
     """
-    return _interval(_resampled(per_pair, resamples, seed))
-
-
-def _resampled(per_pair: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """mIoU of each resample, the same draws for the same number of pairs and seed."""
     rng = np.random.default_rng(seed)
     even = np.full(len(per_pair), 1 / len(per_pair))
     weights = rng.multinomial(len(per_pair), even, size=resamples).astype(np.float64)
-    return np.array([_miou(summed) for summed in np.tensordot(weights, per_pair, axes=1)])
-
-
-def _miou(summed: np.ndarray) -> float:
-    hits, truth, predicted = summed
-    return _mean(_ratio(hits, truth + predicted - hits))
-
-
-def _interval(draws: np.ndarray) -> tuple[float, float]:
+    hits, truth, predicted = np.tensordot(weights, per_pair, axes=1).swapaxes(0, 1)
+    draws = [_mean(iou) for iou in _ratio(hits, truth + predicted - hits)]
     low, high = np.nanpercentile(draws, [2.5, 97.5])
     return 100 * float(low), 100 * float(high)
 

@@ -1,8 +1,6 @@
 """Colours of a batch on 8-bit levels, as OpenCV keeps them: floats that hold whole numbers."""
 # B images of shape (3, H, W), levels 0 ... 255
 
-from __future__ import annotations
-
 from functools import cache
 
 import numpy as np

@@ -1,8 +1,6 @@
 """Batches of pairs for training and for evaluation: images in [0, 1], labels, 255 = ignore."""
 # B pairs, S window
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, Unpack
@@ -11,20 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.arguments import (
-    Resident,
-    check_colour,
-    check_counts,
-    check_rank,
-    check_resident,
-)
-from pidformer.data.formats.masks import IGNORED
+from pidformer.data import arguments
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
 from pidformer.data.plan import BatchPlan
 from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.segmentation.augment import SegmentAugment, choose, uniform_numbers
-from pidformer.data.segmentation.geometry import Scale, rescaled
+from pidformer.data.segmentation.augment import (
+    Scale,
+    SegmentAugment,
+    choose,
+    rescaled,
+    uniform_numbers,
+)
 from pidformer.data.segmentation.windows import augmented, is_inside
 from pidformer.data.sources import Pair, SegmentSource
 from pidformer.data.storage import OtherSize, fits_in_memory, some_sizes
@@ -59,12 +55,12 @@ class TrainSegments(TrainLoader[Pair]):
         seed: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(crop=crop)
-        check_resident(resident)
-        check_colour("mean", mean, 3)
+        arguments.check_counts(crop=crop)
+        arguments.check_resident(resident)
+        arguments.check_colour("mean", mean, 3)
         plan = BatchPlan(
             images=len(source),
             batch_size=batch_size,
@@ -118,14 +114,14 @@ class EvalSegments(Loader[Pair]):
         limit: int | None = None,
         rank: int = 0,
         world_size: int = 1,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
-        check_counts(batch_size=batch_size)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(batch_size=batch_size)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if limit is not None:
-            check_counts(limit=limit)
+            arguments.check_counts(limit=limit)
         indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
         super().__init__(source, indices, consequence="left out", **options)
         self._batch_size = batch_size
@@ -202,7 +198,7 @@ def _sizes(source: SegmentSource) -> set[tuple[int, int]]:
 
 
 def _keep_pairs(
-    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: Resident, rank: int
+    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: arguments.Resident, rank: int
 ) -> None:
     """Keep the pairs on the device if they may stay there and turn out to be of one size."""
     count, device = len(loader._indices), loader._device
@@ -213,16 +209,15 @@ def _keep_pairs(
         may_stay = resident
     if not may_stay:
         return
-    images = torch.zeros(count, 3, height, width, dtype=torch.uint8, device=device)
-    masks = torch.full((count, height, width), IGNORED, dtype=torch.uint8, device=device)
+    shapes = (3, height, width), (height, width)
     try:
-        loader._keep(lambda pair: (pixels(pair.image), pair.mask), (images, masks), rank == 0)
+        loader._keep(lambda pair: (pixels(pair.image), pair.mask), *shapes, show_progress=rank == 0)
     except OtherSize as other:
         if resident is True:
+            index, h, w = other.args
             raise InputError(
-                f"resident needs pairs of one size; {loader._source.name(other.index)} is "
-                f"{other.width} x {other.height}, others {width} x {height}; "
-                "set resident to 'auto'"
+                f"resident needs pairs of one size; {loader._source.name(index)} is {w} x {h}, "
+                f"others {width} x {height}; set resident to 'auto'"
             ) from None
 
 

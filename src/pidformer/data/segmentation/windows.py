@@ -8,8 +8,6 @@ masks are resized as OpenCV does: bilinear between pixel centres without anti-al
 """
 # B pairs, H x W stored size, S window
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

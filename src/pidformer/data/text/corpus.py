@@ -1,32 +1,34 @@
 """A text as one file of numbers: made once, found again by what is in it, mapped into memory."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from pidformer.data.text.files import find_text, text_blocks
-from pidformer.data.text.parallel import choose_workers, ordered_map
 from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
 from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
 from pidformer.display import advancing
 from pidformer.errors import InputError
 from pidformer.files import atomic_folder, atomic_path, locked
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 FORMAT = 1
 _HEADING = re.compile(r"^\s*= [^=].* =\s*$")
 LONG = 8 * 2**20  # bytes that are worth a progress bar
+WORTH_IT = 64 * 2**20  # bytes that are worth starting processes for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,3 +217,26 @@ def _progress(
 ) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(path.stat().st_size for path in paths)
     return advancing(label, total, is_shown=wanted and total >= LONG)
+
+
+def choose_workers(paths: list[Path]) -> int:
+    """Processes for these files: 1 below 64 MB, else one per core (16 at most)."""
+    total = sum(p.stat().st_size * (4 if p.suffix in (".xz", ".gz") else 1) for p in paths)
+    return min(16, os.cpu_count() or 1) if total >= WORTH_IT else 1
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int
+) -> Iterator[Result]:
+    """function(item) for each, in order. The items are read as they are needed, never all."""
+    if workers == 1:
+        yield from map(function, items)
+        return
+    pending: deque[Future[Any]] = deque()
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

@@ -1,7 +1,5 @@
 """Text files, plain or compressed, in blocks of whole lines."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 from collections.abc import Callable, Iterator

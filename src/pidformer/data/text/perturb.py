@@ -1,7 +1,5 @@
 """Noise in the context of a language model: what it reads is disturbed, what it must say is not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 

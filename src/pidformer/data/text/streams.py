@@ -1,7 +1,5 @@
 """Training batches of text: contiguous streams, each batch a function of (seed, epoch, step)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -9,13 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.data.arguments import (
-    Resident,
-    check_counts,
-    check_rank,
-    check_resident,
-    check_start,
-)
+from pidformer.data import arguments
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.storage import fits_in_memory
 from pidformer.devices import as_device
@@ -49,11 +41,11 @@ class TextStreams:
         rank: int = 0,
         world_size: int = 1,
         device: str | torch.device = "cpu",
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
     ) -> None:
-        check_counts(batch_size=batch_size, length=length, seed=seed)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(batch_size=batch_size, length=length, seed=seed)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if batch_size % world_size:
             raise InputError(
                 f"batch_size {batch_size} cannot be shared by {world_size} processes; "
@@ -82,7 +74,7 @@ class TextStreams:
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[TextBatch]:
         """The batches of an epoch, from `start_step` on."""
-        check_start(epoch, start_step, self.steps_per_epoch)
+        arguments.check_start(epoch, start_step, self.steps_per_epoch)
         offset = 0
         if self.shift:
             offset = int(numbers(self.seed, Purpose.ORDER, epoch).integers(self.length))

@@ -1,7 +1,5 @@
 """What a tokenizer must offer, and Hugging Face's tokenizers in that shape."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence

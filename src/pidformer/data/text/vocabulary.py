@@ -1,13 +1,11 @@
 """Words and their numbers, as in the word-level language models of the literature."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
@@ -48,7 +46,7 @@ class WordVocabulary:
         split: Split = "spaces",
         min_count: int = 1,
         max_words: int | None = None,
-    ) -> WordVocabulary:
+    ) -> Self:
         """The vocabulary of counted words, in their order of first appearance.
 
         `min_count` and `max_words` (the whole size) leave the rarest out. `<unk>` stands for them,

@@ -1,8 +1,6 @@
 """One layer of the language model: causal attention with a controller, then an MLP."""
 # B batch, N tokens, M keys, C width, H heads, Hkv key/value heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +17,7 @@ from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, acting_gains
-from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention
+from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention, scores
 from pidformer.ops.token import TokenControl, plain_weight
 
 State = PIDState | TokenControl | None
@@ -42,12 +40,8 @@ class CausalAttention(nn.Module):
         self, config: PIDformerConfig, depth: int, gains: PIDGains | LearnedGains | None
     ) -> None:
         super().__init__()
-        heads, groups, size = (
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        )
-        bias = config.attention_bias
+        heads, groups = config.num_attention_heads, config.num_key_value_heads
+        size, bias = config.head_dim, config.attention_bias
         self.depth, self.head_dim = depth, size
         self.gains = gains
         self.first_layer = config.first_layer
@@ -62,14 +56,19 @@ class CausalAttention(nn.Module):
         self,
         x: Tensor,
         state: State,
+        *,
         mask: Mask,
-        rotation: Rotation | None,
-        cache: Any,
-        places: Tensor | None,
-        kernels: list[Tensor] | None,
+        rotation: Rotation | None = None,
+        cache: Any = None,
+        places: Tensor | None = None,
+        kernels: list[Tensor] | None = None,
         last: int | None = None,
     ) -> tuple[Tensor, State]:
-        """`last` gives the outputs of the last tokens alone; no cache then."""
+        """`last` gives the outputs of the last tokens alone, without a cache.
+
+        The attention matrix (B, H, N, M), which SDPA does not show, is added to `kernels`, and
+        gradients reach it.
+        """
         if cache is not None and kernels is None and self._is_decoding(x, state):
             return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
         if isinstance(state, TokenControl):
@@ -92,7 +91,8 @@ class CausalAttention(nn.Module):
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
         if kernels is not None:  # they are looked at: gradients reach them
-            kernels.append(F.dropout(_kernel(q, k, mask), dropout))
+            weights = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
+            kernels.append(F.dropout(weights, dropout))
             out = kernels[-1].to(v.dtype) @ of_queries(v, q)
             out, state = feed_back(out, value, state, gains, self.first_layer)  # type: ignore[arg-type]
         else:
@@ -219,23 +219,11 @@ class PIDDecoderBlock(GradientCheckpointingLayer):
         x: Tensor,
         state: State = None,
         *,
-        mask: Mask,
-        rotation: Rotation | None = None,
-        cache: Any = None,
-        places: Tensor | None = None,
-        kernels: list[Tensor] | None = None,
         last: int | None = None,
+        **options: Any,
     ) -> tuple[Tensor, State]:
-        mixed, state = self.self_attn(
-            x if self.is_post_norm else self.attention_norm(x),
-            state,
-            mask,
-            rotation,
-            cache,
-            places,
-            kernels,
-            last,
-        )
+        given = x if self.is_post_norm else self.attention_norm(x)
+        mixed, state = self.self_attn(given, state, last=last, **options)
         mixed = dropped(self.dropout, mixed)
         if last is not None:
             x = x[:, -last:]
@@ -260,17 +248,3 @@ def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def build_norm(config: PIDformerConfig) -> nn.Module:
     kind = nn.RMSNorm if config.norm_type == "rms" else nn.LayerNorm
     return kind(config.hidden_size, eps=config.norm_eps)
-
-
-def _kernel(q: Tensor, k: Tensor, mask: Mask) -> Tensor:
-    """The attention matrix (B, H, N, M) that SDPA does not show."""
-    k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
-    seen = mask.attn_mask
-    if mask.is_causal:
-        seen = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
-    if seen is not None:
-        scores = (
-            scores.masked_fill(~seen, -torch.inf) if seen.dtype == torch.bool else scores + seen
-        )
-    return scores.float().softmax(-1)

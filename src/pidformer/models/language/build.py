@@ -1,7 +1,5 @@
 """The language model of a recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from pidformer.errors import InputError, unknown
-from pidformer.models.build import REFUSALS
+from pidformer.models.build import CONTROLLER, REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.models.language.folder import check_weights
 from pidformer.models.options import check_memory, check_options
@@ -17,10 +15,10 @@ from pidformer.models.options import check_memory, check_options
 ARCHITECTURES = {"causal_lm": PIDformerConfig, "causal_lm_paper": PIDformerConfig.paper}
 
 
-def language_config(
+def build_language_model(
     config: Mapping[str, Any], *, vocab_size: int, length: int, eos_token_id: int | None
-) -> PIDformerConfig:
-    """The configuration that a recipe's `model` section describes, for this vocabulary.
+) -> PIDformerForCausalLM:
+    """The model that a recipe's `model` section describes, for this vocabulary; fresh weights.
 
     `model.name` is "causal_lm" (today's defaults) or "causal_lm_paper"; `model.options` are
     keywords of `PIDformerConfig`.
@@ -29,31 +27,17 @@ def language_config(
     if name not in ARCHITECTURES:
         raise unknown("model", name, ARCHITECTURES)
     check_options(options, "language")
-    controller = {
-        key: config[key]
-        for key in ("gains", "learn_gains", "first_layer", "attention_residual")
-        if key in config
-    }
-    ends = {"eos_token_id": eos_token_id, "bos_token_id": eos_token_id}
-    fixed = {"max_position_embeddings": length} | ends | controller
+    given = {key: config[key] for key in CONTROLLER if key in config}
+    given |= {"eos_token_id": eos_token_id, "bos_token_id": eos_token_id}
+    given |= {"max_position_embeddings": length} | options
     try:
-        return ARCHITECTURES[name](vocab_size=vocab_size, **(fixed | options))
-    except TypeError as error:
-        raise InputError(f"model {name} with options {options}: {error}") from None
-
-
-def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
-    """The model itself, with fresh weights."""
-    checked = language_config(config, **build)
-    check_memory(config.get("options", {}), "language")
-    try:
+        checked = ARCHITECTURES[name](vocab_size=vocab_size, **given)
+        check_memory(options, "language")
         return PIDformerForCausalLM(checked)
     except InputError:
         raise
     except REFUSALS as error:
-        raise InputError(
-            f"model {config['name']} with options {config.get('options')}: {error}"
-        ) from None
+        raise InputError(f"model {name} with options {options}: {error}") from None
 
 
 def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:

@@ -1,8 +1,6 @@
 """The causal language model as Hugging Face knows models: loads, saves, trains, generates."""
 # B batch, N tokens, C width, V vocabulary
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -14,9 +12,12 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from pidformer.errors import InputError
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.keywords import check_keywords
 from pidformer.models.language.masks import cached_tokens, causal_mask, fixed_size
-from pidformer.models.language.model import PIDformerModel, PIDformerPreTrainedModel
+from pidformer.models.language.model import (
+    PIDformerModel,
+    PIDformerPreTrainedModel,
+    check_keywords,
+)
 from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax, nll
 
 TABLE = "model.embed_tokens.weight"

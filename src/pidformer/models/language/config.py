@@ -1,12 +1,10 @@
 """The language model's configuration, as Hugging Face keeps it."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from transformers import PretrainedConfig
 
@@ -115,7 +113,7 @@ class PIDformerConfig(PretrainedConfig):
         super().__init__(tie_word_embeddings=tie_word_embeddings, **tokens, **options)
 
     @classmethod
-    def paper(cls, vocab_size: int = 267735, **options: Any) -> PIDformerConfig:
+    def paper(cls, vocab_size: int = 267735, **options: Any) -> Self:
         """The paper's WikiText-103 model (lmtool's small one), 44,018,394 parameters.
 
         16 layers of width 128, 8 heads of 16, FFN 2048, post-LayerNorm, one tied table with an

@@ -5,10 +5,8 @@ attention kernel by its address, an adapter of another model) and files elsewher
 pickles. All of it is refused in one line: what is read is JSON and safetensors, in the folder.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -67,18 +65,14 @@ def check_weights(folder: Path) -> None:
             f"{folder} has no {WEIGHTS}; other files of weights are not opened, because a pickle "
             "is a program: save the model again with save_pretrained"
         )
-    named = read_json(folder / INDEX).get("weight_map")
-    files = set(named.values()) if isinstance(named, dict) and _are_texts(named) else {""}
-    for name in files:
+    named: Any = read_json(folder / INDEX).get("weight_map")
+    is_whole = isinstance(named, dict) and all(isinstance(file, str) for file in named.values())
+    for name in set(named.values()) if is_whole else {""}:
         is_own = Path(name).name == name and name.endswith(".safetensors")
         if not is_own or not (folder / name).is_file():
             raise InputError(
                 f"{folder / INDEX} names {name!r}, which is no safetensors file beside it"
             )
-
-
-def _are_texts(fields: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, str) for value in fields.values())
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """Text from a model, handed out as it is written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, TypedDict, Unpack

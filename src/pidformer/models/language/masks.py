@@ -1,8 +1,6 @@
 """Which key a query may see, with padding and with caches of either kind."""
 # B batch, N queries, M keys
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch
@@ -16,7 +14,7 @@ class Mask(NamedTuple):
     attn_mask: Tensor | None
     is_causal: bool
 
-    def of_last(self, count: int) -> Mask:
+    def of_last(self, count: int) -> "Mask":
         """The same for the last queries alone; the very last one sees all."""
         if self.attn_mask is not None:
             return Mask(self.attn_mask[..., -count:, :], self.is_causal)

@@ -1,9 +1,9 @@
 """Tokens to hidden states, as Hugging Face knows models."""
 # B batch, N tokens, C width
 
-from __future__ import annotations
-
+import inspect
 import math
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -11,24 +11,21 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, unknown
 from pidformer.models.gains import ModelGains
+from pidformer.models.language import positions
 from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.keywords import check_keywords
 from pidformer.models.language.masks import cached_tokens, choose_mask
-from pidformer.models.language.positions import (
-    Rotation,
-    counted_down,
-    packed_documents,
-    rotation,
-    sinusoids,
-    token_positions,
-)
 from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
 from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, learned_gains
+
+WITHOUT_EFFECT = ("cache_position", "token_type_ids")
+"""Tokens stand behind what the cache holds, and there is one type of token."""
+PACKING = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx")
+"""What flash attention is told of packed documents; `position_ids` tell the same."""
 
 
 class PIDformerPreTrainedModel(PreTrainedModel):
@@ -164,14 +161,14 @@ class PIDformerModel(PIDformerPreTrainedModel):
             # A compiler cannot see whether positions restart; with a cache, one text goes on.
             is_cached = past_key_values is not None or bool(use_cache)
             if not (is_cached and torch.compiler.is_compiling()):
-                documents = packed_documents(position_ids)
+                documents = positions.packed_documents(position_ids)
         use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
         self._check_rows(tokens, is_told)
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache()
         past = cached_tokens(past_key_values)
         if position_ids is None:
-            position_ids = token_positions(attention_mask, past, tokens)
+            position_ids = positions.token_positions(attention_mask, past, tokens)
         x, turned = self._placed(x, position_ids, documents)
 
         keep_states = _asked(output_hidden_states, self.config, "output_hidden_states")
@@ -207,17 +204,17 @@ class PIDformerModel(PIDformerPreTrainedModel):
 
     def _placed(
         self, x: Tensor, position_ids: Tensor, documents: Tensor | None
-    ) -> tuple[Tensor, Rotation | None]:
+    ) -> tuple[Tensor, positions.Rotation | None]:
         """Embeddings with their positions in them, and the rotation where positions turn."""
         config, turned = self.config, None
         if config.scale_embedding:
             x = x * math.sqrt(config.hidden_size)
         if config.position_type == "rope":
-            turned = rotation(position_ids, config.head_dim, config.rope_theta)
+            turned = positions.rotation(position_ids, config.head_dim, config.rope_theta)
         elif config.position_type == "sinusoidal":
             if config.position_order == "descending":
-                position_ids = counted_down(position_ids, documents)
-            x = x + sinusoids(position_ids, config.hidden_size).to(x.dtype)
+                position_ids = positions.counted_down(position_ids, documents)
+            x = x + positions.sinusoids(position_ids, config.hidden_size).to(x.dtype)
         elif self.embed_positions is not None:
             self._check_length(position_ids)
             x = x + self.embed_positions(position_ids)
@@ -263,3 +260,24 @@ class PIDformerModel(PIDformerPreTrainedModel):
 
 def _asked(given: bool | None, config: Any, name: str) -> bool:
     return bool(getattr(config, name, False) if given is None else given)
+
+
+def check_keywords(
+    forward: Callable[..., Any], given: Mapping[str, Any], *, has_positions: bool
+) -> None:
+    """Refuse keywords that would change the numbers of another model and not ours."""
+    for name, value in given.items():
+        if name in WITHOUT_EFFECT:
+            continue
+        if name in PACKING:
+            if value is not None and not has_positions:
+                raise InputError(
+                    f"{name} needs position_ids, which restart at 0 with each packed document; "
+                    "DataCollatorWithFlattening gives both"
+                )
+        elif name == "is_causal":
+            if value is False:
+                raise InputError("is_causal must be True: a causal model sees no later token")
+        else:
+            known = {*inspect.signature(forward).parameters, "is_causal"} - {"self", "options"}
+            raise unknown("keyword", name, known | {*WITHOUT_EFFECT, *PACKING})

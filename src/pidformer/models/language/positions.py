@@ -1,8 +1,6 @@
 """Where a token stands: sinusoids added to the embedding, or a rotation of queries and keys."""
 # B batch, N tokens, C width, D head dim
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

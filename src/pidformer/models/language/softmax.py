@@ -1,8 +1,6 @@
 """From hidden states to words: one table, tied to the embedding, full or adaptive softmax."""
 # N tokens, C width, V vocabulary
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -1,7 +1,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pidformer.data.segmentation.geometry import rescaled
+from pidformer.data.segmentation.augment import rescaled
 
 
 @given(height=st.integers(1, 900), width=st.integers(1, 900), ratio=st.floats(0.5, 2.0))
