@@ -6,7 +6,7 @@ import yaml
 from pidformer import results
 from pidformer.reproduce import Job, Plan, make_plan, run_plan
 from pidformer.reproduce.job_kinds import JobSetting
-from pidformer.reproduce.plan import _report_job
+from pidformer.reproduce.plan import _report_of_recipes
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
@@ -26,7 +26,7 @@ def plan_of(recipe, task, data, suites, root):
         needs = (jobs[-1].id,)
         job = Job(id=f"evaluate.{suite}", kind="evaluate", title=suite, arguments=own, needs=needs)
         jobs.append(job)
-    return Plan(out=out, jobs=(*jobs, _report_job(out, jobs)))
+    return Plan(out=out, jobs=(*jobs, _report_of_recipes(out, jobs)))
 
 
 def check(plan, kind, words):

@@ -9,7 +9,7 @@ import yaml
 
 from pidformer import results
 from pidformer.reproduce import Job, Plan
-from pidformer.reproduce.plan import _report_job
+from pidformer.reproduce.plan import _report_of_recipes
 from tests.training.tiny import tiny_recipe
 
 SUITE = {"rows": ["clean", {"fgsm": {"eps": 0.05}}, {"noise": {"eps": 0.3}}]}
@@ -54,7 +54,7 @@ def tiny_plan(inputs: Path, out: Path, *, analyze: bool = True) -> Plan:
             )
             jobs.append(job)
             before = (job.id,)
-    return Plan(out=out, jobs=(*jobs, _report_job(out, jobs)), timed_on="this machine")
+    return Plan(out=out, jobs=(*jobs, _report_of_recipes(out, jobs)), timed_on="this machine")
 
 
 def records_of(out: Path) -> dict[str, list[dict]]:

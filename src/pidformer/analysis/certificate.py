@@ -1,8 +1,6 @@
 """Stability certificates of trained models: their gains against the spectra they really have."""
 # B images, H heads, N tokens, L layers
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

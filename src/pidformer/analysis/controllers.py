@@ -1,8 +1,6 @@
 """The controllers that act in a model, layer by layer and head by head."""
 # L layers, H heads
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

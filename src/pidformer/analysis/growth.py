@@ -6,8 +6,6 @@ between is the norm of a product.
 """
 # B images, H heads, N tokens, L layers
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

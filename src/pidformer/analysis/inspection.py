@@ -7,8 +7,6 @@ does to queries and keys before: norms, rotations, masks, groups.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple

@@ -1,8 +1,6 @@
 """How much of a change of the input reaches the last values: measured, not derived."""
 # B images, R directions, N tokens
 
-from __future__ import annotations
-
 import copy
 from typing import NamedTuple
 

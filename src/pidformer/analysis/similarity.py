@@ -1,8 +1,6 @@
 """Rank collapse by layer: how alike tokens are, the directions they span, the size of control."""
 # B images, N tokens, C width, L layers; X tokens (..., N, C), s_1 >= s_2 >= ... its singular values
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple, Unpack
 

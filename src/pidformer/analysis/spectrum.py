@@ -1,8 +1,6 @@
 """The attention matrices of a model on real inputs, and where their eigenvalues lie."""
 # B images, H heads, N tokens, L layers
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,8 +1,6 @@
 """The tokens of a model at each depth."""
 # B batch, N tokens, C width, H heads, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, TypedDict, get_args

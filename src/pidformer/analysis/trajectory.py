@@ -1,8 +1,6 @@
 """Where the tokens of one image go over depth, in a plane that can be drawn."""
 # L layers, N tokens, C width
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Eager is `generate` with a cache that grows. Compiled (on a GPU) is a greedy loo
 step and a cache of fixed size, in which nothing waits for the host.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple

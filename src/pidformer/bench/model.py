@@ -1,7 +1,5 @@
 """Whole models: a training step and an inference of PID DeiT, its softmax twin and timm's DeiT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple

@@ -6,8 +6,6 @@ control, as in a model. A time is for one layer.
 """
 # B batch, H heads, N tokens, D head dim
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial

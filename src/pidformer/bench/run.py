@@ -1,7 +1,5 @@
 """One benchmark or all of them: rows as they come, kept as records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

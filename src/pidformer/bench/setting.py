@@ -1,7 +1,5 @@
 """Where a benchmark runs and with which patience."""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Contenders that take turns in one process: medians, spread, and ratios round by round."""
 
-from __future__ import annotations
-
 import gc
 import math
 import statistics

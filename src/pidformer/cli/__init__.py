@@ -1,7 +1,5 @@
 """The `pidformer` command: options in, functions called, one clear line when something is wrong."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

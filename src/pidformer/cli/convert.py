@@ -1,7 +1,5 @@
 """`pidformer convert`: a controller for a model that others trained."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`pidformer demo`: what the controller does, in two minutes."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pidformer evaluate`: models under a suite of threats, side by side."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

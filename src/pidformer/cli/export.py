@@ -1,7 +1,5 @@
 """`pidformer export`: a trained model for other runtimes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

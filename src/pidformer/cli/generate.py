@@ -1,7 +1,5 @@
 """`pidformer generate`: a trained language model writes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`pidformer lab`: a page to feel the controller."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`pidformer publish`: a run as a folder for a model hub."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`pidformer recipes`: what can be trained, and what every key means."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """`pidformer report`: what any number of runs showed, on one page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`pidformer reproduce`: the paper's tables and figures at a scale of one's own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`pidformer segment`: label the pixels of photographs."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

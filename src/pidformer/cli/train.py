@@ -1,7 +1,5 @@
 """`pidformer train`: one recipe into one run folder."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """`pidformer tune`: the best gains of a frozen model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """What `pidformer analyze` measures: tokens, spectra and certificates, as records."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A suite on a model: row by row, each recorded as soon as it is there."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial

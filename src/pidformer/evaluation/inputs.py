@@ -4,8 +4,6 @@ A classifier sees images of the validation set; the encoder of a segmentation ru
 its images; a language model sees stretches of the validation text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property

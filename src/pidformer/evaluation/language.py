@@ -1,7 +1,5 @@
 """Perplexity of a language model, by protocol; every number becomes a record of its run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -1,7 +1,5 @@
 """What a person sees of an evaluation: bars on a terminal, a line for each row everywhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

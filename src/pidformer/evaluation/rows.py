@@ -1,7 +1,5 @@
 """Rows of a benchmark: what is measured, on which images, and what a record says of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Protocol
 

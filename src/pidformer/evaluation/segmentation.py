@@ -1,8 +1,6 @@
 """mIoU of a segmentation run on clean, corrupted and attacked images."""
 # B pairs, K classes
 
-from __future__ import annotations
-
 import hashlib
 import shlex
 import sys

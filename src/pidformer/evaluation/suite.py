@@ -1,7 +1,5 @@
 """Suites: which rows a benchmark has, as YAML (docs/robustness.md shows one)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

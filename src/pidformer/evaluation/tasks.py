@@ -1,7 +1,5 @@
 """Suites for runs that are no classifiers: segmentation and language."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence

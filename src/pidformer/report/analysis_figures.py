@@ -1,7 +1,5 @@
 """Figures of analysed models side by side: tokens by layer, eigenvalues of attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs as a report reads them, from folders or published files: found, completed, checked."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

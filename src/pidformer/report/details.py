@@ -1,7 +1,5 @@
 """The tables behind the main ones: inside the trained models, and what they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 from typing import Any

@@ -1,7 +1,5 @@
 """Curves as panels with their words: over layers, over epochs, over the budget of an attack."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from functools import partial

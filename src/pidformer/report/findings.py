@@ -1,7 +1,5 @@
 """The findings in sentences, each chosen by the numbers it states."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pidformer.report.figures import Curves

@@ -1,8 +1,6 @@
 """One number of a run, its mean over seeds, and how two models are compared on it."""
 # N items (images, pairs, blocks of text), K classes
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 A panel is a picture that goes onto a page as SVG, light and dark, and into files as PNG.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Callable, Sequence

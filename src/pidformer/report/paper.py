@@ -1,7 +1,5 @@
 """The paper's own numbers (ICML 2024), for reference columns: (softmax, PID)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 Pair = tuple[float, float]

@@ -5,8 +5,6 @@ the command that trains it again. The others are measurements; what they share w
 is not written again.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -3,8 +3,6 @@
 RUN stands for the run's folder, DATA for the folder of the set that the record names.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Pictures of segmented photographs: labels over the image, a legend, the labels as a file."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures of controllers: poles, stable region, tokens over depth, responses of the loop."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The paper's Table 1 from records: a line for each row and metric, a column for each model."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

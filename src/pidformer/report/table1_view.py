@@ -1,7 +1,5 @@
 """The paper's Table 1 from collected runs, each number tied to its records."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple

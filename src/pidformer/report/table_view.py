@@ -1,7 +1,5 @@
 """What a page shows of a table: columns, lines and cells of text, and the records behind them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

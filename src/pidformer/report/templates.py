@@ -1,7 +1,5 @@
 """Pages from templates, with one look for all of them; tables in Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import jinja2

@@ -1,7 +1,5 @@
 """Tables for a terminal: analysed models side by side, scores of segmentation and language runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,8 +1,6 @@
 """The tokens of one image over depth: a picture and a short film."""
 # L layers, N tokens
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple

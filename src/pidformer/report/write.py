@@ -1,7 +1,5 @@
 """One report from any number of run folders: HTML that needs nothing else, Markdown, figures."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Sequence

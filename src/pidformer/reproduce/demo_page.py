@@ -1,7 +1,5 @@
 """The last job of the demonstration: images through each model, as they are and attacked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

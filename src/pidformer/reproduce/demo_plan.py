@@ -1,7 +1,5 @@
 """The demonstration as a plan: softmax and PID on the digits, with and without the residual."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """What a person sees of a plan: a table that is kept up to date, or a line for each job."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

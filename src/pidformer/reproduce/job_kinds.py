@@ -1,7 +1,5 @@
 """How a job is done, and how its folders tell that it has been."""
 
-from __future__ import annotations
-
 import shlex
 import warnings
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Jobs as plain data, and where their data sets are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

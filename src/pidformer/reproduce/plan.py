@@ -1,7 +1,5 @@
 """Which jobs a table or figure needs at each scale: parts.yaml says so, and this reads it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Work through a plan: take what is ready, leave what others hold, end when all is done."""
 
-from __future__ import annotations
-
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ Whether a job is done never depends on these numbers; whether a run is begun in 
 left does.
 """
 
-from __future__ import annotations
-
 import json
 import threading
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The same work in several processes of this machine, as if each had been started by hand."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

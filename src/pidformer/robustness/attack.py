@@ -1,8 +1,6 @@
 """What all attacks share: checks, modes, precision, gradients, and who is still standing."""
 # B images
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext

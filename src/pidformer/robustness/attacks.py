@@ -7,8 +7,6 @@ Both climb the cross entropy L of the true label y by its sign gradient and stay
 """
 # B images
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """AutoAttack (Croce & Hein 2020): four attacks without a knob, each on what is left."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal

@@ -1,8 +1,6 @@
 """Models side by side: runs that differ only in their seed are one model; pairs are compared."""
 # S training seeds, N images
 
-from __future__ import annotations
-
 import base64
 import re
 import zlib

@@ -1,8 +1,6 @@
 """Accuracy under threats: one record for each, resumable, with what each image did."""
 # B images, K classes
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial

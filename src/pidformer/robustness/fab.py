@@ -1,8 +1,6 @@
 """FAB (Croce & Hein 2020): the nearest misclassified point, one linearised boundary at a time."""
 # B images of D numbers
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 

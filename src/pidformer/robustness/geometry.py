@@ -1,8 +1,6 @@
 """Balls, boxes and planes, for L-infinity and L2 alike."""
 # B images of D numbers
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

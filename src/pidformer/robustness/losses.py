@@ -11,8 +11,6 @@ The last two (Croce & Hein 2020) do not change when logits are scaled or shifted
 hide behind large logits, whose cross entropy has no gradient left in floating point.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Noise that knows nothing of the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, get_args
 

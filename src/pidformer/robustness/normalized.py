@@ -1,7 +1,5 @@
 """An attack on the model's own input, as older papers report it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

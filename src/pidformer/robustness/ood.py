@@ -1,7 +1,5 @@
 """Out-of-distribution detection: is the model less sure of images that belong to no class?"""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

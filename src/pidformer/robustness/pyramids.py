@@ -1,8 +1,6 @@
 """The moves of the Square attack in the L2 ball: pyramids of mass, moved between windows."""
 # B images (C, H, W)
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

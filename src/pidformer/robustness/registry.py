@@ -1,7 +1,5 @@
 """Threats by name, as a file of settings gives them."""
 
-from __future__ import annotations
-
 from dataclasses import Field, fields
 from typing import Any
 

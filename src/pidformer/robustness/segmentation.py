@@ -1,8 +1,6 @@
 """Threats to a model that labels every pixel: corruptions, FGSM and PGD on maps of labels."""
 # B pairs
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

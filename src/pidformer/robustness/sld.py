@@ -1,8 +1,6 @@
 """Sparse descent in the L1 ball (Tramer & Boneh 2019), as cleverhans does it."""
 # B images of D numbers
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,8 +1,6 @@
 """SPSA (Uesato et al. 2018): an attack that only asks the model for its logits."""
 # B images of D numbers, S samples
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,8 +1,6 @@
 """Square attack (Andriushchenko et al. 2020): random search with squares, no gradients."""
 # B images (C, H, W)
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

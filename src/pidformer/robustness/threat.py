@@ -1,7 +1,5 @@
 """What a threat is, and what it may be given."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from numbers import Real
 from typing import Protocol

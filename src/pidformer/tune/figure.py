@@ -1,7 +1,5 @@
 """The trials of a search as a figure: clean against robust, and the front of both."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import matplotlib

@@ -1,7 +1,5 @@
 """Trying gains on a frozen model: every trial is a record, and a stopped search goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

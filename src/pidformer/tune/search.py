@@ -1,7 +1,5 @@
 """Which gains to try: a grid, or what Optuna proposes; stable ones only."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The figures of the demonstration: panels, each with what it shows in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The page of the demonstration: four models of the digits, from the records of their runs."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The verdict in words: each sentence is chosen by the numbers it states."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 

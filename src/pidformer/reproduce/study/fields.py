@@ -3,8 +3,6 @@
 Anything else gets one line.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A study file: rows of runs that were fixed before any of them was made (docs/reproduce.md)."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

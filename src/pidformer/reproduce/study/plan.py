@@ -1,7 +1,5 @@
 """A study as a plan: train, measure, look inside and publish every row, run by run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Blurs: defocus, motion, zoom and Gaussian, one linear filter per image; glass, which shuffles."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """One corruption at one severity, as a value that is called on images."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

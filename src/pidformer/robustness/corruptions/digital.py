@@ -1,7 +1,5 @@
 """Colour, elastic transform, pixelation and JPEG compression."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 

@@ -1,7 +1,5 @@
 """Random fields for a batch in which image k's numbers depend on its index alone."""
 
-from __future__ import annotations
-
 import math
 import zlib
 

@@ -5,8 +5,6 @@ a sum that should end on a whole level misses it by enough for the truncation to
 below, and its last bits depend on how a library splits a batch and on TF32.
 """
 
-from __future__ import annotations
-
 import math
 from functools import lru_cache
 

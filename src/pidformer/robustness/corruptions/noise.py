@@ -1,7 +1,5 @@
 """Noise: Gaussian, shot, impulse and speckle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 

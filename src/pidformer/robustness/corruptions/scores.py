@@ -1,7 +1,5 @@
 """From error rates under corruption to one number."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pidformer.errors import InputError, unknown

@@ -6,8 +6,6 @@ elastic lengths as multiples of `ELASTIC_UNIT` pixels (244 for 224-pixel images 
 number, a slip that the published set contains).
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files

@@ -1,7 +1,5 @@
 """Spatter: drops of water (severities 1 to 3) or of mud (4 and 5) on the lens."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

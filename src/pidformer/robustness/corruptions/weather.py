@@ -6,8 +6,6 @@ the contrast of one of the photographs. Errors under frost compare with each oth
 published numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache, lru_cache
 
