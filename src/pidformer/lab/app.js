@@ -1,6 +1,7 @@
 window.labQuery = window.location.search;  // as the visitor came; the address moves later
+window.labView = (query) => new URLSearchParams(query).get("view") || "controller";
 window.labFollow = (view, query) => {
-  const shown = new URLSearchParams(window.location.search).get("view") || "controller";
+  const shown = window.labView(window.location.search);
   if (window.labArrived && query && view === shown && query !== window.location.search)
     window.history.replaceState(null, "", window.location.pathname + query);
 };

@@ -12,13 +12,18 @@ from matplotlib.ticker import MaxNLocator
 
 from pidformer.control import PIDGains, is_stable
 from pidformer.report.groups import short_gains
-from pidformer.report.panels import Panel
+from pidformer.report.numbers import minus
+from pidformer.report.panels import Panel, add_tips
 from pidformer.report.stability import radii_map, shade_radii
-from pidformer.report.style import BAD, GOOD, INK, LEAST_I, PID, SOFTMAX, run_colors
+from pidformer.report.style import BAD, GOOD, GREY, INK, LEAST_I, run_colors
+from pidformer.report.table1 import difference_texts
 from pidformer.report.training_curves import HEADLINES, Curves
+from pidformer.statistics import Crossed
 
 Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
+_MOST_TIPS = 40
+"""Points of a curve that answer to hovering."""
 
 
 def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
@@ -69,6 +74,42 @@ def stability_panel(
     return Panel(partial(_draw_map, marked=marked, measured=measured), 6.4, 4.4), words
 
 
+def differences_panel(
+    found: Sequence[Crossed],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
+    width: float = 4.6,
+) -> Panel:
+    """Differences with their 95 % intervals, a line for each: green where the word is "better",
+    red where it is "worse"."""
+    draw = partial(_draw_differences, found=found, title=title, labels=labels, words=words)
+    return Panel(draw, width, 1.3 + 0.32 * len(found))
+
+
+def _draw_differences(
+    figure: Figure | SubFigure,
+    found: Sequence[Crossed],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = {"better": GOOD, "worse": BAD}
+    lines = [*zip(found, labels, words, strict=True)]
+    for place, (one, label, word) in enumerate(reversed(lines)):
+        color = colors.get(word, GREY)
+        axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.4)
+        axes.plot(one.mean, place, "o", color=color, markersize=6)
+        text = f"{label}: {minus(difference_texts(one)[0])}, {word}"
+        add_tips(axes, [one.low, one.mean, one.high], [place] * 3, [text] * 3)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(found)), [*reversed(labels)])
+    axes.set_ylim(-0.7, len(found) - 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+
+
 def _legend(count: int) -> dict[str, Any]:
     """Names of many models are small and in columns, so that they leave room for the axes."""
     return {"fontsize": 10} if count <= 12 else {"fontsize": 4.5, "ncols": -(-count // 20)}
@@ -114,6 +155,7 @@ def _draw_map(
         look: dict[str, Any] = {"color": color, "markeredgecolor": "white", "markersize": 11}
         points = [g.p for g in found], [g.i for g in found]
         axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
+        add_tips(axes, *points, [f"{label}: p {g.p:g}, i {g.i:g}, d {g.d:g}" for g in found])
     axes.set(
         title=f"gains (p, i), shaded for d = {d:g}",
         xlabel="p",
@@ -147,10 +189,13 @@ def draw_curves(
 ) -> None:
     """For each model a thick line, the mean, and thin lines, its runs; `level` is marked."""
     axes: Axes = figure.subplots()
-    colors = run_colors([one.is_controlled for one in curves])
-    if any(one.is_dashed for one in curves):  # dashes tell the models of one colour apart
-        colors = [PID if one.is_controlled else SOFTMAX for one in curves]
-    for one, color in zip(curves, colors, strict=True):
+    # dashed lines have the colours of the solid ones, in their order
+    unused = {
+        dashed: run_colors([one.is_controlled for one in curves if one.is_dashed == dashed])
+        for dashed in (False, True)
+    }
+    for one in curves:
+        color = unused[one.is_dashed].pop(0)
         if one.band is not None:
             axes.fill_between(one.runs[0][0], *one.band, color=color, alpha=0.15, linewidth=0)
         line: dict[str, Any] = {
@@ -163,6 +208,9 @@ def draw_curves(
         look = line | {"linewidth": 2.4, "label": one.label}
         xs, ys = mean_curve(one)
         axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
+        few = slice(None, None, max(1, -(-len(xs) // _MOST_TIPS)))
+        words = [f"{one.label}, {x} {a:g}: {b:.4g}" for a, b in zip(xs, ys, strict=True)]
+        add_tips(axes, xs[few], ys[few], words[few])
     if level is not None:
         place, name = level
         axes.axhline(place, color=INK, linewidth=0.8, linestyle=":")
