@@ -59,13 +59,16 @@ def give(page, data, name="mine.png"):
     page.set_input_files("#attack-upload input[type=file]", files)
 
 
+CHARTS = "tokens alike poles radius region step disturbance frequency".split()
+
+
 def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, lab):
     watched = visit("?view=controller&p=0.5&tokens=6")
     page = watched.page
     assert "Stable" in page.inner_text("#verdict")
     assert page.input_value("#knob-tokens input[type=number]") == "6"
     page.wait_for_function("window.labDrawn")
-    charts = [f"chart-{name}" for name in ("tokens", "alike", "poles", "radius", "region")]
+    charts = [f"chart-{name}" for name in CHARTS]
     shot = "(ids) => ids.map((id) => document.getElementById(id).toDataURL())"
     before = page.evaluate(shot, charts)
     page.focus("#knob-p input[type=range]")
@@ -82,7 +85,7 @@ def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, 
     labels = page.evaluate(
         "(ids) => ids.map((id) => document.getElementById(id).ariaLabel)", charts
     )
-    assert all(labels) and "2p + i = 2.1" in labels[-1]  # DeiT: 2 * 0.8 + 0.5
+    assert all(labels) and "2p + i = 2.1" in labels[4]  # DeiT: 2 * 0.8 + 0.5
     assert errors(watched) == []
     assert watched.outside(lab.address) == []
 
@@ -120,7 +123,7 @@ def test_every_chart_is_explained_above_it(visit):
     above = """() => [...document.querySelectorAll(".charts figure")].map((figure) =>
       figure.querySelector("figcaption").getBoundingClientRect().bottom
       <= figure.querySelector("canvas").getBoundingClientRect().top)"""
-    assert page.evaluate(above) == [True] * 5
+    assert page.evaluate(above) == [True] * len(CHARTS)
 
 
 def test_where_no_gains_are_stable_the_verdict_says_so_and_design_changes_nothing(visit):
@@ -145,11 +148,12 @@ def test_a_digit_and_an_upload_are_attacked_and_bad_ones_refused(visit, lab):
     page = watched.page
     page.click("#attack-go")
     page.wait_for_selector("#attack-shown .attacked >> nth=1")
-    assert page.locator("#attack-shown img").count() == 6
+    assert page.locator("#attack-shown .strip img").count() == 6
     assert "no pixel changed by more than 24/255" in page.inner_text("#attack-shown")
-    page.wait_for_selector("#attack-layers .js-plotly-plot")
+    assert page.locator("#attack-shown .chart .tip").count() >= 2 * 2 * 8  # models, times, layers
     page.wait_for_function("location.search.includes('view=attack')")
     assert str(Path.cwd().anchor) + "tmp" not in page.url  # names of runs, not their places
+    page.click("#attack-own button")
     give(page, picture())
     page.wait_for_function("document.querySelector('#attack-said').innerText.includes('64 x 48')")
     page.wait_for_function("document.querySelector('#attack-shown').innerText.includes('(before)')")
@@ -172,8 +176,8 @@ def test_a_picture_of_a_named_set_is_attacked_and_a_model_brings_its_own(visit, 
     page.wait_for_selector("#attack-shown .attacked >> nth=1")
     assert "(before)" in page.inner_text("#attack-shown")  # no class of the digits
     page.wait_for_function("location.search.includes('images=shades')")
-    page.focus("#attack-number input[type=range]")
-    page.keyboard.press("Home")
+    page.locator("#attack-number input").first.focus()
+    page.keyboard.press("Space")
     page.wait_for_function("!location.search.includes('number=')")
     page.click("#attack-first input")
     page.get_by_role("option", name="digits-pid").click()
@@ -258,10 +262,93 @@ def test_texts_of_two_models_are_below_each_other_on_a_phone(visit):
     assert page.locator("#text-left").bounding_box()["width"] > 250
 
 
-def test_a_visitor_who_only_arrives_starts_no_work(visit):
-    page = visit("?view=attack&strength=30").page
-    page.wait_for_timeout(1200)
-    assert page.inner_text("#attack-shown").startswith("Choose, then press Attack")
+FACE = "getComputedStyle(document.querySelectorAll('#attack-number label')[%d]).backgroundImage"
+
+
+@pytest.mark.parametrize("comes_by_tab", [False, True])
+def test_the_attack_opens_on_an_answer_that_it_changed(watch, home, comes_by_tab):
+    with open_lab([], port=0, home=home) as alone:
+        watched = watch(alone.address + ("" if comes_by_tab else "?view=attack"))
+        page = watched.page
+        page.wait_for_function("window.labArrived")
+        if comes_by_tab:
+            page.get_by_role("tab", name="Attack").click()
+        page.wait_for_selector("#attack-shown .attacked >> nth=1")
+        assert "now says" in page.inner_text("#attack-shown")
+        page.wait_for_function("location.search.includes('view=attack')")
+        there = page.evaluate("location.search")
+        page.locator("#attack-number label").nth(5).click()
+        page.wait_for_function("location.search.includes('number=5')")
+        page.wait_for_selector("#attack-number label.selected >> nth=0")
+        assert page.evaluate(FACE % 5).startswith('url("data:image/png')
+        assert page.evaluate(FACE % 5) != page.evaluate(FACE % 6)
+        page.get_by_role("tab", name="Text").click()
+        page.get_by_role("tab", name="Attack").click()
+        page.wait_for_timeout(500)
+        assert "number=5" in page.evaluate("location.search")  # what was chosen stays
+        other = watch(alone.address + there).page
+        other.wait_for_selector("#attack-shown .attacked >> nth=1")
+        assert "now says" in other.inner_text("#attack-shown")
+        assert errors(watched) == [] and watched.outside(alone.address) == []
+
+
+def test_a_folder_without_images_says_so_and_breaks_nothing(watch, home, tmp_path):
+    (tmp_path / "empty").mkdir()
+    with open_lab([], port=0, home=home, data=tmp_path / "empty") as empty:
+        watched = watch(empty.address + "?view=attack")
+        said = "document.querySelector('%s').innerText.includes('no image set in')"
+        watched.page.wait_for_function(said % "#attack-faces")
+        watched.page.wait_for_function(said % "#attack-shown")
+        assert errors(watched) == []
+
+
+def test_without_runs_the_results_show_the_examples_and_the_text_says_what_to_do(watch, home):
+    with open_lab([], port=0, home=home) as alone:
+        watched = watch(alone.address + "?view=results")
+        page = watched.page
+        page.wait_for_selector("#results-charts img")
+        assert "No run was named; these are the records" in page.inner_text("#results-examples")
+        page.wait_for_function("document.body.innerText.includes('699 lines')")
+        page.get_by_role("tab", name="Text").click()
+        assert "pidformer train novels/pid.yaml --data DIR" in page.inner_text("#text-shown")
+        assert errors(watched) == []
+
+
+def test_results_begin_with_a_chart_that_answers_to_hovering_and_fold_the_lines(visit, lab):
+    watched = visit("?view=results&runs=digits-softmax,digits-pid")
+    page = watched.page
+    page.wait_for_selector("#results-charts .chart .tip")
+    assert not page.is_visible("#results-lines")
+    tip = page.locator("#results-charts .tip").first
+    told = tip.get_attribute("data-tip")
+    assert told.startswith(("Clean: ", "Corruptions")) and "[" in told
+    tip.hover()
+    shown = "document.querySelector('#results-charts .tip:hover')"
+    assert page.evaluate(f"getComputedStyle({shown}, '::after').content") == f'"{told}"'
+    page.locator("#results-runs input").first.uncheck()  # one model: no difference to draw
+    page.wait_for_function(
+        "!document.querySelector('#results-charts').innerText.includes('What the controller')"
+    )
+    page.click("#results-all button")
+    page.wait_for_selector("#results-lines:visible")
+    assert errors(watched) == [] and watched.outside(lab.address) == []
+
+
+def test_a_chart_of_the_controller_answers_to_hovering(visit):
+    page = visit("?view=controller&p=0.5&i=0.4").page
+    page.wait_for_function("window.labDrawn")
+    for name in CHARTS:
+        canvas = page.locator(f"#chart-{name}")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        tips = page.evaluate("(id) => document.getElementById(id).tips", f"chart-{name}")
+        x, y = tips[-1][:2] if tips else (box["width"] / 2, box["height"] / 2)
+        page.mouse.move(box["x"] + x, box["y"] + y)
+        page.wait_for_selector(".tip-box:visible")
+        said = page.inner_text(".tip-box")
+        assert said.startswith("p 0.") if name == "region" else said in [tip[2] for tip in tips]
+    page.mouse.move(2, 2)
+    page.wait_for_selector(".tip-box", state="hidden")
 
 
 def test_a_prompt_is_read_and_continued_under_noise(visit):
@@ -283,6 +370,7 @@ def test_results_are_filtered_downloaded_and_reported(visit):
     watched = visit("?view=results&find=loss")
     page = watched.page
     page.wait_for_function("document.querySelector('#results-count').innerText.includes('lines')")
+    page.click("#results-all button")
     counted = page.inner_text("#results-count")
     page.locator("#results-find").get_by_role("textbox").press_sequentially(" digits-softmax")
     page.wait_for_function(f"document.querySelector('#results-count').innerText !== {counted!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -37,6 +38,8 @@ x(k+1) = clip(x(k) + step sign d loss(f(x(k)), y) / dx)     |x' - x| <= eps, pix
 SIMILARITY = (
     "How alike tokens are by layer (1: all alike), before the attack (dashed) and after it."
 )
+_BUSY = threading.Lock()
+"""One attack at a time: looking into a model, for its tokens, takes no second visitor."""
 TRIED = 8
 """Pictures among which the one to open on is looked for."""
 
@@ -129,7 +132,10 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         *chosen, picture = values
         knobs, texts = knobs_of(chosen), texts_of(*values)
         try:
-            made = result(knobs) if picture is None else result_of(knobs, LabelledPicture(picture))
+            with _BUSY:
+                made = (
+                    result(knobs) if picture is None else result_of(knobs, LabelledPicture(picture))
+                )
         except InputError as error:
             made = message(str(error))
         return [made, *texts]
@@ -140,7 +146,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             return [gr.skip()] * (3 + len(outputs))
         knobs = knobs_of(values[:-1])
         if not _names_an_attack(query):
-            with suppress(InputError):  # said below
+            with suppress(InputError), _BUSY:  # an error is said below
                 knobs = opening(knobs)
         chosen = [*values[:3], str(knobs.number), values[4], knobs.strength, None]
         return [True, chosen[3], knobs.strength, *go_on(*chosen)]

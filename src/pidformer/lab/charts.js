@@ -240,21 +240,21 @@ function drawRegion() {
   };
 }
 
-const kappaColor = (k) => shade(0.25 + 0.3 * k);  // visible on light and dark
+const kappaColor = (k) => shade(0.32 + 0.27 * k);  // visible on light and dark
 
-function legend(c, kappas) {
-  c.pen.textAlign = "right"; c.pen.textBaseline = "top";
+function legend(c, kappas, top) {
+  c.pen.textAlign = "left"; c.pen.textBaseline = "middle";
   kappas.forEach((kappa, k) => {
     c.pen.fillStyle = kappaColor(k);
-    c.pen.fillRect(c.frame.right - 76, c.frame.top + 11 + 16 * k, 16, 3);
+    c.pen.fillRect(c.frame.right - 96, top + 16 * k - 1, 16, 3);
     c.pen.fillStyle = c.color("soft");
-    c.pen.fillText(`kappa ${pidlab.general(kappa, 2)}`, c.frame.right - 4, c.frame.top + 6 + 16 * k);
+    c.pen.fillText(`kappa ${pidlab.general(kappa, 2)}`, c.frame.right - 74, top + 16 * k);
   });
 }
 
 function drawResponse(id, goal) {
   const rows = found[id], all = rows.flat(), last = rows[0].length - 1;
-  const range = [Math.max(-1.5, Math.min(-0.1, ...all)), Math.min(3, Math.max(1.4, 1.08 * Math.max(...all)))];
+  const range = [Math.max(-1.5, Math.min(-0.1, 1.2 * Math.min(...all))), Math.min(3, Math.max(1.4, 1.08 * Math.max(...all)))];
   const c = chart(id, [0, last], range, ["layer", "value"]);
   c.axes();
   c.line([[0, goal], [last, goal]], "soft", 1.2, [3, 3]);
@@ -262,7 +262,7 @@ function drawResponse(id, goal) {
     c.line(row.flatMap((v, l) => [[l, v], [l + 1, v]]), kappaColor(k), 2.4);
     row.forEach((v, l) => c.tip(l, v, `kappa ${pidlab.general(found.kappas[k], 3)}, layer ${l}: ${pidlab.general(v, 4)}`));
   }));
-  legend(c, found.kappas);
+  legend(c, found.kappas, c.frame.top + 12);
   const ends = rows.map((row, k) => `${pidlab.general(row[last], 3)} at kappa ${pidlab.general(found.kappas[k], 3)}`);
   c.canvas.setAttribute("aria-label", `Response to a ${id === "step" ? "step of the reference" : "constant disturbance"}: after ${last} layers ${ends.join(", ")}.`);
 }
@@ -285,7 +285,7 @@ function drawFrequency() {
     }
     peak = Math.max(peak, ...points.map((point) => point[1].sensitivity));
   }));
-  legend(c, found.kappas);
+  legend(c, found.kappas, c.frame.bottom - 48);
   c.canvas.setAttribute("aria-label", `Frequency response; the largest sensitivity is ${pidlab.general(peak, 3)}.`);
 }
 
