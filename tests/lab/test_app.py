@@ -59,7 +59,7 @@ def give(page, data, name="mine.png"):
     page.set_input_files("#attack-upload input[type=file]", files)
 
 
-CHARTS = "tokens alike poles radius region step disturbance frequency".split()
+CHARTS = ["tokens", "alike", "poles", "radius", "region", "step", "disturbance", "frequency"]
 
 
 def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, lab):

@@ -189,8 +189,8 @@ def report_figures(runs: Sequence[Run], tables: Sequence[Robustness]) -> list[Fi
     found = []
     if tables and (differences := difference_panels(tables[0])):
         caption = (
-            "Points: difference to the softmax twin on the same images; lines: 95 % intervals (with "
-            "one seed, of these trained models alone). Green: clearly better, red: clearly worse."
+            "Points: difference to the softmax twin on the same images; lines: 95 % intervals (of "
+            "one seed: for these trained models alone). Green: clearly better, red: clearly worse."
         )
         found.append(FigureView("differences", "What the controller changes", caption, differences))
     found += [
