@@ -275,7 +275,7 @@ def test_the_attack_opens_on_an_answer_that_it_changed(watch, home, comes_by_tab
             page.get_by_role("tab", name="Attack").click()
         page.wait_for_selector("#attack-shown .attacked >> nth=1")
         assert "now says" in page.inner_text("#attack-shown")
-        page.wait_for_function("location.search.includes('view=attack')")
+        page.wait_for_function("location.search.includes('strength=')")
         there = page.evaluate("location.search")
         page.locator("#attack-number label").nth(5).click()
         page.wait_for_function("location.search.includes('number=5')")
@@ -296,6 +296,7 @@ def test_a_folder_without_images_says_so_and_breaks_nothing(watch, home, tmp_pat
     (tmp_path / "empty").mkdir()
     with open_lab([], port=0, home=home, data=tmp_path / "empty") as empty:
         watched = watch(empty.address + "?view=attack")
+        watched.page.wait_for_selector("#attack-faces")
         said = "document.querySelector('%s').innerText.includes('no image set in')"
         watched.page.wait_for_function(said % "#attack-faces")
         watched.page.wait_for_function(said % "#attack-shown")

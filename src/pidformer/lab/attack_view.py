@@ -94,7 +94,6 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("attack")
     picture = gr.State(None, time_to_live=3600)
-    is_seen = gr.State(False)
     inputs = [one, two, images, number, kind, strength, picture]
     outputs = [shown, address, command, python]
 
@@ -140,16 +139,16 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             made = message(str(error))
         return [made, *texts]
 
-    def first_look(query: str, is_seen: bool, *values: Any) -> list[Any]:
+    def first_look(query: str, *values: Any) -> list[Any]:
         """What the address asks for, or else a picture and a strength that change an answer."""
-        if is_seen or not query:
-            return [gr.skip()] * (3 + len(outputs))
+        if not query:
+            return [gr.skip()] * (2 + len(outputs))
         knobs = knobs_of(values[:-1])
         if not _names_an_attack(query):
             with suppress(InputError), _BUSY:  # an error is said below
                 knobs = opening(knobs)
         chosen = [*values[:3], str(knobs.number), values[4], knobs.strength, None]
-        return [True, chosen[3], knobs.strength, *go_on(*chosen)]
+        return [chosen[3], knobs.strength, *go_on(*chosen)]
 
     def received(path: str | None) -> tuple[Any, str, None, Any]:
         if path is None:
@@ -221,8 +220,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         radio, faces = offered(named, knobs.number)
         return [*values[:3], radio, *values[4:], faces, *texts_of(*values, None)]
 
-    looked = [is_seen, number, strength, *outputs]
-    seen = shared.on_sight(first_look, [is_seen, *inputs], looked, **options)
+    seen = shared.on_sight(first_look, inputs, [number, strength, *outputs], **options)
     shared.on_arrival(arrive, [*inputs[:-1], faces, *texts], seen)
     return address
 

@@ -44,14 +44,14 @@ class Shared:
         outputs: Sequence[Any],
         **how: Any,
     ) -> Callable[[Any], None]:
-        """`function(query, *inputs)` when a visitor sees this view: by its tab, or by the address,
-        for which what is returned belongs into `on_arrival`. Elsewhere the query is empty."""
+        """`function(query, *inputs)` when a visitor first sees this view: by its tab, or by the
+        address, for which what is returned belongs into `on_arrival`. The query is the address as
+        they came; at any other time it is empty, and there is nothing to do."""
         name, tab = self.view
         given = [self.query, *inputs]
-        by_tab = "window.labArrived ? window.labQuery || '?' : ''"
-        by_address = f"window.labView(window.labQuery) === '{name}' ? window.labQuery : ''"
-        tab.select(function, given, outputs, js=f"(_, ...v) => [{by_tab}, ...v]", **how)
-        js = f"(_, ...v) => [{by_address}, ...v]"
+        js = "(_, ...v) => [window.labSight('{}', {}), ...v]"
+        tab.select(function, given, outputs, js=js.format(name, "false"), **how)
+        js = js.format(name, "true")
         return lambda event: event.then(function, given, outputs, js=js, **how)
 
     def wire(self, blocks: gr.Blocks) -> None:
