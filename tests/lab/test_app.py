@@ -17,6 +17,7 @@ from pidformer.errors import InputError
 from pidformer.lab.guard import COOKIE, is_local
 from pidformer.lab.server import open_lab
 from pidformer.lab.static import export_page
+from tests.lab.test_first_look import CHARTS
 from tests.report.browser import axe_source
 
 pytestmark = pytest.mark.slow
@@ -57,9 +58,6 @@ def picture(width=64, height=48, kind="PNG"):
 def give(page, data, name="mine.png"):
     files = {"name": name, "mimeType": "image/png", "buffer": data}
     page.set_input_files("#attack-upload input[type=file]", files)
-
-
-CHARTS = ["tokens", "alike", "poles", "radius", "region", "step", "disturbance", "frequency"]
 
 
 def test_a_slider_moved_by_keyboard_changes_verdict_pictures_and_address(visit, lab):
@@ -260,96 +258,6 @@ def test_texts_of_two_models_are_below_each_other_on_a_phone(visit):
     page.click("#text-go")
     page.wait_for_selector("#text-left .read")
     assert page.locator("#text-left").bounding_box()["width"] > 250
-
-
-FACE = "getComputedStyle(document.querySelectorAll('#attack-number label')[%d]).backgroundImage"
-
-
-@pytest.mark.parametrize("comes_by_tab", [False, True])
-def test_the_attack_opens_on_an_answer_that_it_changed(watch, home, comes_by_tab):
-    with open_lab([], port=0, home=home) as alone:
-        watched = watch(alone.address + ("" if comes_by_tab else "?view=attack"))
-        page = watched.page
-        page.wait_for_function("window.labArrived")
-        if comes_by_tab:
-            page.get_by_role("tab", name="Attack").click()
-        page.wait_for_selector("#attack-shown .attacked >> nth=1")
-        assert "now says" in page.inner_text("#attack-shown")
-        page.wait_for_function("location.search.includes('strength=')")
-        there = page.evaluate("location.search")
-        page.locator("#attack-number label").nth(5).click()
-        page.wait_for_function("location.search.includes('number=5')")
-        page.wait_for_selector("#attack-number label.selected >> nth=0")
-        assert page.evaluate(FACE % 5).startswith('url("data:image/png')
-        assert page.evaluate(FACE % 5) != page.evaluate(FACE % 6)
-        page.get_by_role("tab", name="Text").click()
-        page.get_by_role("tab", name="Attack").click()
-        page.wait_for_timeout(500)
-        assert "number=5" in page.evaluate("location.search")  # what was chosen stays
-        other = watch(alone.address + there).page
-        other.wait_for_selector("#attack-shown .attacked >> nth=1")
-        assert "now says" in other.inner_text("#attack-shown")
-        assert errors(watched) == [] and watched.outside(alone.address) == []
-
-
-def test_a_folder_without_images_says_so_and_breaks_nothing(watch, home, tmp_path):
-    (tmp_path / "empty").mkdir()
-    with open_lab([], port=0, home=home, data=tmp_path / "empty") as empty:
-        watched = watch(empty.address + "?view=attack")
-        watched.page.wait_for_selector("#attack-faces")
-        said = "document.querySelector('%s').innerText.includes('no image set in')"
-        watched.page.wait_for_function(said % "#attack-faces")
-        watched.page.wait_for_function(said % "#attack-shown")
-        assert errors(watched) == []
-
-
-def test_without_runs_the_results_show_the_examples_and_the_text_says_what_to_do(watch, home):
-    with open_lab([], port=0, home=home) as alone:
-        watched = watch(alone.address + "?view=results")
-        page = watched.page
-        page.wait_for_selector("#results-charts img")
-        assert "No run was named; these are the records" in page.inner_text("#results-examples")
-        page.wait_for_function("document.body.innerText.includes('699 lines')")
-        page.get_by_role("tab", name="Text").click()
-        assert "pidformer train novels/pid.yaml --data DIR" in page.inner_text("#text-shown")
-        assert errors(watched) == []
-
-
-def test_results_begin_with_a_chart_that_answers_to_hovering_and_fold_the_lines(visit, lab):
-    watched = visit("?view=results&runs=digits-softmax,digits-pid")
-    page = watched.page
-    page.wait_for_selector("#results-charts .chart .tip")
-    assert not page.is_visible("#results-lines")
-    tip = page.locator("#results-charts .tip").first
-    told = tip.get_attribute("data-tip")
-    assert told.startswith(("Clean: ", "Corruptions")) and "[" in told
-    tip.hover()
-    shown = "document.querySelector('#results-charts .tip:hover')"
-    assert page.evaluate(f"getComputedStyle({shown}, '::after').content") == f'"{told}"'
-    page.locator("#results-runs input").first.uncheck()  # one model: no difference to draw
-    page.wait_for_function(
-        "!document.querySelector('#results-charts').innerText.includes('What the controller')"
-    )
-    page.click("#results-all button")
-    page.wait_for_selector("#results-lines:visible")
-    assert errors(watched) == [] and watched.outside(lab.address) == []
-
-
-def test_a_chart_of_the_controller_answers_to_hovering(visit):
-    page = visit("?view=controller&p=0.5&i=0.4").page
-    page.wait_for_function("window.labDrawn")
-    for name in CHARTS:
-        canvas = page.locator(f"#chart-{name}")
-        canvas.scroll_into_view_if_needed()
-        box = canvas.bounding_box()
-        tips = page.evaluate("(id) => document.getElementById(id).tips", f"chart-{name}")
-        x, y = tips[-1][:2] if tips else (box["width"] / 2, box["height"] / 2)
-        page.mouse.move(box["x"] + x, box["y"] + y)
-        page.wait_for_selector(".tip-box:visible")
-        said = page.inner_text(".tip-box")
-        assert said.startswith("p 0.") if name == "region" else said in [tip[2] for tip in tips]
-    page.mouse.move(2, 2)
-    page.wait_for_selector(".tip-box", state="hidden")
 
 
 def test_a_prompt_is_read_and_continued_under_noise(visit):
