@@ -51,7 +51,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     first, second = _defaults(shelf)
     sets = shelf.pictures
     at_first = shelf.first_pictures(first)
-    with gr.Row(elem_classes="attack-board"):
+    with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
             one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
             two = gr.Dropdown(
