@@ -10,8 +10,6 @@ import argparse
 import json
 import random
 import statistics
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,9 +20,8 @@ from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from pidformer import results
 from pidformer.lab.knobs import Knobs
-from pidformer.lab.runs import Shelf, default_home
+from pidformer.lab.runs import default_home
 from pidformer.lab.server import open_lab
 from pidformer.lab.static import export_page
 from pidformer.training import load_recipe
@@ -179,28 +176,15 @@ def prose(text: str) -> str:
     return "\n".join(part.replace("*", "").replace('"', "") for part in whole)
 
 
-def digits_twins(home: Path) -> list[Path]:
-    """The demo with a few measurements, for the Results view."""
-    runs = [home / f"digits-{model}" for model in ("softmax", "pid")]
-    for name in Shelf.of([], home).classifiers:
-        Shelf.of([], home).subject(name)  # trains the demo, if it is not there
-    if not any(r.kind == "analysis" for run in runs for r in results.read(run)):
-        for words in (["evaluate", "--curve", "fgsm"], ["analyze"]):
-            command = [sys.executable, "-m", "pidformer", words[0], *map(str, runs), *words[1:]]
-            subprocess.run(command, check=True, cwd=home, stdout=subprocess.DEVNULL)
-    return runs
-
-
 def screenshots(folder: Path, home: Path) -> None:
     """One PNG a view; `home` keeps the models for the next time."""
     folder.mkdir(parents=True, exist_ok=True)
     home.mkdir(parents=True, exist_ok=True)
-    digits = digits_twins(home)
     language_twins(home)
     texts = [home / "manual-softmax", home / "manual-pid"]
     with (
         tempfile.TemporaryDirectory() as place,
-        open_lab([*digits, *texts], port=0, home=home) as lab,
+        open_lab(texts, port=0, home=home) as lab,
         sync_playwright() as playwright,
     ):
         browser = _browser(playwright)
@@ -208,16 +192,9 @@ def screenshots(folder: Path, home: Path) -> None:
         page.goto(lab.address + "?view=controller&p=0.5&i=0.4&tokens=12")
         page.wait_for_function("window.labDrawn")
         _save(page, folder / "lab-controller.png")
-        page.goto(lab.address + "?view=attack&number=5&strength=30")
-        page.wait_for_function("window.labArrived")
-        page.click("#attack-go")
-        page.wait_for_selector("#attack-layers .js-plotly-plot")
+        page.goto(lab.address + "?view=attack")
+        page.wait_for_selector("#attack-shown .attacked")
         _save(page, folder / "lab-attack.png")
-        page.goto(lab.address + "?view=results&runs=digits-softmax,digits-pid")
-        page.wait_for_function("window.labArrived")
-        page.click("#results-make")
-        page.wait_for_selector("iframe.report-frame")
-        _save(page, folder / "lab-results.png")
         page.goto(lab.address + "?" + urlencode({"view": "text", "prompt": PROMPT, "strength": 4}))
         page.wait_for_function("window.labArrived")
         page.click("#text-go")
@@ -226,6 +203,14 @@ def screenshots(folder: Path, home: Path) -> None:
         dark = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
         dark.goto(export_page(place).as_uri() + "#p=0.5&i=0.4&tokens=12")
         _save(dark, folder / "lab-exported.png")
+        browser.close()
+    with open_lab([], port=0, home=home) as lab, sync_playwright() as playwright:
+        browser = _browser(playwright)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.goto(lab.address + "?view=results")
+        page.wait_for_selector("#results-charts .tip")
+        page.hover("#results-charts .tip >> nth=4")
+        _save(page, folder / "lab-results.png")
         browser.close()
 
 
@@ -242,7 +227,8 @@ def _save(page: Page, path: Path) -> None:
     page.wait_for_timeout(1200)
     page.screenshot(path=str(path), full_page=True)
     with Image.open(path) as image:
-        image.convert("RGB").save(path, optimize=True)
+        fewer = image.convert("RGB").point(lambda level: 5 * round(level / 5))  # half the bytes
+        fewer.save(path, optimize=True)
     print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
 
 

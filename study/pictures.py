@@ -9,9 +9,10 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import NullLocator
 
-from pidformer.report.panels import BAD, GOOD, GREY, INK, Panel, run_colors
+from pidformer.report import figures
+from pidformer.report.panels import GREY, INK, Panel, run_colors
 from study.comparisons import Compared
 
 _WIDTH = 4.6
@@ -25,34 +26,12 @@ def differences_panel(
     labels: Sequence[str],
     words: Sequence[str] | None = None,
 ) -> Panel:
-    """Differences with their intervals, a line for each: variants of a metric, or the reverse.
+    """A line for each: variants of a metric, or the reverse.
 
     Coloured by `words`: those of the comparisons unless given (after a correction).
     """
-    height = 1.3 + 0.32 * len(compared)
     words = words or [one.word for one in compared]
-    draw = partial(_draw_differences, compared=compared, title=title, labels=labels, words=words)
-    return Panel(draw, _WIDTH, height)
-
-
-def _draw_differences(
-    figure: Figure | SubFigure,
-    compared: Sequence[Compared],
-    title: str,
-    labels: Sequence[str],
-    words: Sequence[str],
-) -> None:
-    axes: Axes = figure.subplots()
-    colors = {"better": GOOD, "worse": BAD}
-    for place, (one, word) in enumerate(reversed([*zip(compared, words, strict=True)])):
-        color = colors.get(word, GREY)
-        axes.plot([one.found.low, one.found.high], [place, place], color=color, linewidth=2.4)
-        axes.plot(one.found.mean, place, "o", color=color, markersize=6)
-    axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_yticks(range(len(compared)), [*reversed(labels)])
-    axes.set_ylim(-0.7, len(compared) - 0.3)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_title(title)
+    return figures.differences_panel([one.found for one in compared], title, labels, words)
 
 
 class Point(NamedTuple):

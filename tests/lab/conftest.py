@@ -52,12 +52,11 @@ def watch(browser):
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory):
-    """Where the lab keeps the digits demo: trained for two epochs, to be quick."""
-    from pidformer.lab.runs import train_demo
+    """Where the lab keeps its copies of the examples."""
+    from pidformer.lab.runs import example_runs
 
     place = tmp_path_factory.mktemp("home")
-    for model in ("softmax", "pid"):
-        train_demo(model, place / f"digits-{model}", overrides=["schedule.epochs=2"])
+    example_runs(place)
     return place
 
 

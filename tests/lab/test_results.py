@@ -29,6 +29,8 @@ def runs(home, tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs")
     for model in ("softmax", "pid"):
         shutil.copytree(home / f"digits-{model}", folder / model)
+        kept = [r for r in results.read(folder / model) if r.kind in ("train", "evaluate")]
+        results.rewrite(folder / model, kept)
         for row, top1 in (("clean", 90.0), ("=fgsm", 40.5)):
             settings = {"row": row, "model": model, "data_hash": "0", "weights": "w" + model}
             settings |= {"threat": "None", "domain": "pixel"}

@@ -87,6 +87,27 @@ def test_its_poles_are_the_roots_for_any_kappa(opened, p, i, d):
             assert min(abs(complex(*other) - z) for other in found) < 1e-6
 
 
+@pytest.mark.parametrize(("p", "i", "d"), [(0.4, 0.3, 0.1), (0.8, 0, 0.05), (1.4, 1.2, 0)])
+def test_its_responses_are_those_of_python(opened, p, i, d):
+    gains, kappas = control.PIDGains(p=p, i=i, d=d), [-0.3, 0.0, 0.77, 1.0]
+    page = opened(Knobs()).page
+    ask = f"(kappas) => kappas.map((kappa) => pidlab.%s(kappa, {{p: {p}, i: {i}, d: {d}}}, %s))"
+    step = page.evaluate(ask % ("respond", "24, 1, 0"), kappas)
+    disturbance = page.evaluate(ask % ("respond", "24, 0, 1"), kappas)
+    for found, expected in (
+        (step, control.step_response(gains, kappas, 24)),
+        (disturbance, control.disturbance_response(gains, kappas, 24)),
+    ):
+        for row, wanted in zip(found, expected.tolist(), strict=True):
+            assert row == pytest.approx(wanted, rel=1e-9, abs=1e-12)
+    for omega in (0.01, 0.5, math.pi):
+        sizes = page.evaluate(ask % ("frequency", omega), kappas)
+        wanted = control.frequency_response(gains, kappas, omega)
+        tracking, sensitivity = wanted.tracking.abs()[:, 0], wanted.sensitivity.abs()[:, 0]
+        assert [s["tracking"] for s in sizes] == pytest.approx(tracking.tolist(), rel=1e-9)
+        assert [s["sensitivity"] for s in sizes] == pytest.approx(sensitivity.tolist(), rel=1e-9)
+
+
 @pytest.mark.parametrize("kind", ["P", "PD", "PI", "PID"])
 def test_its_design_is_as_fast_as_ours(opened, kind):
     watched = opened(Knobs(kappa_min=-0.2, d=0.1))

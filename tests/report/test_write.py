@@ -1,3 +1,4 @@
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -115,10 +116,25 @@ def test_what_is_not_measured_says_so(made, page):
 
 def test_figures_are_written_as_png_and_svg(made):
     names = {path.name for path in made.figures}
-    stems = ("similarity", "attacks", "training", "stability")
+    stems = ("differences", "similarity", "attacks", "training", "stability")
     assert names == {f"{stem}.{end}" for stem in stems for end in ("png", "svg")}
     for path in made.figures:
         assert path.read_bytes().startswith(b"\x89PNG" if path.suffix == ".png" else b"<?xml")
+
+
+def test_points_of_the_charts_say_their_numbers(made):
+    text = html.unescape(made.page.read_text(encoding="utf-8"))
+    tips = re.findall(
+        r'<i class="tip[^"]*" style="left:([\d.]+)%;top:([\d.]+)%" data-tip="(.*?)"', text
+    )
+    said = {words: (float(left), float(top)) for left, top, words in tips}
+    clean = made.tables[0]["lines"][0]["differences"]["pid"]
+    word = next(words for words in said if words.startswith("Clean: +10.00 ["))
+    assert f"[{clean['low']:+.1f}, {clean['high']:+.1f}]".replace("-", "\u2212") in word
+    low, high = said["pid, layer 1: 0.1"], said["softmax, layer 1: 0.1"]
+    last, other = said["pid, layer 3: 0.3"], said["softmax, layer 3: 0.4"]
+    assert low[0] == high[0] < last[0] == other[0]  # by layer from the left
+    assert other[1] < last[1] < low[1]  # the more alike, the higher
 
 
 def test_the_words_of_a_figure_hold_its_numbers(page):

@@ -1,6 +1,16 @@
 window.labQuery = window.location.search;  // as the visitor came; the address moves later
+window.labView = (query) => new URLSearchParams(query).get("view") || "controller";
+const labReady = {}, labSeen = {};  // views that have read the address; that were seen since
+window.labSight = (view, isReady) => {  // the address as the visitor came, when a view is first seen
+  labReady[view] ||= isReady;
+  const chosen = document.querySelector("button[role=tab].selected")?.textContent.trim().toLowerCase();
+  const isShown = !isReady || view === chosen || view === window.labView(window.labQuery);
+  if (!labReady[view] || !isShown || labSeen[view]) return "";
+  labSeen[view] = true;
+  return window.labQuery || "?";
+};
 window.labFollow = (view, query) => {
-  const shown = new URLSearchParams(window.location.search).get("view") || "controller";
+  const shown = window.labView(window.location.search);
   if (window.labArrived && query && view === shown && query !== window.location.search)
     window.history.replaceState(null, "", window.location.pathname + query);
 };

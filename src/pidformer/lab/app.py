@@ -14,7 +14,7 @@ from pidformer.lab.controller_view import controller_view
 from pidformer.lab.results_view import results_view
 from pidformer.lab.runs import Shelf
 from pidformer.lab.sharing import ARRIVE, QUIET, Shared
-from pidformer.lab.static import charts_script, source
+from pidformer.lab.static import charts_script, source, tips_css
 from pidformer.lab.text_view import text_view
 from pidformer.lab.uploads import MOST_BYTES
 
@@ -34,7 +34,7 @@ def mount(app: Any, blocks: gr.Blocks) -> Any:
         allowed_paths=[],
         max_file_size=MOST_BYTES,
         show_error=True,
-        css=source("charts.css") + source("app.css"),
+        css=tips_css() + source("charts.css") + source("app.css"),
         head=f"{STICKY}<script>{source('app.js')}</script>{charts_script()}",
         theme=_theme(),
         pwa=False,
@@ -83,6 +83,7 @@ def build(
         with gr.Tabs() as tabs:
             for name, lay_out in views.items():
                 with gr.Tab(name.capitalize(), id=name) as tab:
+                    shared.view = name, tab
                     address = lay_out()
                 js = f"(query) => window.labTurnTo('{name}', query)"
                 tab.select(None, address, None, js=js, **QUIET)

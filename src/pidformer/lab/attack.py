@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, unknown
-from pidformer.lab.pictures import DIGITS, LabelledPicture
+from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
 from pidformer.robustness import Attack, threat_from
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.open import Subject
@@ -26,6 +26,8 @@ ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 PGD_STEPS = 20
 HIGHEST = 64
 """The range of the strength, in 1/255."""
+LADDER = (2, 4, 8, 16, 32, HIGHEST)
+"""Strengths that `opening` tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +50,8 @@ class AttackKnobs:
             raise unknown("attack", self.attack, ATTACKS)
         if not 0 <= self.strength <= HIGHEST:
             raise InputError(f"strength must be 0 to {HIGHEST} (in 1/255), got {self.strength}")
-        if not 0 <= self.number < 360:
-            raise InputError(f"number must be 0 to 359, got {self.number}")
+        if not 0 <= self.number < HANDFUL:
+            raise InputError(f"number must be 0 to {HANDFUL - 1}, got {self.number}")
 
     @property
     def threat(self) -> Attack:
@@ -116,8 +118,13 @@ class Attacked:
         return self.attacked - self.image
 
     @property
+    def is_held(self) -> bool:
+        """Whether the model says after the attack what is true."""
+        return best(self.after) == self.truth
+
+    @property
     def verdict(self) -> str:
-        before, after = (_best(p) for p in (self.before, self.after))
+        before, after = (best(p) for p in (self.before, self.after))
         largest = pixel_text(round(255 * float(self.change.abs().max())) / 255)
         if before != self.truth:
             text = f"took it for {self._name(before)} even before"
@@ -184,8 +191,24 @@ def _similarity(subject: Subject, image: Tensor) -> list[float]:
         return []
 
 
-def _best(probabilities: list[float]) -> int:
+def best(probabilities: Sequence[float]) -> int:
     return max(range(len(probabilities)), key=lambda k: probabilities[k])
+
+
+def opening(
+    subjects: Sequence[Subject], pictures: Iterable[LabelledPicture], knobs: AttackKnobs
+) -> AttackKnobs:
+    """What the view opens on: the first picture that all models get right and an attack turns, and
+    the smallest strength of LADDER at which it turns one of them. `knobs` if there is none."""
+    for number, picture in enumerate(pictures):
+        for strength in (0, *LADDER):
+            tried = replace(knobs, number=number, strength=strength)
+            is_held = [attack(subject, picture, tried).is_held for subject in subjects]
+            if not all(is_held):
+                break
+        if strength and not all(is_held):
+            return tried
+    return knobs
 
 
 def amplification(found: Sequence[Attacked]) -> float:

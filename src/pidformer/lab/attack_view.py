@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 import gradio as gr
-import numpy as np
-import plotly.graph_objects as go
-from PIL import Image
-from torch import Tensor
 
 from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
-from pidformer.lab.address import from_query, from_values, to_query
-from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
-from pidformer.lab.pictures import DIGITS, LabelledPicture
-from pidformer.lab.runs import DEMO, NOBODY, Shelf, named_models
-from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.address import from_query, from_values, to_query, view_of
+from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs, best
+from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
+from pidformer.lab.runs import NOBODY, Shelf, named_models
+from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
 from pidformer.lab.uploads import ENDINGS, take_upload
-from pidformer.report.panels import run_colors
+from pidformer.report.figures import Curves, similarity_panel
+from pidformer.report.panels import png_uri, run_colors
 
 UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
 WORDS = (
@@ -34,6 +33,13 @@ WORDS = (
 EQUATION = """\
 x(0) = x + eps U(-1, 1)                                     pgd; fgsm: one step from x itself
 x(k+1) = clip(x(k) + step sign d loss(f(x(k)), y) / dx)     |x' - x| <= eps, pixels in [0, 1]"""
+SIMILARITY = (
+    "How alike tokens are by layer (1: all alike), before the attack (dashed) and after it."
+)
+_BUSY = threading.Lock()
+"""One attack at a time: looking into a model, for its tokens, takes no second visitor."""
+TRIED = 8
+"""Pictures among which the one to open on is looked for."""
 
 
 def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
@@ -43,7 +49,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     first, second = _defaults(shelf)
     sets = shelf.pictures
     at_first = shelf.first_pictures(first)
-    with gr.Row():
+    with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
             one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
             two = gr.Dropdown(
@@ -56,23 +62,14 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
                 visible=len(sets.names) > 1,
                 elem_id="attack-images",
             )
-            number = gr.Slider(
-                0,
-                sets.count(at_first) - 1,
-                0,
-                step=1,
+            number = gr.Radio(
+                [str(k) for k in range(HANDFUL)],
+                value="0",
                 label="picture",
-                info="of the validation set",
+                info="of the validation set; click to attack it",
                 elem_id="attack-number",
-                buttons=[],
             )
-            upload = gr.File(
-                label="or your own",
-                file_types=ENDINGS,
-                height=140,
-                elem_id="attack-upload",
-            )
-            said = gr.HTML(UPLOADS, elem_id="attack-said", padding=False)
+            faces = gr.HTML(padding=False, elem_id="attack-faces")
             kind = gr.Radio(list(ATTACKS), value="pgd", label="attack", elem_id="attack-kind")
             strength = gr.Slider(
                 0,
@@ -85,19 +82,27 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
                 buttons=[],
             )
             button = gr.Button("Attack", variant="primary", elem_id="attack-go")
+            with gr.Accordion("or a picture of your own", open=False, elem_id="attack-own"):
+                upload = gr.File(
+                    show_label=False, file_types=ENDINGS, height=140, elem_id="attack-upload"
+                )
+                said = gr.HTML(UPLOADS, elem_id="attack-said", padding=False)
         with gr.Column(scale=3, min_width=320):
-            shown = gr.HTML(_invitation(first), elem_id="attack-shown")
-            layers = gr.Plot(show_label=False, visible=False, elem_id="attack-layers")
+            shown = gr.HTML("<p>Choose, then press Attack.</p>", elem_id="attack-shown")
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("attack")
     picture = gr.State(None, time_to_live=3600)
     inputs = [one, two, images, number, kind, strength, picture]
-    outputs = [shown, layers, address, command, python]
+    outputs = [shown, address, command, python]
+
+    def knobs_of(chosen: Sequence[Any]) -> AttackKnobs:
+        """Beside an upload, no number is chosen."""
+        return from_values(AttackKnobs, [*chosen[:3], chosen[3] or 0, *chosen[4:]])
 
     def texts_of(*values: Any) -> list[str]:
         """Address, command and Python of what is chosen, attacked already or not."""
         *chosen, picture = values
-        knobs = from_values(AttackKnobs, chosen)
+        knobs = knobs_of(chosen)
         folder = sets.folders.get(knobs.images, Path(DIGITS))
         return [
             to_query("attack", knobs),
@@ -105,133 +110,167 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             knobs.python(places[knobs.first], folder if picture is None else None),
         ]
 
-    def go_on(progress: gr.Progress = gr.Progress(), *values: Any) -> list[Any]:  # noqa: B008
-        *chosen, picture = values
-        knobs, texts = from_values(AttackKnobs, chosen), texts_of(*values)
-        try:
-            subjects = [
-                shelf.subject(name, lambda s, w: progress(s, desc=w))
-                for name in named_models(knobs)
-            ]
-            shot = (
-                sets.picture(knobs.images, knobs.number)
-                if picture is None
-                else LabelledPicture(picture)
-            )
-            found = [attacks.attack(subject, shot, knobs) for subject in subjects]
-        except InputError as error:
-            return [message(str(error)), gr.Plot(visible=False), *texts]
-        drawn = similarity_figure(found)
-        return [attack_html(found, knobs), gr.Plot(drawn, visible=drawn is not None), *texts]
+    def result_of(knobs: AttackKnobs, shot: LabelledPicture) -> str:
+        subjects = [shelf.subject(name) for name in named_models(knobs)]
+        return attack_html([attacks.attack(subject, shot, knobs) for subject in subjects])
 
-    def received(path: str | None) -> tuple[Any, str, None]:
+    @lru_cache(maxsize=64)
+    def result(knobs: AttackKnobs) -> str:
+        return result_of(knobs, sets.picture(knobs.images, knobs.number))
+
+    @lru_cache(maxsize=64)
+    def opening(knobs: AttackKnobs) -> AttackKnobs:
+        subjects = [shelf.subject(name) for name in named_models(knobs)]
+        count = min(TRIED, sets.count(knobs.images))
+        shots = (sets.picture(knobs.images, k) for k in range(count))
+        return attacks.opening(subjects, shots, knobs)
+
+    def go_on(*values: Any) -> list[Any]:
+        *chosen, picture = values
+        knobs, texts = knobs_of(chosen), texts_of(*values)
+        try:
+            with _BUSY:
+                made = (
+                    result(knobs) if picture is None else result_of(knobs, LabelledPicture(picture))
+                )
+        except InputError as error:
+            made = message(str(error))
+        return [made, *texts]
+
+    def first_look(query: str, *values: Any) -> list[Any]:
+        """What the address asks for, or else a picture and a strength that change an answer."""
+        if not query:
+            return [gr.skip()] * (2 + len(outputs))
+        knobs = knobs_of(values[:-1])
+        if not _names_an_attack(query):
+            with suppress(InputError), _BUSY:  # an error is said below
+                knobs = opening(knobs)
+        chosen = [*values[:3], str(knobs.number), values[4], knobs.strength, None]
+        return [chosen[3], knobs.strength, *go_on(*chosen)]
+
+    def received(path: str | None) -> tuple[Any, str, None, Any]:
         if path is None:
-            return None, UPLOADS, None
+            return None, UPLOADS, None, gr.skip()
         try:
             picture = take_upload(path)
         except InputError as error:
-            return None, message(str(error)), None
+            return None, message(str(error)), None, gr.skip()
         size = f"{picture.width} x {picture.height}"
-        return (
-            picture,
-            f"<p>Your picture ({size}) is attacked; move the slider above to leave it.</p>",
-            None,
-        )
+        words = f"<p>Your picture ({size}) is attacked; click one above to leave it.</p>"
+        return picture, words, None, gr.Radio(value=None)
 
-    def go_back(progress: gr.Progress = gr.Progress(), *chosen: Any) -> list[Any]:  # noqa: B008
+    def go_back(*chosen: Any) -> list[Any]:
         """From an upload to the pictures of the lab."""
-        return [None, UPLOADS, *go_on(progress, *chosen, None)]
+        return [None, UPLOADS, *go_on(*chosen, None)]
 
-    def slider(name: str, number: int) -> Any:
-        last = sets.count(name) - 1
-        return gr.Slider(maximum=last, value=min(number, last))
+    def offered(name: str, number: int) -> list[Any]:
+        """The pictures of a set to click."""
+        try:
+            found = sets.thumbnails(name)
+        except InputError as error:
+            return [gr.Radio(choices=["0"], value="0"), message(str(error))]
+        choices = [(f"{k + 1}, {words}", str(k)) for k, (words, _) in enumerate(found)]
+        return [gr.Radio(choices=choices, value=str(number % len(found))), _faces(found)]
 
     def follow(model: str, images: str) -> list[Any]:
         """A model brings its own pictures."""
         own = shelf.own_pictures(model)
-        return [gr.skip(), gr.skip()] if own == images else [own, slider(own, 0)]
+        return [gr.skip()] * 3 if own == images else [own, *offered(own, 0)]
 
     options: dict[str, Any] = {
         "api_visibility": "private",
         "show_progress_on": shown,  # one bar is enough
+        "concurrency_limit": 2,
     }
-    upload.upload(received, upload, [picture, said, upload], api_visibility="private").then(
-        go_on, inputs, outputs, concurrency_limit=2, **options
+    upload.upload(received, upload, [picture, said, upload, number], api_visibility="private").then(
+        go_on, inputs, outputs, **options
     )
     number.input(
-        go_back,
-        inputs[:-1],
-        [picture, said, *outputs],
-        trigger_mode="always_last",
-        concurrency_limit=2,
-        **options,
+        go_back, inputs[:-1], [picture, said, *outputs], trigger_mode="always_last", **options
     )
     texts = [address, command, python]
-    one.input(follow, [one, images], [images, number], **QUIET).then(
+    one.input(follow, [one, images], [images, number, faces], **QUIET).then(
         texts_of, inputs, texts, **QUIET
     )
     two.input(texts_of, inputs, texts, **QUIET)
     images.input(
-        lambda name: [slider(name, 0), None, UPLOADS], images, [number, picture, said], **QUIET
+        lambda name: [*offered(name, 0), None, UPLOADS],
+        images,
+        [number, faces, picture, said],
+        **QUIET,
     ).then(texts_of, inputs, texts, **QUIET)
-    button.click(go_on, inputs, outputs, concurrency_limit=2, **options)
-    for component in (kind, strength):  # by hand only: a shared address starts no training
-        component.input(
-            go_on, inputs, outputs, trigger_mode="always_last", concurrency_limit=2, **options
-        )
+    button.click(go_on, inputs, outputs, **options)
+    for component in (kind, strength):
+        component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
 
     def arrive(query: str) -> list[Any]:
-        knobs = from_query(AttackKnobs, query)
+        is_here = view_of(query, ("", "attack")) == "attack"
+        knobs = from_query(AttackKnobs, query if is_here else "")
         named = knobs.images if knobs.images in sets.names else at_first
         values = [
             knobs.first if knobs.first in names else first,
             knobs.second if knobs.second in (NOBODY, *names) else second,
             named,
-            min(knobs.number, sets.count(named) - 1),
+            str(knobs.number),
             knobs.attack,
             knobs.strength,
         ]
-        moved = slider(named, knobs.number)
-        return [*values[:3], moved, *values[4:], *texts_of(*values, None)]
+        radio, faces = offered(named, knobs.number)
+        return [*values[:3], radio, *values[4:], faces, *texts_of(*values, None)]
 
-    shared.on_arrival(arrive, [*inputs[:-1], *texts])
+    seen = shared.on_sight(first_look, inputs, [number, strength, *outputs], **options)
+    shared.on_arrival(arrive, [*inputs[:-1], faces, *texts], seen)
     return address
+
+
+def _names_an_attack(query: str) -> bool:
+    """Whether an address is of this view and says what to attack, or whom."""
+    given = parse_qs(query.lstrip("?"))
+    return given.get("view") == ["attack"] and bool({*given} - {"view", "images"})
+
+
+def _faces(found: Sequence[tuple[str, str]]) -> str:
+    """A style sheet that shows the choices as pictures."""
+    rules = (
+        f"#attack-number label:nth-child({k}) {{ background-image: url({uri}); }}"
+        for k, (_, uri) in enumerate(found, start=1)
+        if uri
+    )
+    return f"<style>{''.join(rules)}</style>"
 
 
 def _defaults(shelf: Shelf) -> tuple[str, str]:
     """Two models to begin with: the first, and one with another controller if there is one."""
-    own = [name for name in shelf.classifiers if name not in DEMO] or list(DEMO)
+    examples = list(shelf.examples)
+    own = [name for name in shelf.classifiers if name not in examples] or examples
     return own[0], shelf.twin(own[0], own) or NOBODY
 
 
-def _invitation(first: str) -> str:
-    training = " The digits demo is trained first, once: half a minute." if first in DEMO else ""
-    return f"<p>Choose, then press Attack.{training}</p>"
-
-
-def attack_html(found: Sequence[Attacked], knobs: AttackKnobs) -> str:
-    """Pictures, probabilities and a verdict for each model, one below the other."""
+def attack_html(found: Sequence[Attacked]) -> str:
+    """Pictures, probabilities and a verdict for each model; below, what becomes of the tokens."""
     factor = attacks.amplification(found)
     colors = run_colors([each.is_controlled for each in found])
     parts = []
     for each, color in zip(found, colors, strict=True):
-        is_held = _top(each.after) == each.truth
         pictures = (
             (each.image, f"original, {each.before[each.truth]:.0%} {each.classes[each.truth]}"),
             (0.5 + factor * each.change, f"perturbation, {factor:g} times"),
-            (each.attacked, f"result, {max(each.after):.0%} {each.classes[_top(each.after)]}"),
+            (each.attacked, f"result, {max(each.after):.0%} {each.classes[best(each.after)]}"),
         )
         strip = "".join(
-            f'<figure><img alt="{html.escape(text)}" src="{data_uri(pixels)}">'
+            f'<figure><img alt="{html.escape(text)}" src="{png_uri(pixels)}">'
             f"<figcaption>{html.escape(text)}</figcaption></figure>"
             for pixels, text in pictures
         )
         parts.append(
-            f'<section class="attacked"><div class="verdict {"good" if is_held else "bad"}" '
+            f'<section class="attacked"><div class="verdict {"good" if each.is_held else "bad"}" '
             f'role="status"><p>{html.escape(each.verdict)}</p></div>'
             f'<div class="strip">{strip}<div class="chances">{bars(each, color)}</div></div>'
             "</section>"
         )
+    curves = similarity_curves(found)
+    if curves:
+        parts.append(f"<p>{SIMILARITY}</p>{charts_html([similarity_panel(curves)])}")
     return "".join(parts)
 
 
@@ -251,57 +290,14 @@ def bars(each: Attacked, color: str, most: int = 5) -> str:
     return f'<div class="bars">{"".join(rows)}</div><small>pale: before, full: after</small>'
 
 
-def similarity_figure(found: Sequence[Attacked]) -> go.Figure | None:
-    """Token similarity by layer, before (dotted) and after.
-
-    Of plain dictionaries: plotly's own classes check every property, which takes longer than the
-    rest; a test checks them instead.
-    """
-    if not any(each.similarity_before for each in found):
-        return None
-    traces: list[dict[str, Any]] = []
-    colors = run_colors([each.is_controlled for each in found])
-    for each, color in zip(found, colors, strict=True):
-        shared = {"type": "scatter", "x": list(range(1, len(each.similarity_before) + 1))}
-        line = {"color": color, "width": 3}
-        traces.append(shared | {"y": each.similarity_after, "name": each.label, "line": line})
-        dotted = {"color": color, "width": 1.8, "dash": "dot"}
-        traces.append(shared | {"y": each.similarity_before, "showlegend": False, "line": dotted})
-    return go.Figure({"data": traces, "layout": _LAYOUT}, _validate=False)
-
-
-_AXIS = {"gridcolor": "rgba(128,136,146,0.22)", "zeroline": False, "fixedrange": True}
-_LAYOUT: dict[str, Any] = {
-    "title": {
-        "text": "How alike tokens are by layer<br>(dotted: before the attack; 1: all alike)",
-        "font": {"size": 14},
-        "x": 0.01,
-        "xanchor": "left",
-        "y": 0.97,
-    },
-    "template": {},
-    "height": 350,
-    "margin": {"l": 52, "r": 14, "t": 84, "b": 44},
-    "paper_bgcolor": "rgba(0,0,0,0)",
-    "plot_bgcolor": "rgba(0,0,0,0)",
-    "font": {"family": "system-ui, sans-serif", "size": 12, "color": "#76808b"},
-    "hovermode": "closest",
-    "dragmode": False,
-    "xaxis": {"title": {"text": "layer"}, "dtick": 1} | _AXIS,
-    "yaxis": {"title": {"text": "mean cosine"}} | _AXIS,
-    "showlegend": True,
-    "legend": {"orientation": "h", "x": 1, "xanchor": "right", "y": 1.0, "yanchor": "bottom"},
-}
-
-
-def data_uri(image: Tensor) -> str:
-    """(C, H, W) in [0, 1] as a PNG inside the page: no file is written."""
-    array = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
-    picture = Image.fromarray(np.squeeze(array, -1) if array.shape[-1] == 1 else array)
-    kept = io.BytesIO()
-    picture.save(kept, "PNG")
-    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()
-
-
-def _top(probabilities: Sequence[float]) -> int:
-    return max(range(len(probabilities)), key=lambda k: probabilities[k])
+def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:
+    """Token similarity by layer, before (dashed) and after; none of models without tokens."""
+    curves = []
+    for each in found:
+        layers = tuple(float(k) for k in range(1, len(each.similarity_after) + 1))
+        for when, values in (("after", each.similarity_after), ("before", each.similarity_before)):
+            if values:
+                line = (layers, tuple(values))
+                name, is_before = f"{each.label}, {when}", when == "before"
+                curves.append(Curves(name, each.is_controlled, (line,), is_dashed=is_before))
+    return curves

@@ -1,8 +1,8 @@
-// Five charts of what `found` and `knobs` hold; shared by the exported page and the lab.
+// The charts of what `found` and `knobs` hold; shared by the exported page and the lab.
 const at = (id) => document.getElementById(id);
 
 // A chart maps numbers to the pixels of one canvas.
-function chart(id, xRange, yRange, labels, { square = false, right = 14 } = {}) {
+function chart(id, xRange, yRange, labels, { square = false, right = 14, log = false } = {}) {
   const canvas = at("chart-" + id), scale = window.devicePixelRatio || 1;
   const width = canvas.clientWidth, height = canvas.clientHeight;
   if (canvas.width !== Math.round(width * scale)) canvas.width = Math.round(width * scale);
@@ -19,7 +19,9 @@ function chart(id, xRange, yRange, labels, { square = false, right = 14 } = {}) 
   }
   const x = (v) => frame.left + ((v - xRange[0]) / (xRange[1] - xRange[0])) * (frame.right - frame.left);
   const y = (v) => frame.bottom - ((v - yRange[0]) / (yRange[1] - yRange[0])) * (frame.bottom - frame.top);
-  const it = { canvas, pen, color, frame, x, y, xRange, yRange };
+  const it = { canvas, pen, color, frame, x, y, xRange, yRange, log };
+  canvas.tips = [];
+  it.tip = (a, b, words) => { if (Number.isFinite(b)) canvas.tips.push([x(a), y(b), words]); };
   it.axes = () => axes(it, labels);
   it.inside = (work) => {
     pen.save(); pen.beginPath();
@@ -27,7 +29,7 @@ function chart(id, xRange, yRange, labels, { square = false, right = 14 } = {}) 
     work(); pen.restore();
   };
   it.line = (points, name, thick, dash = []) => {
-    pen.strokeStyle = color(name); pen.lineWidth = thick; pen.setLineDash(dash); pen.lineJoin = "round";
+    pen.strokeStyle = color(name) || name; pen.lineWidth = thick; pen.setLineDash(dash); pen.lineJoin = "round";
     pen.beginPath();
     let down = false;
     for (const [a, b] of points) {
@@ -54,17 +56,18 @@ function ticks([low, high], count = 5, smallest = 0) {
   return list;
 }
 
-function axes({ pen, color, frame, x, y, xRange, yRange }, [xLabel, yLabel]) {
+function axes({ pen, color, frame, x, y, xRange, yRange, log }, [xLabel, yLabel]) {
+  const written = (v) => pidlab.general(log ? 10 ** v : v, 3);
   pen.font = "12px system-ui, sans-serif"; pen.strokeStyle = color("line"); pen.fillStyle = color("soft"); pen.lineWidth = 1;
   pen.textAlign = "center"; pen.textBaseline = "top";
-  for (const v of ticks(xRange, 5, xLabel === "layer" ? 1 : 0)) {
+  for (const v of ticks(xRange, 5, log || xLabel === "layer" ? 1 : 0)) {
     pen.beginPath(); pen.moveTo(x(v), frame.top); pen.lineTo(x(v), frame.bottom); pen.stroke();
-    pen.fillText(pidlab.general(v, 3), x(v), frame.bottom + 5);
+    pen.fillText(written(v), x(v), frame.bottom + 5);
   }
   pen.textAlign = "right"; pen.textBaseline = "middle";
-  for (const v of ticks(yRange)) {
+  for (const v of ticks(yRange, 5, log ? 1 : 0)) {
     pen.beginPath(); pen.moveTo(frame.left, y(v)); pen.lineTo(frame.right, y(v)); pen.stroke();
-    pen.fillText(pidlab.general(v, 3), frame.left - 6, y(v));
+    pen.fillText(written(v), frame.left - 6, y(v));
   }
   pen.textAlign = "center"; pen.textBaseline = "top";
   pen.fillText(xLabel, (frame.left + frame.right) / 2, frame.bottom + 22);
@@ -75,7 +78,29 @@ function axes({ pen, color, frame, x, y, xRange, yRange }, [xLabel, yLabel]) {
 function draw() {
   if (!at("chart-tokens")?.clientWidth) return;  // in a view that is not shown
   drawTokens(); drawAlike(); drawPoles(); drawRadius(); drawRegion();
+  drawResponse("step", 1); drawResponse("disturbance", 0); drawFrequency();
 }
+
+// What a chart says of the point below the pointer: the nearest of its tips, or of any place (`tipAt`).
+const tipBox = Object.assign(document.createElement("div"), { className: "tip-box", hidden: true });
+tipBox.style.cssText = "position:fixed;z-index:50";
+document.addEventListener("pointermove", (event) => {
+  const canvas = event.target.closest?.("canvas[id^=chart-]"), { clientX, clientY } = event;
+  tipBox.hidden = true;
+  if (!canvas) return;
+  const box = canvas.getBoundingClientRect(), [u, v] = [clientX - box.left, clientY - box.top];
+  let nearest = 16, words = canvas.tipAt?.(event) ?? "";
+  for (const [a, b, text] of canvas.tips ?? []) {
+    const far = Math.hypot(a - u, b - v);
+    if (far < nearest) { nearest = far; words = text; }
+  }
+  if (!words) return;
+  tipBox.textContent = words; tipBox.hidden = false;
+  document.body.append(tipBox);
+  const left = Math.min(clientX + 14, innerWidth - tipBox.offsetWidth - 4);
+  tipBox.style.left = `${Math.max(4, left)}px`;
+  tipBox.style.top = `${Math.max(4, clientY - tipBox.offsetHeight - 10)}px`;
+});
 
 function drawTokens() {
   const flat = (layers) => layers.flat().flatMap((row) => row.slice(0, 2)).map(Math.abs);
@@ -98,7 +123,10 @@ function drawTokens() {
         ends.push(path[path.length - 1]);
       }
       c.pen.globalAlpha = 1;
-      ends.forEach(([a, b]) => c.spot(a, b, 4.5, c.color(name)));
+      ends.forEach(([a, b], n) => {
+        c.spot(a, b, 4.5, c.color(name));
+        c.tip(a, b, `token ${n + 1} ${name === "held" ? "with" : "without"} control: ${pidlab.general(a, 3)}, ${pidlab.general(b, 3)}`);
+      });
     }
     found.free[0].forEach((row) => c.spot(row[0], row[1], 5, null, c.color("soft")));
   });
@@ -116,6 +144,9 @@ function drawAlike() {
   c.inside(() => {
     for (const [similarity, ranks, name] of [[found.freeSimilarity, found.freeRank, "free"], [found.similarity, found.rank, "held"]]) {
       c.line(similarity.map((v, l) => [l, v]), name, 3);
+      const which = name === "held" ? "with" : "without";
+      similarity.forEach((v, l) => c.tip(l, v, `layer ${l} ${which} control: mean cosine ${pidlab.general(v, 3)}, effective rank ${pidlab.general(ranks[l], 3)}`));
+      ranks.forEach((v, l) => c.tip(l, rank(v), `layer ${l} ${which} control: effective rank ${pidlab.general(v, 3)}`));
       c.line(ranks.map((v, l) => [l, rank(v)]), name, 2, [2, 4]);
     }
   });
@@ -150,6 +181,8 @@ function drawPoles() {
     for (const [re, im, share] of points) {
       const out = Math.hypot(re, im) >= 1 + 1e-9;
       c.spot(re, im, out ? 4 : 3.2, shade(share), out ? c.color("bad") : null);
+      const kappa = pidlab.general(knobs.kappa_min + (1 - knobs.kappa_min) * share, 3);
+      c.tip(re, im, `kappa ${kappa}: |pole| ${pidlab.general(Math.hypot(re, im), 3)}`);
     }
   });
   c.canvas.setAttribute("aria-label", `Poles of a layer. The outermost is ${pidlab.general(far, 3)} from the centre; the circle has radius 1.`);
@@ -165,6 +198,7 @@ function drawRadius() {
   c.pen.globalAlpha = 1;
   c.axes();
   c.line([[-1, 1], [1, 1]], "soft", 1.2);
+  points.forEach(([a, b]) => c.tip(a, b, `kappa ${pidlab.general(a, 3)}: largest |pole| ${pidlab.general(b, 4)}`));
   c.inside(() => {
     for (const [name, wanted] of [["good", true], ["bad", false]])
       c.line(points.map(([a, b], k) => {
@@ -190,6 +224,11 @@ function drawRegion() {
   star(c, ...found.fastest);
   c.spot(knobs.p, knobs.i, 7.5, c.color(found.report.stable ? "good" : "bad"), "white");
   c.canvas.setAttribute("aria-label", `Stable region: 2p + i < ${pidlab.general(budget, 4)} for this d. These gains have 2p + i = ${pidlab.general(2 * knobs.p + knobs.i, 4)}.`);
+  c.canvas.tipAt = (event) => {
+    const { p, i } = c.canvas.pointAt(event), g = { p, i, d: knobs.d };
+    const worst = Math.max(pidlab.radius(knobs.kappa_min, g), pidlab.radius(1, g));
+    return `p ${p}, i ${i}: ${worst < 1 ? "stable" : "not stable"}, largest |pole| ${pidlab.general(worst, 3)}`;
+  };
   c.canvas.pointAt = (event) => {
     const box = c.canvas.getBoundingClientRect();
     const share = (v, low, high) => Math.min(1, Math.max(0, (v - low) / (high - low)));
@@ -199,6 +238,55 @@ function drawRegion() {
       i: step(share(event.clientY - box.top, c.frame.bottom, c.frame.top) * iTop, SETUP.limits.i.step),
     };
   };
+}
+
+const kappaColor = (k) => shade(0.32 + 0.27 * k);  // visible on light and dark
+
+function legend(c, kappas, top) {
+  c.pen.textAlign = "left"; c.pen.textBaseline = "middle";
+  kappas.forEach((kappa, k) => {
+    c.pen.fillStyle = kappaColor(k);
+    c.pen.fillRect(c.frame.right - 96, top + 16 * k - 1, 16, 3);
+    c.pen.fillStyle = c.color("soft");
+    c.pen.fillText(`kappa ${pidlab.general(kappa, 2)}`, c.frame.right - 74, top + 16 * k);
+  });
+}
+
+function drawResponse(id, goal) {
+  const rows = found[id], all = rows.flat(), last = rows[0].length - 1;
+  const range = [Math.max(-1.5, Math.min(-0.1, 1.2 * Math.min(...all))), Math.min(3, Math.max(1.4, 1.08 * Math.max(...all)))];
+  const c = chart(id, [0, last], range, ["layer", "value"]);
+  c.axes();
+  c.line([[0, goal], [last, goal]], "soft", 1.2, [3, 3]);
+  c.inside(() => rows.forEach((row, k) => {
+    c.line(row.flatMap((v, l) => [[l, v], [l + 1, v]]), kappaColor(k), 2.4);
+    row.forEach((v, l) => c.tip(l, v, `kappa ${pidlab.general(found.kappas[k], 3)}, layer ${l}: ${pidlab.general(v, 4)}`));
+  }));
+  legend(c, found.kappas, c.frame.top + 12);
+  const ends = rows.map((row, k) => `${pidlab.general(row[last], 3)} at kappa ${pidlab.general(found.kappas[k], 3)}`);
+  c.canvas.setAttribute("aria-label", `Response to a ${id === "step" ? "step of the reference" : "constant disturbance"}: after ${last} layers ${ends.join(", ")}.`);
+}
+
+function drawFrequency() {
+  const c = chart("frequency", [-2, Math.log10(Math.PI)], [-2, 1], ["omega, radians per layer", "size"], { log: true });
+  let peak = 0;
+  c.axes();
+  c.line([[-2, 0], [Math.log10(Math.PI), 0]], "soft", 1.2);
+  c.inside(() => found.kappas.forEach((kappa, k) => {
+    const points = [];
+    for (let n = 0; n <= 160; n++) {
+      const omega = 10 ** (-2 + ((Math.log10(Math.PI) + 2) * n) / 160);
+      points.push([Math.log10(omega), pidlab.frequency(kappa, found.gains, omega), omega]);
+    }
+    for (const [name, dash] of [["tracking", []], ["sensitivity", [5, 4]]]) {
+      c.line(points.map(([a, sizes]) => [a, Math.log10(sizes[name])]), kappaColor(k), 2.2, dash);
+      for (const [a, sizes, omega] of points)
+        c.tip(a, Math.log10(sizes[name]), `kappa ${pidlab.general(kappa, 3)}, omega ${pidlab.general(omega, 2)}: |${name === "tracking" ? "T" : "S"}| ${pidlab.general(sizes[name], 3)}`);
+    }
+    peak = Math.max(peak, ...points.map((point) => point[1].sensitivity));
+  }));
+  legend(c, found.kappas, c.frame.bottom - 48);
+  c.canvas.setAttribute("aria-label", `Frequency response; the largest sensitivity is ${pidlab.general(peak, 3)}.`);
 }
 
 function heatOf(c, pTop, iTop) {

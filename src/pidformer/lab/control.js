@@ -2,7 +2,7 @@
 // of pidformer.control: tests/lab/test_static.py compares them.
 "use strict";
 const pidlab = (() => {
-  const FEATURES = 4, VALUES = 6, GRID = 2001, SETTLED = 0.01, VANISHED = 1e-6;
+  const FEATURES = 4, VALUES = 6, GRID = 2001, SETTLED = 0.01, VANISHED = 1e-6, RESPONSE = 24;
 
   // Standard normal numbers: mulberry32, then Box and Muller.
   function draws(seed, count) {
@@ -139,6 +139,30 @@ const pidlab = (() => {
     return { stable, radius: worst, kappa: where, margin: load > 0 ? (1 + kappaMin) / load : Infinity, settling };
   }
 
+  // One mode from rest, v_0 .. v_layers: the reference steps to `reference`, and every layer adds `disturbance`.
+  function respond(kappa, g, layers, reference, disturbance) {
+    let value = 0, integral = 0, previous = 0;
+    const found = [0];
+    for (let layer = 0; layer < layers; layer++) {
+      const error = reference - value;
+      integral += error;
+      value = kappa * value + g.p * error + g.i * integral + g.d * (error - previous) + disturbance;
+      previous = error;
+      found.push(value);
+    }
+    return found;
+  }
+
+  // Sizes of T (reference to value) and S (sensitivity) at z = e^(i omega): L = C / (z - kappa).
+  function frequency(kappa, g, omega) {
+    const over = ([a, b], [c, d]) => { const n = c * c + d * d; return [(a * c + b * d) / n, (b * c - a * d) / n]; };
+    const z = [Math.cos(omega), Math.sin(omega)], less = [z[0] - 1, z[1]];
+    const sum = over(z, less), change = over(less, z);
+    const control = [g.p + g.i * sum[0] + g.d * change[0], g.i * sum[1] + g.d * change[1]];
+    const loop = over(control, [z[0] - kappa, z[1]]), rest = Math.hypot(1 + loop[0], loop[1]);
+    return { tracking: Math.hypot(...loop) / rest, sensitivity: 1 / rest };
+  }
+
   // Mean cosine between different tokens, and the effective rank exp(-sum s log s).
   function alike(layers) {
     const size = (rows) => Math.sqrt(rows.reduce((sum, row) => sum + dot(row, row), 0));
@@ -194,11 +218,14 @@ const pidlab = (() => {
     const free = simulate(kernel, first, null, knobs.depth), held = simulate(kernel, first, gains, knobs.depth);
     const without = alike(free), withControl = alike(held);
     const m = (1 + Math.max(knobs.kappa_min, -0.99)) / 2;
+    const kappas = [knobs.kappa_min, (1 + knobs.kappa_min) / 2, 1];
     const found = {
       knobs, gains, kind: kind(gains), report: report(gains, knobs.kappa_min),
       eigenvalues: eigenvalues(kernel, knobs.causal), free, held,
       freeSimilarity: without.similarity, similarity: withControl.similarity,
-      freeRank: without.rank, rank: withControl.rank, fastest: [m, gains.i > 0 ? m : 0],
+      freeRank: without.rank, rank: withControl.rank, fastest: [m, gains.i > 0 ? m : 0], kappas,
+      step: kappas.map((kappa) => respond(kappa, gains, RESPONSE, 1, 0)),
+      disturbance: kappas.map((kappa) => respond(kappa, gains, RESPONSE, 0, 1)),
     };
     found.verdict = verdict(found);
     return found;
@@ -241,5 +268,5 @@ const pidlab = (() => {
     return lines;
   }
 
-  return { draws, kernelOf, eigenvalues, simulate, poles, radius, report, isStable, design, look, kind, general };
+  return { draws, kernelOf, eigenvalues, simulate, poles, radius, respond, frequency, report, isStable, design, look, kind, general };
 })();

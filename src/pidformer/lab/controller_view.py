@@ -14,7 +14,7 @@ from pidformer.lab.sharing import QUIET, Shared, explanation, sharing_box
 from pidformer.lab.static import EQUATION, WORDS, charts_html
 
 DRAW = "(...values) => { window.labDraw(values); }"
-"""Verdict and charts are made by the browser: plotly took 350 ms for five charts, this 20."""
+"""Verdict and charts are made by the browser: they answer to a slider in one frame."""
 NAMES = [field.name for field in fields(Knobs)]
 
 

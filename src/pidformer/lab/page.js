@@ -1,4 +1,4 @@
-// The page: reads the knobs, draws five charts, keeps the address.
+// The page: reads the knobs, draws the charts, keeps the address.
 const names = Object.keys(SETUP.defaults);
 const whole = ["tokens", "depth", "seed"];
 let knobs = fromAddress(), found = null, layerShown = null, waiting = false, timer = 0;

@@ -10,17 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from PIL import Image
 
 from pidformer.data import ImageSource, open_images
-from pidformer.data.pictures import UnreadableImage
+from pidformer.data.pictures import UnreadableImage, fit_for_evaluation, pixels
 from pidformer.data.views import sample
 from pidformer.errors import InputError
 from pidformer.report.collect import Run
+from pidformer.report.panels import png_uri
 
 DIGITS = "digits"
 HANDFUL = 24
 """Validation images that are offered of a set, the same for all."""
+_SIDE = 48
+"""Pixels of a thumbnail's side."""
 
 
 class LabelledPicture(NamedTuple):
@@ -67,10 +71,24 @@ class PictureSets:
         return [DIGITS, *self.folders]
 
     def count(self, name: str) -> int:
-        return 360 if name == DIGITS else HANDFUL
+        """How many of a set are offered."""
+        return min(HANDFUL, len(self._source(name)))
 
-    def picture(self, name: str, number: int) -> LabelledPicture:
-        """Validation image `number` of a set; of all but the digits, one of a seeded handful."""
+    def thumbnails(self, name: str) -> list[tuple[str, str]]:
+        """Class and small picture (a data URI) of each that is offered; of damaged ones, none."""
+        if name not in self._thumbnails:
+            self._thumbnails[name] = [self._thumbnail(name, k) for k in range(self.count(name))]
+        return self._thumbnails[name]
+
+    def _thumbnail(self, name: str, number: int) -> tuple[str, str]:
+        try:
+            image, classes, label = self.picture(name, number)
+        except InputError:
+            return "cannot be read", ""
+        small = fit_for_evaluation(image, min(_SIDE, *image.size), 1.0).convert("RGB")
+        return classes[label], png_uri(torch.from_numpy(pixels(small)) / 255)
+
+    def _source(self, name: str) -> ImageSource:
         if name not in self.names:
             raise InputError(f"{name!r} is not among the pictures of this lab")
         if name not in self._opened:
@@ -78,7 +96,11 @@ class PictureSets:
                 self._opened[name] = open_images(DIGITS, "val")
             else:
                 self._opened[name] = sample(open_images(self.folders[name], "val"), HANDFUL, 0)
-        source = self._opened[name]
+        return self._opened[name]
+
+    def picture(self, name: str, number: int) -> LabelledPicture:
+        """Validation image `number` of a set; of all but the digits, one of a seeded handful."""
+        source = self._source(name)
         number %= len(source)  # a set may have fewer than a handful
         try:
             image = source.decode(number)
@@ -88,4 +110,8 @@ class PictureSets:
 
     @cached_property
     def _opened(self) -> dict[str, ImageSource]:
+        return {}
+
+    @cached_property
+    def _thumbnails(self) -> dict[str, list[tuple[str, str]]]:
         return {}

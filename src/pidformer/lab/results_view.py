@@ -1,9 +1,10 @@
-"""The Results view: records with filters, and the report of the chosen runs."""
+"""The Results view: charts of the chosen runs, their report, and all records with filters."""
 
 from __future__ import annotations
 
 import html
 import os
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,9 @@ from pidformer.lab.results import (
     report_of,
 )
 from pidformer.lab.runs import Shelf, labels
-from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
+from pidformer.report.table1_view import robustness
+from pidformer.report.write import report_figures
 
 WORDS = (
     "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "
@@ -33,51 +36,58 @@ WORDS = (
 EQUATION = """\
 difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
 clear      = the interval leaves out zero"""
-WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
-MAKE, MAKING = "Make the report", "Making the report ..."
-NOTHING = (
-    "<p>No run folder was named. Start the lab with some: "
-    "<code>pidformer lab --run runs/softmax --run runs/pid</code>, or a folder that contains "
-    "them: <code>pidformer lab --run runs</code></p>"
+EXAMPLES = (
+    "<p>No run was named; these are the records of the examples, a softmax model of the digits and "
+    "its twin with a controller. Your own: <code>pidformer lab --run runs</code>; the published "
+    "ones, in a clone of the repository: <code>pidformer lab --run results/finetune</code>.</p>"
 )
+NO_CHART = (
+    "<p>Nothing of these runs can be drawn yet; <code>pidformer evaluate</code> and "
+    "<code>pidformer analyze</code> measure them.</p>"
+)
+WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
+FIGURES = 3
+"""Of a report's, the first that can be drawn."""
+MAKE, MAKING = "Make the report", "Making the report ..."
 
 
 def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     """Lay it out and connect it; the box that holds its address."""
+    names = list(labels(shelf.measured))
+    kinds = sorted({r.kind for run in shelf.measured for r in run.records})
     if not shelf.runs:
-        gr.HTML(NOTHING, elem_id="results-shown")
-        explanation(WORDS, EQUATION)
-        return None
-    names = list(labels(shelf.runs))
-    kinds = sorted({r.kind for run in shelf.runs for r in run.records})
+        gr.HTML(EXAMPLES, padding=False, elem_id="results-examples")
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             runs = gr.CheckboxGroup(names, value=names, label="runs", elem_id="results-runs")
-            kind = gr.Dropdown(
-                [("all", ""), *((k, k) for k in kinds)],
-                value="",
-                label="kind of record",
-                elem_id="results-kind",
-            )
-            find = gr.Textbox(
-                label="only lines with", placeholder="fgsm top1", elem_id="results-find"
-            )
             make = gr.Button(MAKE, variant="primary", elem_id="results-make")
-            table = gr.DownloadButton("Download these lines (CSV)", elem_id="results-csv")
             page = gr.DownloadButton("Download the report (HTML)", visible=False)
             text = gr.DownloadButton("Download the report (Markdown)", visible=False)
         with gr.Column(scale=3, min_width=320):
-            count = gr.HTML(elem_id="results-count", padding=False)
-            shown = gr.Dataframe(
-                headers=list(COLUMNS),
-                type="array",
-                interactive=False,
-                show_label=False,
-                max_height=420,
-                column_widths=WIDTHS,
-                elem_id="results-lines",
-            )
+            charts = gr.HTML(elem_id="results-charts", padding=False)
             report = gr.HTML(elem_id="results-report", padding=False)
+            count = gr.HTML(elem_id="results-count", padding=False)
+            with gr.Accordion("All records, line by line", open=False, elem_id="results-all"):
+                with gr.Row():
+                    kind = gr.Dropdown(
+                        [("all", ""), *((k, k) for k in kinds)],
+                        value="",
+                        label="kind of record",
+                        elem_id="results-kind",
+                    )
+                    find = gr.Textbox(
+                        label="only lines with", placeholder="fgsm top1", elem_id="results-find"
+                    )
+                    table = gr.DownloadButton("Download these lines (CSV)", elem_id="results-csv")
+                shown = gr.Dataframe(
+                    headers=list(COLUMNS),
+                    type="array",
+                    interactive=False,
+                    show_label=False,
+                    max_height=420,
+                    column_widths=WIDTHS,
+                    elem_id="results-lines",
+                )
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("results")
     place = Path(os.environ["GRADIO_TEMP_DIR"]) / DRAWN
@@ -91,10 +101,10 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
 
     def show(runs: list[str], kind: str | None, find: str) -> list[Any]:
         knobs = knobs_of(runs, kind, find)
-        found = lines(shelf.runs, knobs)
+        found = lines(shelf.measured, knobs)
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
-        taken = list(chosen(shelf.runs, knobs).values())
+        taken = list(chosen(shelf.measured, knobs).values())
         folders = [str(run.folder) for run in taken]
         said = f"{len(found)} lines" if taken else "no run is chosen"
         said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
@@ -105,8 +115,29 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         command = report_command(taken) if taken else ""
         return [f"<p>{said}</p>", rows, str(file), address, command, python]
 
+    @lru_cache(maxsize=32)
+    def charts_of(names: tuple[str, ...]) -> str:
+        """The first figures of their report: title, a sentence, and panels."""
+        taken = [labels(shelf.measured)[name] for name in names]
+        found = [each for each in report_figures(taken, robustness(taken)) if each.panels]
+        parts = (
+            f"<h2>{html.escape(each.title)}</h2><p>{html.escape(each.caption)}</p>"
+            f"{charts_html(each.panels)}"
+            for each in found[:FIGURES]
+        )
+        return "".join(parts) or NO_CHART
+
+    def draw(query: str, runs: list[str]) -> Any:
+        """The charts of the chosen runs, once a visitor sees this view."""
+        if not query:
+            return gr.skip()
+        try:
+            return charts_of(tuple(runs)) if runs else ""
+        except (InputError, KeyError) as error:  # a record that was not written by pidformer
+            return message(f"no chart of these runs: {error}")
+
     def write(runs: list[str], kind: str | None, find: str) -> list[Any]:
-        taken = list(chosen(shelf.runs, knobs_of(runs, kind, find)).values())
+        taken = list(chosen(shelf.measured, knobs_of(runs, kind, find)).values())
         try:
             made = report_of(taken, place)
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
@@ -120,6 +151,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             gr.DownloadButton(value=str(made.markdown), visible=True),
         ]
 
+    how: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+    runs.input(draw, [shared.query, runs], charts, js="(_, runs) => ['?', runs]", **how)
     for listen in (runs.input, kind.input, find.change):
         listen(show, inputs, outputs, trigger_mode="always_last", **QUIET)
     begun = make.click(
@@ -130,16 +163,15 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         inputs,
         [report, page, text],
         concurrency_limit=1,
-        api_visibility="private",
-        show_progress="hidden",
+        **how,
     )
     made.then(lambda: gr.Button(MAKE), None, make, **QUIET)
 
     def arrive(query: str) -> list[Any]:
         knobs = from_query(ResultsKnobs, query)
         kind = knobs.kind if knobs.kind in kinds else ""
-        named = list(chosen(shelf.runs, knobs))
+        named = list(chosen(shelf.measured, knobs))
         return [named, kind, knobs.find, *show(named, kind, knobs.find)]
 
-    shared.on_arrival(arrive, [*inputs, *outputs])
+    shared.on_arrival(arrive, [*inputs, *outputs], shared.on_sight(draw, [runs], charts, **how))
     return address

@@ -1,40 +1,60 @@
-"""Which models a visitor can choose: the runs that were named, and the digits demo."""
+"""Which models a visitor can choose: the runs that were named, and the examples."""
 
 from __future__ import annotations
 
+import filecmp
 import os
+import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pidformer import results
 from pidformer.errors import InputError
+from pidformer.files import atomic_folder
 from pidformer.lab.pictures import DIGITS, PictureSets
 from pidformer.report.collect import Run, collect
 from pidformer.runs.open import Subject, open_subject
-from pidformer.training import load_recipe
-from pidformer.training.run import train
 
 if TYPE_CHECKING:
     from pidformer.lab.attack import AttackKnobs
     from pidformer.lab.text import TextKnobs
 
-DEMO = {"digits demo, softmax": "softmax", "digits demo, PID": "pid"}
-"""Shown name and recipe of the bundled twins."""
+EXAMPLES = Path(__file__).parent / "examples"
+"""Trained twins of the digits, with their records: README.md there says how they were made."""
+DEMO = {"digits example, softmax": "digits-softmax", "digits example, PID": "digits-pid"}
+"""Shown name and folder of the examples."""
 NOBODY = "(none)"
 """In place of a second model."""
 _LOCK = threading.Lock()
-Told = Callable[[float, str], None]
-"""Told a share of the work that is done, and what it is."""
 
 
 def default_home() -> Path:
-    """Where the demo's runs are kept: the user's cache."""
+    """Where the copies of the examples are kept: the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "pidformer" / "lab"
+
+
+def example_runs(home: Path) -> dict[str, Path]:
+    """The examples by their shown names, copied to `home`, so that new records go there.
+
+    Where nothing can be written, the examples themselves.
+    """
+    found = {}
+    for name, folder in DEMO.items():
+        source, place = EXAMPLES / folder, home / folder
+        with suppress(OSError, InputError):
+            ours, copied = (each / "model.safetensors" for each in (source, place))
+            if not (copied.exists() and filecmp.cmp(ours, copied, shallow=False)):
+                shutil.rmtree(place, ignore_errors=True)
+                home.mkdir(parents=True, exist_ok=True)
+                with atomic_folder(place) as fresh:
+                    shutil.copytree(source, fresh, dirs_exist_ok=True)
+        found[name] = place if place.is_dir() else source
+    return found
 
 
 @dataclass(frozen=True)
@@ -65,6 +85,15 @@ class Shelf:
         return collect(folders) if folders else []
 
     @cached_property
+    def examples(self) -> dict[str, Path]:
+        return example_runs(self.home)
+
+    @cached_property
+    def measured(self) -> list[Run]:
+        """What the Results view shows: the runs that were named, or else the examples."""
+        return self.runs or collect(list(self.examples.values()))
+
+    @cached_property
     def pictures(self) -> PictureSets:
         """Images to attack."""
         return PictureSets.of(self.runs, self.data)
@@ -80,20 +109,23 @@ class Shelf:
         return self.own_pictures(name) if self.data is None else self.data.resolve().name
 
     def folders(self, task: str) -> dict[str, str]:
-        """Folders of the runs of one task, by names that a shared address may carry."""
+        """Folders of the runs of one task, by names that a shared address may carry.
+
+        Published runs are files, without weights.
+        """
         named = labels(self.runs)
         return {
             name: str(run.folder)
             for name, run in named.items()
-            if run.task == task and run.recipe is not None
+            if run.task == task and run.recipe is not None and run.folder.is_dir()
         }
 
     @property
     def classifiers(self) -> dict[str, str]:
         """What the Attack view offers: names, and what `open_subject` takes for them."""
         others = {text: text for text in self.given if ":" in text and not Path(text).exists()}
-        demo = {name: str(self.home / f"digits-{model}") for name, model in DEMO.items()}
-        return self.folders("classification") | others | demo
+        examples = {name: str(folder) for name, folder in self.examples.items()}
+        return self.folders("classification") | others | examples
 
     def twin(self, name: str, among: Sequence[str]) -> str | None:
         """The first of the others with the same data and other gains, or the nearest to that."""
@@ -109,17 +141,14 @@ class Shelf:
         likely = {other: (d == data, g != gains) for other, (d, g) in others.items()}
         return max(likely, key=lambda other: likely[other], default=None)
 
-    def subject(self, name: str, told: Told = lambda share, what: None) -> Subject:
-        """The model of this name; the demo's is trained when it is asked for first."""
+    def subject(self, name: str) -> Subject:
+        """The model of this name, kept once it is opened."""
         if name not in self.classifiers:
             raise InputError(f"{name!r} is not among the models of this lab")
-        with _LOCK:  # one training or loading at a time, whoever asks
+        with _LOCK:  # one loading at a time, whoever asks
             if name in self._opened:
                 return self._opened[name]
-            where = self.classifiers[name]
-            if name in DEMO:
-                train_demo(DEMO[name], Path(where), told=told)
-            subject = open_subject(where)
+            subject = open_subject(self.classifiers[name])
             for weight in subject.model.parameters():
                 weight.requires_grad_(False)
             self._opened[name] = subject
@@ -140,39 +169,3 @@ def labels(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by a name of their own: the folder's, or its path where two have the same."""
     names = [run.label for run in runs]
     return {run.label if names.count(run.label) == 1 else str(run.folder): run for run in runs}
-
-
-def train_demo(
-    model: str,
-    run: Path,
-    *,
-    told: Told = lambda share, what: None,
-    overrides: Sequence[str] = (),
-) -> None:
-    """Train a digits recipe into `run`, unless it is there; tens of seconds on one core."""
-    if (run / "model.safetensors").exists():
-        return
-    recipe = load_recipe(f"digits/{model}.yaml", overrides)
-    epochs = recipe.schedule.epochs
-    run.parent.mkdir(parents=True, exist_ok=True)
-    failed: list[BaseException] = []
-
-    def work() -> None:
-        try:
-            train(recipe, run, device="cpu", is_shown=False)
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(0.3)
-        done = [r.metrics.get("epoch", 0.0) for r in _records(run)]
-        epoch = max(done, default=0.0)
-        told(epoch / epochs, f"training {model} on digits: epoch {epoch:.0f} of {epochs}")
-    if failed:
-        raise failed[0]
-
-
-def _records(run: Path) -> list[Any]:
-    return results.read(run) if run.exists() else []

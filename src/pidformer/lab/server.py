@@ -66,7 +66,7 @@ def open_lab(
     """Start the lab in a thread. `port=0` takes any free one.
 
     Any other host than this machine needs a token; without one given, one is made. `home` is where
-    the digits demo is trained (default: a folder of the user's cache); `data` an image set to
+    the examples are copied to (default: a folder of the user's cache); `data` an image set to
     attack pictures of.
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

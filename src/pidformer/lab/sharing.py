@@ -8,6 +8,10 @@ from typing import Any
 
 import gradio as gr
 
+from pidformer.report.figures import Drawn
+from pidformer.report.panels import picture
+from pidformer.report.templates import page_template
+
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 """For events that answer at once."""
 
@@ -20,6 +24,8 @@ class Shared:
 
     def __init__(self, query: gr.Textbox) -> None:
         self.query = query
+        self.view: tuple[str, gr.Tab]
+        """The view that is being laid out, and its tab."""
         self._loads: list[tuple[Callable[..., Any], Sequence[Any], Callable[[Any], None]]] = []
 
     def on_arrival(
@@ -30,6 +36,23 @@ class Shared:
     ) -> None:
         """`function(query)` sets `outputs` once the page is there; `after` may go on from it."""
         self._loads.append((function, outputs, after))
+
+    def on_sight(
+        self,
+        function: Callable[..., Any],
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        **how: Any,
+    ) -> Callable[[Any], None]:
+        """`function(query, *inputs)` when a visitor first sees this view: by its tab, or by the
+        address, for which what is returned belongs into `on_arrival`. The query is the address as
+        they came; at any other time it is empty, and there is nothing to do."""
+        name, tab = self.view
+        given = [self.query, *inputs]
+        js = "(_, ...v) => [window.labSight('{}', {}), ...v]"
+        tab.select(function, given, outputs, js=js.format(name, "false"), **how)
+        js = js.format(name, "true")
+        return lambda event: event.then(function, given, outputs, js=js, **how)
 
     def wire(self, blocks: gr.Blocks) -> None:
         for function, outputs, after in self._loads:
@@ -87,3 +110,9 @@ def explanation(words: str, equation: str) -> gr.HTML:
 def message(text: str) -> str:
     """Something went wrong, in one line."""
     return f'<div class="message" role="alert">{html.escape(text)}</div>'
+
+
+def charts_html(drawn: Sequence[Drawn]) -> str:
+    """Panels of the report, light and dark, whose points answer to hovering."""
+    pictures = [picture(panel, words) for panel, words in drawn]
+    return page_template("lab", "pictures.html.j2").render(pictures=pictures)

@@ -44,6 +44,11 @@ def source(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
+def tips_css() -> str:
+    """The look of what charts say when the pointer is on them, the report's."""
+    return page_template("report", "tips.css").render()
+
+
 def page() -> str:
     """The whole page: its mathematics (control.js), charts (charts.js) and knobs (page.js)."""
     return page_template("lab", "page.html.j2").render(
@@ -62,7 +67,7 @@ def page() -> str:
 
 
 def charts_html() -> str:
-    """The five canvases alone."""
+    """The canvases alone."""
     return page_template("lab", "charts.html.j2").render(can_drag=False)
 
 

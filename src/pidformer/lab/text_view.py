@@ -35,9 +35,9 @@ REDDEST = 10.0
 """Loss in nats that has the full colour."""
 INVITATION = "<p>Choose, then press the button. What a model reads and writes appears here.</p>"
 NOTHING = (
-    "<p>No language model was named. Train one, then start the lab with it: "
-    "<code>pidformer train novels/pid.yaml --data DIR --out runs/lm</code>, "
-    "<code>pidformer lab --run runs/lm</code></p>"
+    "<p>No language model was named, and none comes with the lab. With a train.txt, valid.txt and "
+    "test.txt in DIR, <code>pidformer train novels/pid.yaml --data DIR --out runs/lm</code> makes "
+    "one, and <code>pidformer lab --run runs/lm</code> shows it here.</p>"
 )
 
 

@@ -12,15 +12,19 @@ from matplotlib.ticker import MaxNLocator
 
 from pidformer.files import atomic_path
 from pidformer.report.details import layers
-from pidformer.report.panels import INK, PID, SOFTMAX, Panel, run_colors, save_panels
+from pidformer.report.panels import BAD, GOOD, GREY, INK, Panel, add_tips, run_colors, save_panels
 from pidformer.report.run import Run, trained
-from pidformer.report.table1 import TITLES
+from pidformer.report.table1 import TITLES, difference_texts
+from pidformer.report.table_view import minus
 from pidformer.robustness.compare import Group
 from pidformer.robustness.threat import as_budget
+from pidformer.statistics import Crossed
 
 HEADLINES = {"top1": "top-1, per cent", "miou": "mIoU, per cent", "ppl": "perplexity"}
 Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
+_MOST_TIPS = 40
+"""Points of a curve that answer to hovering."""
 Line = tuple[tuple[float, ...], tuple[float, ...]]
 """x and y."""
 
@@ -155,6 +159,42 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
     return found
 
 
+def differences_panel(
+    found: Sequence[Crossed],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
+    width: float = 4.6,
+) -> Panel:
+    """Differences with their 95 % intervals, a line for each: green where the word is "better",
+    red where it is "worse"."""
+    draw = partial(_draw_differences, found=found, title=title, labels=labels, words=words)
+    return Panel(draw, width, 1.3 + 0.32 * len(found))
+
+
+def _draw_differences(
+    figure: Figure | SubFigure,
+    found: Sequence[Crossed],
+    title: str,
+    labels: Sequence[str],
+    words: Sequence[str],
+) -> None:
+    axes: Axes = figure.subplots()
+    colors = {"better": GOOD, "worse": BAD}
+    lines = [*zip(found, labels, words, strict=True)]
+    for place, (one, label, word) in enumerate(reversed(lines)):
+        color = colors.get(word, GREY)
+        axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.4)
+        axes.plot(one.mean, place, "o", color=color, markersize=6)
+        text = f"{label}: {minus(difference_texts(one)[0])}, {word}"
+        add_tips(axes, [one.low, one.mean, one.high], [place] * 3, [text] * 3)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.set_yticks(range(len(found)), [*reversed(labels)])
+    axes.set_ylim(-0.7, len(found) - 0.3)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_title(title)
+
+
 def _curves(group: Group, attack: str) -> Curves | None:
     points: dict[str, list[dict[str, Any]]] = {}
     for point in sorted(curve_points([group], attack), key=lambda point: point["eps255"]):
@@ -192,10 +232,13 @@ def draw_curves(
 ) -> None:
     """For each model a thick line, the mean, and thin lines, its runs; `level` is marked."""
     axes: Axes = figure.subplots()
-    colors = run_colors([one.is_controlled for one in curves])
-    if any(one.is_dashed for one in curves):  # dashes tell the models of one colour apart
-        colors = [PID if one.is_controlled else SOFTMAX for one in curves]
-    for one, color in zip(curves, colors, strict=True):
+    # dashed lines have the colours of the solid ones, in their order
+    unused = {
+        dashed: run_colors([one.is_controlled for one in curves if one.is_dashed == dashed])
+        for dashed in (False, True)
+    }
+    for one in curves:
+        color = unused[one.is_dashed].pop(0)
         if one.band is not None:
             axes.fill_between(one.runs[0][0], *one.band, color=color, alpha=0.15, linewidth=0)
         line: dict[str, Any] = {
@@ -208,6 +251,9 @@ def draw_curves(
         look = line | {"linewidth": 2.4, "label": one.label}
         xs, ys = mean_curve(one)
         axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
+        few = slice(None, None, max(1, -(-len(xs) // _MOST_TIPS)))
+        words = [f"{one.label}, {x} {a:g}: {b:.4g}" for a, b in zip(xs, ys, strict=True)]
+        add_tips(axes, xs[few], ys[few], words[few])
     if level is not None:
         place, name = level
         axes.axhline(place, color=INK, linewidth=0.8, linestyle=":")

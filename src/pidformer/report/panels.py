@@ -5,12 +5,15 @@ A panel is a picture that goes onto a page as SVG, light and dark, and into file
 
 import base64
 import io
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
+from matplotlib.lines import Line2D
 from PIL import Image
 from torch import Tensor
 
@@ -24,6 +27,9 @@ FORMATS = (".png", ".svg", ".pdf")
 DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
 """What ink and grid become on a dark page; the colours of the models stand on both."""
 _WIDTH, _HEIGHT = 5.2, 3.6
+_TIPS = "tips"
+_DRAWING = threading.Lock()
+"""The settings of matplotlib belong to the whole process."""
 
 
 class Panel(NamedTuple):
@@ -34,6 +40,15 @@ class Panel(NamedTuple):
     height: float = _HEIGHT
 
 
+class Tip(NamedTuple):
+    """What a point of a picture says when the pointer is on it."""
+
+    left: float
+    """Per cent of the picture's width; `top` of its height."""
+    top: float
+    text: str
+
+
 class Picture(NamedTuple):
     """A panel as a page embeds it."""
 
@@ -42,6 +57,13 @@ class Picture(NamedTuple):
     alt: str
     width: int
     height: int
+    tips: Sequence[Tip]
+
+
+def add_tips(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> None:
+    """Let points answer to hovering; `picture` finds them again."""
+    (hidden,) = axes.plot(xs, ys, visible=False, gid=_TIPS)
+    hidden.set_url("\n".join(texts))
 
 
 def style() -> Any:
@@ -74,15 +96,26 @@ def check_format(path: str | Path, known: Sequence[str] = FORMATS) -> None:
         raise InputError(f"cannot plot to {path}: the name must end in {', '.join(known)}")
 
 
-def svg(panel: Panel) -> str:
-    """A panel as SVG with a transparent ground."""
-    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
+def svg(panel: Panel) -> tuple[str, list[Tip]]:
+    """A panel as SVG with a transparent ground, and the tips of its points."""
+    with _DRAWING, matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
         figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
         panel.draw(figure)
         text = io.StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     drawn = text.getvalue()
-    return drawn[drawn.index("<svg") :]
+    tips = []
+    for line in figure.findobj(Line2D):
+        if line.get_gid() == _TIPS:
+            places = line.get_transform() - figure.transFigure
+            for (x, y), words in zip(
+                places.transform(line.get_xydata()).tolist(),
+                str(line.get_url()).split("\n"),
+                strict=True,
+            ):
+                if 0 <= x <= 1 and 0 <= y <= 1:  # NaN, or beyond the axes
+                    tips.append(Tip(round(100 * x, 2), round(100 - 100 * y, 2), words))
+    return drawn[drawn.index("<svg") :], tips
 
 
 def for_dark(drawn: str) -> str:
@@ -94,12 +127,12 @@ def for_dark(drawn: str) -> str:
 
 def picture(panel: Panel, alt: str) -> Picture:
     """A panel with its data, ready for `<picture>`; `alt` says it in words."""
-    drawn = svg(panel)
+    drawn, tips = svg(panel)
     light, dark = (
         "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
         for text in (drawn, for_dark(drawn))
     )
-    return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height))
+    return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height), tips)
 
 
 def png_uri(image: Tensor) -> str:
@@ -115,7 +148,7 @@ def save_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     size = columns * panels[0].width, rows * panels[0].height
-    with matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
+    with _DRAWING, matplotlib.rc_context(style() | {"svg.hashsalt": "pidformer"}):
         figure = Figure(figsize=size, layout="constrained")
         places = figure.subfigures(rows, columns, squeeze=False).flat
         for panel, place in zip(panels, places, strict=False):

@@ -30,7 +30,7 @@ from pidformer.control import (
 from pidformer.control.response import GainName
 from pidformer.files import atomic_path
 from pidformer.report.figures import Drawn, legend_look
-from pidformer.report.panels import BAD, GOOD, GREY, PID, SOFTMAX, Panel, check_format
+from pidformer.report.panels import BAD, GOOD, GREY, PID, SOFTMAX, Panel, add_tips, check_format
 from pidformer.report.table_view import minus, short_gains
 
 PARTLY = "#b58900"
@@ -224,6 +224,7 @@ def _draw_map(
         look = {"color": _judged(found, measured), "markeredgecolor": "white", "markersize": 11}
         points = [g.p for g in found], [g.i for g in found]
         axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
+        add_tips(axes, *points, [f"{label}: p {g.p:g}, i {g.i:g}, d {g.d:g}" for g in found])
     axes.set_title(f"gains (p, i), shaded for d = {d:g}")
     axes.grid(False)
     axes.legend(**legend_look(len(marked)), loc="upper right")

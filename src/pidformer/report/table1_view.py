@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
+from pidformer.report.figures import Drawn, differences_panel
 from pidformer.report.paper import TABLE1, Pair
 from pidformer.report.run import Run, folders_text
-from pidformer.report.table1 import TITLES, Table1Line, table1
+from pidformer.report.table1 import TITLES, Table1Line, difference_texts, table1
 from pidformer.report.table_view import (
     NOT_MEASURED,
     CellView,
@@ -19,6 +20,7 @@ from pidformer.report.table_view import (
     about_text,
     difference_cell,
     mean_cell,
+    minus,
 )
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs, named_apart, twins_of
@@ -125,6 +127,33 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         lines=tuple(lines),
         notes=tuple(_missing_notes({row for row, _ in missing}, runs, first)),
     )
+
+
+def difference_panels(found: Robustness, most: int = 6) -> list[Drawn]:
+    """For each model its differences to its twin, line by line of Table 1 (without top-5)."""
+    panels: list[Drawn] = []
+    for place, (group, twin) in enumerate(zip(found.groups, twins_of(found.groups), strict=True)):
+        own = [line for line in found.lines if line.metric != "top-5" and line.differences[place]]
+        known = [line.differences[place] for line in own]
+        differences = [one for one in known if one is not None]
+        if not differences or len(panels) == most:
+            continue
+        better = [
+            one.verdict * (-1 if line.lower_is_better else 1)
+            for one, line in zip(differences, own, strict=True)
+        ]
+        words = [{1: "better", -1: "worse"}.get(sign, "not clear") for sign in better]
+        labels = [
+            line.title if line.metric == "top-1" else f"{line.title}, {line.metric}" for line in own
+        ]
+        title = f"{group.label} minus {twin.label}, points"
+        said = "; ".join(
+            f"{label} {minus(difference_texts(one)[0])}, {word}"
+            for label, one, word in zip(labels, differences, words, strict=True)
+        )
+        panel = differences_panel(differences, title, labels, words, width=6.0)
+        panels.append((panel, f"Differences with 95 % intervals, {title}: {said}."))
+    return panels
 
 
 def _budget(groups: Sequence[Group], row: str) -> str:

@@ -17,7 +17,12 @@ from pidformer.report.panels import Panel, picture, save_panels
 from pidformer.report.rerun import data_option
 from pidformer.report.run import MAIN_TASK, PublishedRun, Run, folders_text, trained
 from pidformer.report.table1 import as_data
-from pidformer.report.table1_view import Robustness, robustness, robustness_view
+from pidformer.report.table1_view import (
+    Robustness,
+    difference_panels,
+    robustness,
+    robustness_view,
+)
 from pidformer.report.table_view import Entry, Note, Sources
 from pidformer.report.templates import page_template
 from pidformer.robustness.compare import Group
@@ -80,7 +85,7 @@ def write_report(
     tables = robustness(runs)
     groups = details.analysed(runs)
     similarity = figures.similarity_curves(groups)
-    drawn = _figures(runs, tables, groups, similarity)
+    drawn = report_figures(runs, tables)
     views = [robustness_view(table, runs, sources) for table in tables if table.groups]
     others = [other_table(runs, sources, kind=kind) for kind in ("segmentation", "language")]
     inside = [details.certificate_view(groups, sources), details.cost_view(runs, sources)]
@@ -161,17 +166,22 @@ def _named(runs: Sequence[Run]) -> tuple[str, str]:
     return folders_text(runs), data_option(run.folder for run in own)
 
 
-def _figures(
-    runs: Sequence[Run],
-    tables: Sequence[Robustness],
-    groups: Sequence[Group],
-    similarity: Sequence[figures.Curves],
-) -> list[FigureView]:
+def report_figures(runs: Sequence[Run], tables: Sequence[Robustness]) -> list[FigureView]:
+    """All figures of a report, in its order."""
+    groups = details.analysed(runs)
+    similarity = figures.similarity_curves(groups)
     folders, place = _named(runs)
     curves = next((table.curves for table in tables if table.curves), [])
     analyze = f"pidformer analyze {folders}{place}"
     evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd{place}"
-    found = [
+    found = []
+    if tables and (differences := difference_panels(tables[0])):
+        caption = (
+            "Points: difference to the softmax twin on the same images; lines: 95 % intervals (of "
+            "one seed: for these trained models alone). Green: clearly better, red: clearly worse."
+        )
+        found.append(FigureView("differences", "What the controller changes", caption, differences))
+    found += [
         FigureView(
             "similarity",
             "Do the tokens grow alike?",
