@@ -1,7 +1,7 @@
 """`python -m tests.kills`: kill every command that writes, at every write and at random moments.
 
     python -m tests.kills               all of it, and the table in docs/reliability.md
-    python -m tests.kills --only train  commands whose name holds this, and their rows of it
+    python -m tests.kills --only train  commands that the pattern finds, and their rows
     python -m tests.kills --sample      a little of everything for each command, as the tests do
 
 The children are forked from this process, which imports and computes nothing itself.
@@ -150,7 +150,7 @@ def tried(root: Path, asked: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(root)
     write_inputs(root / "in")
     for number, command in enumerate(COMMANDS):
-        is_asked = asked.only in command.name
+        is_asked = re.search(asked.only, command.name) is not None
         if is_asked or _is_needed(command, asked.only):
             row = Row(bench.trial(command))
             if is_asked:
@@ -158,10 +158,11 @@ def tried(root: Path, asked: argparse.Namespace) -> Iterator[Row]:
 
 
 def _is_needed(command: Writes, only: str) -> bool:
-    made = command.makes and command.makes[1]
-    return any(only in other.name and made in other.needs for other in COMMANDS) or (
-        made == "run" and "report" in only
-    )
+    """Whether it makes a run of a command that is asked for, or of one that such a one needs."""
+    if command.makes is None:
+        return False
+    users = [other for other in COMMANDS if command.makes[1] in other.needs]
+    return any(re.search(only, other.name) or _is_needed(other, only) for other in users)
 
 
 def _gone_through(row: Row, chance: random.Random, asked: argparse.Namespace) -> Row:
@@ -187,7 +188,7 @@ def put_into_page(rows: list[Row]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.kills")
-    parser.add_argument("--only", default="", help="commands whose name holds this")
+    parser.add_argument("--only", default="", help="commands whose name this pattern finds")
     parser.add_argument("--kills", type=int, default=KILLS, help="at random moments")
     parser.add_argument("--each", type=int, default=1, help="only at each so many writes")
     parser.add_argument("--seed", type=int, default=0)

@@ -164,6 +164,7 @@ def start(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(said[1], 2)
         os.close(said[1])
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)
         os.chdir(place)
         os.environ["PIDFORMER_CACHE"] = str(place / "cache")
         sys.argv = ["pidformer", *arguments]

@@ -25,7 +25,7 @@ class Visitor:
             assert self.ask("")[0] == 200
 
     def ask(self, path, body=None, method=None, **headers):
-        """Status and text; status 0 if the server hung up while it was told."""
+        """Status and text; status 0 if the server hung up while it was told, or is silent."""
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         headers = {name.replace("_", "-"): text for name, text in headers.items()}
         if data is not None:
@@ -38,7 +38,7 @@ class Visitor:
                 answer = error
             with answer:
                 return answer.status, answer.read().decode(errors="replace")
-        except (urllib.error.URLError, ConnectionError):
+        except (urllib.error.URLError, ConnectionError, TimeoutError):
             return 0, ""
 
     def raise_event(self, event, data, route=None):
