@@ -164,7 +164,7 @@ def start(
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         os.dup2(said[1], 2)
         os.close(said[1])
-        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", 1, closefd=False)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", 1)  # pytest has its own
         os.chdir(place)
         os.environ["PIDFORMER_CACHE"] = str(place / "cache")
         sys.argv = ["pidformer", *arguments]
@@ -178,8 +178,7 @@ def start(
             main(list(arguments))
         except SystemExit as stopped:
             code = int(stopped.code or 0)
-        sys.stderr.flush()
-        os.close(2)  # nothing more is said
+        sys.stderr.close()  # nothing more is said
         os.write(told[1], json.dumps([moments.count, sorted(sys.modules)]).encode())
     except BaseException:
         import traceback
