@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast fuzz bench lint docs clean
+.PHONY: demo test test-fast fuzz kill bench lint docs clean
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
@@ -35,6 +35,10 @@ test-fast: .venv/installed-test
 
 fuzz: .venv/installed-test
 	$(BIN)/python -m tests.fuzz
+
+kill: .venv/installed-test
+	$(BIN)/python -m tests.kills
+	$(BIN)/python -m tests.lab.load
 
 docs: .venv/installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

@@ -232,7 +232,9 @@ def _write_program(subject: Exportable, path: Path) -> dict[str, Any]:
     program = torch.export.export(
         subject.module, subject.inputs, dynamic_shapes=subject.dynamic_shapes()
     )
-    torch.export.save(program, path)
+    held = io.BytesIO()  # on a full disk PyTorch's own writer of files ends the process
+    torch.export.save(program, held)
+    path.write_bytes(held.getbuffer())
     return {"torch": torch.__version__}
 
 

@@ -283,11 +283,3 @@ def without_inputs(records):
         for line in lines:
             line["settings"].pop("command", None)
     return records
-
-
-def test_kills_change_no_record(tmp_path):
-    command = [sys.executable, "-m", "tests.reproduce.kill", str(tmp_path), "3", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert 1 <= found["killed"] <= 3 and found["same"]

@@ -1,6 +1,5 @@
 """Trainings in processes of their own: several at once, killed, interrupted."""
 
-import json
 import os
 import re
 import signal
@@ -24,20 +23,6 @@ TWO = [
     sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
     "-m", "pidformer", "train",
 ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_twenty_sigkills_at_random_moments_change_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.kill", str(tmp_path), "20", "0"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found == {"killed": 20, "same": True}
 
 
 @pytest.mark.slow

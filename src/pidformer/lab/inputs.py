@@ -8,7 +8,6 @@ of the one type that each component sends.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -20,7 +19,9 @@ from pidformer.errors import InputError
 LONGEST_TEXT = 8192
 """Characters of a text whose component sets no limit; a whole address fits."""
 LARGEST = 1e6
-"""The largest number of a slider."""
+"""The largest number of a slider whose range moves."""
+MOVES = "attack-number"
+"""The slider whose range follows another choice; its view bounds it."""
 Check = Callable[[Any, Collection[str]], Any]
 """(value, paths this visitor uploaded) -> the value to pass on."""
 
@@ -71,8 +72,10 @@ def _check(component: Any) -> Check:
         return _choices([value for _, value in component.choices])
     if isinstance(component, gr.Radio | gr.Dropdown):
         return _choice([value for _, value in component.choices])
+    if isinstance(component, gr.Slider):
+        is_fixed = component.elem_id != MOVES
+        return _number(component.minimum, component.maximum if is_fixed else LARGEST)
     plain: dict[type, Check] = {
-        gr.Slider: _number,
         gr.Checkbox: _truth,
         gr.State: _nothing,
         gr.File: _upload,
@@ -115,10 +118,15 @@ def _choices(among: list[Any]) -> Check:
     return check
 
 
-def _number(value: Any, uploads: Collection[str]) -> float:
-    if type(value) not in (int, float) or not abs(value) <= LARGEST or not math.isfinite(value):
-        raise InputError(f"a number up to {LARGEST:g} is wanted, got {_named(value)}")
-    return value
+def _number(low: float, high: float) -> Check:
+    """gradio would write a traceback to the terminal for each number out of range."""
+
+    def check(value: Any, uploads: Collection[str]) -> float:
+        if type(value) not in (int, float) or not low <= value <= high:  # NaN too
+            raise InputError(f"a number from {low:g} to {high:g} is wanted, got {_named(value)}")
+        return value
+
+    return check
 
 
 def _truth(value: Any, uploads: Collection[str]) -> bool:

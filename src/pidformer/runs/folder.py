@@ -24,7 +24,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
 from pidformer.fields import parse_yaml
 from pidformer.files import atomic_folder, atomic_path, check_links
 from pidformer.models.options import check_build, check_decoder, check_model
@@ -90,8 +90,9 @@ def save_checkpoint(
     except (OSError, SafetensorError) as error:
         kept = _steps(run)
         last = f"the last good checkpoint is step {kept[-1]}" if kept else "none is saved yet"
+        why = cut(getattr(error, "strerror", None) or error)
         raise InputError(
-            f"cannot write a checkpoint to {folder} ({error}); {last}; "
+            f"cannot write a checkpoint to {folder} ({why}); {last}; "
             "make room and run the same command to continue"
         ) from None
     kept = [kept for kept in _steps(run) if kept <= step]  # a later one is damaged: we began before
