@@ -1,13 +1,15 @@
-"""Plain data, as YAML gives it, to typed and checked values: the one reader behind every file.
+"""Plain data, as YAML and JSON give it, to typed and checked values: the one reader of files.
 
-`parse_yaml` and `read_yaml` give plain data, `typed` a dataclass of them with every key and value
-checked against the annotations, and `check_closed` checks keywords against a closed list of `Kind`.
+`parse_yaml`, `read_yaml` and `read_json` give plain data, `typed` a dataclass of them with every
+key and value checked against the annotations, and `check_closed` checks keywords against a closed
+list of `Kind`.
 What is wrong gets one line: what was given, what is allowed, the nearest match.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import types
@@ -52,6 +54,14 @@ def read_yaml(path: Path, what: str) -> Any:
         return parse_yaml(path.read_text(encoding="utf-8"), f"{what} {path}")
     except UnicodeDecodeError:
         raise InputError(f"{what} {path} is not text in UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """The plain data of a file of JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({cut(error)})") from None
 
 
 def typed(kind: type[T], fields: Any, where: str = "", *, key_of: str = "recipe key") -> T:
@@ -195,7 +205,13 @@ def each(kind: Kind, most: int) -> Kind:
     return Kind(kind.words if most == 2 else f"each {kind.words}", takes)
 
 
+def listed(takes: Callable[[Any], bool], words: str) -> Kind:
+    """A list of such values."""
+    return Kind(f"a list of {words}", lambda v: isinstance(v, list) and all(map(takes, v)))
+
+
 SWITCH = Kind("true or false", lambda v: type(v) is bool)
+TEXTS = listed(lambda v: isinstance(v, str), "texts")
 RATE = Kind("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
 SHARE = number(1, "in [0, 1]")
 SCALE = number(100, "from 0 to 100")

@@ -21,7 +21,7 @@ from pidformer.evaluation.suite import KINDS as ROWS
 from pidformer.evaluation.suite import _Corruptions
 from pidformer.models.options import LANGUAGE, TIMM, VISION
 from pidformer.robustness.registry import THREATS
-from pidformer.training.recipe import Recipe
+from pidformer.runs.recipe import Recipe
 from tests.fuzz.values import WRONG
 
 SMALL = "model.options={embed_dim: 8, depth: 2, num_heads: 2, patch_size: 4, mlp_ratio: 2}"

@@ -55,6 +55,8 @@ class Outcome:
     megabytes: float
     changed: tuple[str, ...]
 
+    rewritten: tuple[str, ...]
+    """Those of them that were there before, and still are."""
     invalid: tuple[str, ...]
     """Files that were written and cannot be read."""
 
@@ -77,7 +79,8 @@ class Outcome:
             return "unclear"
         if len(lines[0]) > LINE:
             return "overlong"
-        return "leftovers" if self.changed else "refused"
+        is_clean = set(self.changed) <= set(self.rewritten) and not self.invalid
+        return "refused" if is_clean else "leftovers"
 
 
 def _files(folder: Path) -> dict[str, bytes]:
@@ -192,6 +195,7 @@ def run(case: Case, sandbox: Path) -> Outcome:
             seconds,
             used.ru_maxrss / 1024 - _own_megabytes(),
             tuple(sorted(changed)),
+            tuple(n for n in written if n in before),
             tuple(n for n in written if not _is_valid(box / n, code)),
         )
 
@@ -219,8 +223,8 @@ def _be(case: Case, here: Path) -> NoReturn:
         for stream, name in ((1, "out"), (2, "err")):
             os.dup2(os.open(here / name, os.O_WRONLY | os.O_CREAT), stream)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        sys.stdout = os.fdopen(1, "w", buffering=1, errors="surrogateescape")
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="surrogateescape")
+        sys.stdout = os.fdopen(1, "w", buffering=1, encoding="utf-8")  # strict, as Python's own
+        sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         os.environ["PIDFORMER_CACHE"] = str(here / "cache")
         signal.alarm(SECONDS)
         _no_long_work()

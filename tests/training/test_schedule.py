@@ -2,7 +2,7 @@ import pytest
 import torch
 from timm.scheduler import CosineLRScheduler
 
-from pidformer.training.recipe import ScheduleRecipe
+from pidformer.runs.recipe import ScheduleRecipe
 from pidformer.training.schedule import learning_rate
 
 

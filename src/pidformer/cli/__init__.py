@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -30,7 +31,7 @@ from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
-from pidformer.errors import InputError, cut, is_out_of_memory
+from pidformer.errors import LONGEST_LINE, InputError, cut, is_out_of_memory
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -98,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one line on stderr and exit code 2."""
     if arguments is None:  # a process of its own
         interrupts.handle()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -133,7 +136,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     # a path or a value that was given may be endless
-    print("pidformer: " + " ".join(cut(word, 160) for word in message.split()), file=sys.stderr)
+    shown = " ".join(cut(word, 160) for word in message.split())
+    print("pidformer: " + cut(shown, LONGEST_LINE), file=sys.stderr)
     _leave(code)
 
 

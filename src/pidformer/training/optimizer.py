@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from timm.optim import param_groups_weight_decay
 
-from pidformer.training.recipe import OptimRecipe
+from pidformer.runs.recipe import OptimRecipe
 
 
 def build_optimizer(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pidformer.training.recipe import ScheduleRecipe
+from pidformer.runs.recipe import ScheduleRecipe
 
 
 def learning_rate(schedule: ScheduleRecipe, peak: float, step: int, steps_per_epoch: int) -> float:

@@ -7,13 +7,12 @@ pickles. All of it is refused in one line: what is read is JSON and safetensors,
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, shortened
-from pidformer.fields import count
+from pidformer.fields import TEXTS, count, read_json
 from pidformer.files import check_links
 from pidformer.models.options import LANGUAGE, check_fields
 
@@ -68,7 +67,8 @@ def check_weights(folder: Path) -> None:
             "is a program: save the model again with save_pretrained"
         )
     named = _json(folder / INDEX).get("weight_map")
-    files = set(named.values()) if isinstance(named, dict) and _are_texts(named) else {""}
+    names = [*named.values()] if isinstance(named, dict) else [""]
+    files = set(names) if TEXTS.takes(names) else {""}
     for name in files:
         is_own = Path(name).name == name and name.endswith(".safetensors")
         if not is_own or not (folder / name).is_file():
@@ -77,15 +77,8 @@ def check_weights(folder: Path) -> None:
             )
 
 
-def _are_texts(fields: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, str) for value in fields.values())
-
-
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error})") from None
+    fields = read_json(path)
     if not isinstance(fields, dict):
         raise InputError(f"{path} names no model: it must be an object, got {shortened(fields)}")
     return fields

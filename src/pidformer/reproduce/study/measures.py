@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
 from pidformer.reproduce.study.fields import check_keys, mapping, seeds, text
 
 _KEYS = ("limit", "domain", "seeds", "curve", "eps")
@@ -51,7 +51,9 @@ def _measure(name: str, given: Any) -> Measure:
     check_keys(f"suite {name}", own, _KEYS)
     limit = own.get("limit")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
+        raise InputError(
+            f"suite {name} takes a number of images, or null: all; got {shortened(limit)}"
+        )
     domain = own.get("domain", "pixel")
     if domain not in _DOMAINS:
         raise unknown(f"domain of suite {name}", str(domain), _DOMAINS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
 from pidformer.reproduce.study.fields import Pair, check_keys, mapping, pairs, texts
 
 _CHOICE = ("groups", "without", "metrics")
@@ -43,9 +43,11 @@ def read_hypothesis(name: str, about: Any) -> Hypothesis:
     check_keys(what, about, _HYPOTHESIS, needs=("text", "expects"))
     expects = mapping(f"expects of {what}", about["expects"])
     for metric, word in expects.items():
-        if word not in EXPECTED:
+        if not isinstance(word, str | None) or word not in EXPECTED:
             allowed = ", ".join(str(one or "null") for one in EXPECTED)
-            raise InputError(f"{what} expects {word!r} of {metric}; it may expect {allowed}")
+            raise InputError(
+                f"{what} expects {shortened(word)} of {metric}; it may expect {allowed}"
+            )
     correlation = about.get("correlation")
     if correlation is not None and correlation not in CORRELATES:
         raise unknown(f"correlation of {what}", str(correlation), CORRELATES)
