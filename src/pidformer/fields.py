@@ -25,6 +25,7 @@ from pidformer.errors import InputError, cut, shortened, unknown
 T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _WORDS |= {dict: "a section of keys"}
+_MOST_VALUES = 1_000_000
 _LARGEST = 2**64
 """Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
 
@@ -43,15 +44,33 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str | bytes, where: str) -> Any:
     """The plain data of a text; `where` is what an error begins with."""
     try:
-        return yaml.load(text, _Loader)  # a SafeLoader
+        found = yaml.load(text, _Loader)  # a SafeLoader
+        if _size(found, {}) > _MOST_VALUES:
+            raise ValueError("its references nest without end")
+        return found
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{where} is not YAML ({cut(error)})") from None
 
 
+def _size(held: Any, sizes: dict[int, float]) -> float:
+    """How many values there are, those behind a reference counted each time."""
+    if not isinstance(held, list | dict):
+        return 1
+    if id(held) not in sizes:
+        sizes[id(held)] = math.inf  # until it is counted: it may hold itself
+        inner = held.values() if isinstance(held, dict) else held
+        sizes[id(held)] = 1 + sum(_size(value, sizes) for value in inner)
+    return sizes[id(held)]
+
+
 def read_yaml(path: Path, what: str) -> Any:
     """The plain data of a file; `what` names it in an error: "recipe"."""
+    return parse_yaml(read_text(path, what), f"{what} {path}")
+
+
+def read_text(path: Path, what: str) -> str:
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), f"{what} {path}")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{what} {path} is not text in UTF-8") from None
 

@@ -52,7 +52,7 @@ def main() -> None:
                     print(
                         f"{len(outcomes)} cases in {minutes:.1f} min", file=sys.stderr, flush=True
                     )
-    table = as_table(outcomes, asked.seed, time.perf_counter() - begun, asked.jobs)
+    table = as_table(outcomes, asked.seed, time.perf_counter() - begun)
     print(table)
     if asked.table:
         put_table(table)

@@ -6,6 +6,7 @@ Damage: cut at each tenth, and 200 bits flipped, for every kind of file that a c
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -111,15 +112,16 @@ READERS = {"language": WORDS, "segmentation": SEGMENT}
 
 @dataclass(frozen=True)
 class Key:
-    """Another value at one place of a file of keys; of one of JSON lines, in its first line."""
+    """Another value at one place of a file of keys; of one of JSON lines, in one line."""
 
     name: str
     place: tuple[str | int, ...]
     value: str
+    line: int = 0
 
     def apply(self, box: Path) -> None:
         path = box / self.name
-        held, rest = _read(path)
+        before, held, rest = _read(path, self.line)
         text = MARK
         if self.place:
             inner = held
@@ -128,20 +130,30 @@ class Key:
             inner[self.place[-1]] = MARK.strip('"')
             text = json.dumps(held)
         given = self.value if path.suffix == ".yaml" else as_json(self.value)  # JSON is YAML too
-        path.write_bytes(text.replace(MARK, given).encode("utf-8", "surrogateescape") + rest)
+        content = text.replace(MARK, given).encode("utf-8", "surrogateescape")
+        path.write_bytes(before + content + rest)
         if path.name == "state.json":  # read only where its checksum fits
             sums = json.loads((path.parent / "checksums.json").read_bytes())
             sums[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
             (path.parent / "checksums.json").write_text(json.dumps(sums))
 
 
-def _read(path: Path) -> tuple[Any, bytes]:
-    """The plain data of a file, or of its first line, and the other lines."""
+def _read(path: Path, line: int) -> tuple[bytes, Any, bytes]:
+    """The plain data of a file, or of one of its JSON lines with what is around it."""
     text = path.read_bytes()
-    if path.suffix == ".yaml":
-        return yaml.safe_load(text), b""
-    first, _, rest = text.partition(b"\n") if path.suffix == ".jsonl" else (text, b"", b"")
-    return json.loads(first), b"\n" + rest
+    if path.suffix != ".jsonl":
+        return b"", yaml.safe_load(text) if path.suffix == ".yaml" else json.loads(text), b""
+    lines = text.splitlines(keepends=True)
+    return b"".join(lines[:line]), json.loads(lines[line]), b"\n" + b"".join(lines[line + 1 :])
+
+
+def _lines(path: Path) -> list[int]:
+    """The first line of each kind of record; other files are one."""
+    if path.suffix != ".jsonl":
+        return [0]
+    records = [json.loads(line) for line in path.read_bytes().splitlines()]
+    kinds = [(record["kind"], record["settings"].get("what")) for record in records]
+    return [kinds.index(kind) for kind in dict.fromkeys(kinds)]
 
 
 def key_cases(box: Path) -> Iterator[Case]:
@@ -149,11 +161,13 @@ def key_cases(box: Path) -> Iterator[Case]:
     for pattern, (kind, readers) in KEYED.items():
         for path in sorted(box.glob(pattern)):
             name = str(path.relative_to(box))
-            places = [(place, value) for place in _places(_read(path)[0]) for value in WRONG]
-            for turn, (place, value) in enumerate(places):
-                what = f"{name} {'.'.join(map(str, place))}"
-                command = readers[turn % len(readers)]
-                yield Case(f"key in: {kind}", what, command, Key(name, place, value))
+            lines = [
+                (line, place) for line in _lines(path) for place in _places(_read(path, line)[1])
+            ]
+            turns = itertools.cycle(readers)
+            for (line, place), value in itertools.product(lines, WRONG):
+                what = f"{name} {line} {'.'.join(map(str, place))}"
+                yield Case(f"key in: {kind}", what, next(turns), Key(name, place, value, line))
 
 
 def _places(held: Any, before: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:

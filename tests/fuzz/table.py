@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- python -m tests.fuzz --table -->", "<!-- end of the table -->"
 
 
-def as_table(outcomes: Sequence[Outcome], seed: int, seconds: float, jobs: int) -> str:
+def as_table(outcomes: Sequence[Outcome], seed: int, seconds: float) -> str:
     """Cases by kind and verdict, with the sums, the seed, the time and the machine."""
     counts = Counter((outcome.case.kind, outcome.verdict) for outcome in outcomes)
     kinds = sorted({kind for kind, _ in counts}, key=lambda kind: (":" in kind, kind))
@@ -28,7 +29,7 @@ def as_table(outcomes: Sequence[Outcome], seed: int, seconds: float, jobs: int) 
     bad = sum(outcome.verdict not in GOOD for outcome in outcomes)
     about = (
         f"{len(outcomes):,} cases, seed {seed}, {bad} not as they should be; {seconds / 60:.0f} "
-        f"minutes on {jobs} CPU cores, the slowest case {slowest:.1f} s, the largest "
+        f"minutes on {os.cpu_count()} CPU cores, the slowest case {slowest:.1f} s, the largest "
         f"{largest:,.0f} MB above the idle process."
     )
     return "\n".join([about, "", *lines])

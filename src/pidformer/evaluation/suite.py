@@ -122,7 +122,7 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
         raise InputError(
             f"a row of {path} must be NAME or NAME: {{settings}}, got {shortened(item)}"
         )
-    kind, settings = kind.lower(), dict(settings or {})
+    kind, settings = kind.lower(), {str(key): value for key, value in (settings or {}).items()}
     if kind not in KINDS:
         raise unknown(f"row of suite {path}", kind, KINDS)
     name = str(settings.pop("name", kind))

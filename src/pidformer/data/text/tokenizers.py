@@ -12,7 +12,7 @@ import numpy as np
 
 from pidformer.data.text.vocabulary import WordVocabulary
 from pidformer.errors import InputError, cut, shortened
-from pidformer.fields import TEXTS
+from pidformer.fields import TEXTS, read_text
 
 _ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
 
@@ -54,7 +54,7 @@ class SubwordTokenizer:
         try:
             self._inner = Fast.from_str(definition)
         except Exception as error:  # the library raises bare Exception
-            raise InputError(f"this is not a tokenizer definition ({error})") from None
+            raise InputError(f"this is not a tokenizer definition ({cut(error)})") from None
         self._definition = definition
         self._inner.no_padding()
         self._inner.no_truncation()
@@ -121,7 +121,7 @@ def load_tokenizer(name: str) -> SubwordTokenizer:
     path = Path(name)
     for file in (path, path / "tokenizer.json"):
         if file.is_file():
-            return SubwordTokenizer(file.read_text())
+            return SubwordTokenizer(read_text(file, "tokenizer"))
     try:
         from transformers import AutoTokenizer
 
