@@ -26,6 +26,10 @@ T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _WORDS |= {dict: "a section of keys"}
 _MOST_VALUES = 1_000_000
+MAX_SEED = 2**63 - 1
+"""The largest that torch's generators take on every device."""
+_HUGE = 1e30
+"""Numbers beyond it are infinite in float32 when they are multiplied a few times."""
 _LARGEST = 2**64
 """Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
 
@@ -134,6 +138,8 @@ def as_type(hint: Any, value: Any, where: str, *, key_of: str = "recipe key") ->
 
 def _scalar(kind: type, value: Any, where: str) -> Any:
     is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if kind is float and isinstance(value, float) and _HUGE < abs(value) < math.inf:
+        raise InputError(f"{where} must be at most {_HUGE:g} in size, got {value:g}")
     if kind is int and is_whole and abs(value) >= _LARGEST:
         raise InputError(f"{where} must be a whole number below 2**64, got {shortened(value)}")
     if kind is float and type(value) is int:
@@ -192,7 +198,20 @@ def check_closed(
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -math.inf < value < math.inf
+    return type(value) in (int, float) and -_HUGE <= value <= _HUGE
+
+
+def check_text(word: str) -> None:
+    """Refuse what stands for bytes that are no text: no library takes it for a path."""
+    if not word.isascii() and word != word.encode(errors="ignore").decode():
+        raise InputError(f"{shortened(word)} is not text in UTF-8; rename the file or give another")
+
+
+def check_seed(seed: int) -> int:
+    """The seed, if every generator takes it."""
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {shortened(seed)}")
+    return seed
 
 
 def count(high: int, low: int = 1) -> Kind:

@@ -134,7 +134,10 @@ def _no_long_work() -> None:
     def begun(*_: Any, **__: Any) -> NoReturn:
         _stop(BEGUN)
 
-    def train(self: Trainer, *_: Any) -> NoReturn:
+    train_step = Trainer._train_step
+
+    def train(self: Trainer, *given: Any) -> NoReturn:
+        train_step(self, *given)
         _stop(BEGUN if self.last_step <= STEPS else ENDLESS)
 
     connect, find = socket.socket.connect, socket.getaddrinfo

@@ -32,6 +32,7 @@ from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
 from pidformer.errors import LONGEST_LINE, InputError, cut, is_out_of_memory
+from pidformer.fields import check_text
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -102,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what no encoding has
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        for word in sys.argv[1:] if arguments is None else arguments:
+            check_text(word)
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             code = app(args=arguments, standalone_mode=False)
@@ -136,8 +139,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     # a path or a value that was given may be endless
-    shown = " ".join(cut(word, 160) for word in message.split())
-    print("pidformer: " + cut(shown, LONGEST_LINE), file=sys.stderr)
+    shown = cut(" ".join(cut(word, 160) for word in message.split()), LONGEST_LINE)
+    print("pidformer: " + shown.encode(errors="backslashreplace").decode(), file=sys.stderr)
     _leave(code)
 
 

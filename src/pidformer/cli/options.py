@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pidformer.fields import check_seed
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -19,7 +21,7 @@ Jobs = Annotated[
     typer.Option(help="Processes to start; by default one per core, on a GPU one.", metavar="N"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", callback=check_seed)]
 
 
 class _Flags:

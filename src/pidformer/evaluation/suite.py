@@ -76,6 +76,8 @@ def load_suite(where: str | Path) -> Suite:
         raise InputError(f"suite {path} must hold a list of `rows`; see docs/robustness.md")
     given = typed(_SuiteFile, fields, key_of=f"key of suite {path}")
     rows = tuple(row for item in given.rows for row in _rows(item, path))
+    if not rows:
+        raise InputError(f"suite {path} has no rows: a row of corruptions names none")
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InputError(

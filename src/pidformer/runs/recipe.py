@@ -15,12 +15,9 @@ from pidformer.control.gains import is_numbers
 from pidformer.convert import GainRamp
 from pidformer.data import Augment
 from pidformer.data.segmentation import SegmentAugment
-from pidformer.errors import InputError, shortened
-from pidformer.fields import as_plain, check_least, typed
+from pidformer.errors import InputError
+from pidformer.fields import as_plain, check_least, check_seed, typed
 from pidformer.models.options import check_decoder, check_model
-
-MAX_SEED = 2**63 - 1
-"""The largest that torch's generators take on every device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,10 +207,7 @@ class Recipe:
     text: TextRecipe | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed <= MAX_SEED:
-            raise InputError(
-                f"seed must be a whole number from 0 to 2**63 - 1, got {shortened(self.seed)}"
-            )
+        check_seed(self.seed)
         if self.task == "segmentation":
             if self.segmentation is None:
                 object.__setattr__(self, "segmentation", SegmentationRecipe())

@@ -53,6 +53,7 @@ class SubwordTokenizer:
 
         try:
             self._inner = Fast.from_str(definition)
+            self._inner.encode("\u2603 a word that it may not know")
         except Exception as error:  # the library raises bare Exception
             raise InputError(f"this is not a tokenizer definition ({cut(error)})") from None
         self._definition = definition

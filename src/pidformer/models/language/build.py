@@ -42,7 +42,7 @@ def language_config(
     try:
         return ARCHITECTURES[name](vocab_size=vocab_size, **(fixed | options))
     except TypeError as error:
-        raise InputError(f"model {name} with options {options}: {error}") from None
+        raise InputError(f"model {name} takes no such model.options: {cut(error, 160)}") from None
 
 
 def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerForCausalLM:
@@ -54,9 +54,8 @@ def build_language_model(config: Mapping[str, Any], **build: Any) -> PIDformerFo
     except InputError:
         raise
     except REFUSALS as error:
-        raise InputError(
-            f"model {config['name']} with options {config.get('options')}: {error}"
-        ) from None
+        name = config["name"]
+        raise InputError(f"model {name} takes no such model.options: {cut(error, 160)}") from None
 
 
 def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -71,6 +70,8 @@ def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
             return kind.from_pretrained(folder, **options)
     except InputError:
         raise
+    except ImportError as error:  # of the library of a quantiser
+        raise InputError(f"{folder} cannot be loaded here: {cut(error, 160)}") from None
     except (SafetensorError, *REFUSALS, LookupError, AttributeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if "ignore_mismatched_sizes" in reason:  # which is no option of ours
