@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.fuzz.harness import GOOD, VERDICTS, Outcome
 
@@ -14,9 +15,22 @@ PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- python -m tests.fuzz --table -->", "<!-- end of the table -->"
 
 
-def as_table(outcomes: Sequence[Outcome], seed: int, seconds: float) -> str:
+class Verdict(NamedTuple):
+    """What the table says of a case."""
+
+    kind: str
+    verdict: str
+    seconds: float
+    megabytes: float
+
+    @classmethod
+    def of(cls, outcome: Outcome) -> Verdict:
+        return cls(outcome.case.kind, outcome.verdict, outcome.seconds, outcome.megabytes)
+
+
+def as_table(found: Sequence[Verdict], seed: int) -> str:
     """Cases by kind and verdict, with the sums, the seed, the time and the machine."""
-    counts = Counter((outcome.case.kind, outcome.verdict) for outcome in outcomes)
+    counts = Counter((one.kind, one.verdict) for one in found)
     kinds = sorted({kind for kind, _ in counts}, key=lambda kind: (":" in kind, kind))
     lines = [f"| Wrong or damaged | cases | {' | '.join(VERDICTS)} |"]
     lines.append("|---" + "|---:" * (len(VERDICTS) + 1) + "|")
@@ -24,13 +38,12 @@ def as_table(outcomes: Sequence[Outcome], seed: int, seconds: float) -> str:
         lines.append(_line(kind, [counts[kind, verdict] for verdict in VERDICTS]))
     sums = [sum(counts[kind, verdict] for kind in kinds) for verdict in VERDICTS]
     lines.append(_line("**all**", sums))
-    slowest = max(outcome.seconds for outcome in outcomes)
-    largest = max(outcome.megabytes for outcome in outcomes)
-    bad = sum(outcome.verdict not in GOOD for outcome in outcomes)
+    bad = sum(one.verdict not in GOOD for one in found)
     about = (
-        f"{len(outcomes):,} cases, seed {seed}, {bad} not as they should be; {seconds / 60:.0f} "
-        f"minutes on {os.cpu_count()} CPU cores, the slowest case {slowest:.1f} s, the largest "
-        f"{largest:,.0f} MB above the idle process."
+        f"{len(found):,} cases, seed {seed}, {bad} not as they should be; on {os.cpu_count()} CPU "
+        f"cores, {sum(one.seconds for one in found) / 3600:.1f} hours of commands, the slowest "
+        f"{max(one.seconds for one in found):.1f} s; the largest took "
+        f"{max(0.0, *(one.megabytes for one in found)):,.0f} MB more than an idle process."
     )
     return "\n".join([about, "", *lines])
 

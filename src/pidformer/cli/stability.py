@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json, print_facts
+from pidformer.cli.options import Json, Seed, print_facts
 from pidformer.errors import InputError
-from pidformer.fields import check_seed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +39,7 @@ def stability(
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(help="Seed of the tokens in the figure.", callback=check_seed)
-    ] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Judge the gains of a controller: poles, worst radius, stable region, settling depth.
