@@ -198,7 +198,7 @@ def check_closed(
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -_HUGE <= value <= _HUGE
+    return type(value) in (int, float) and abs(value) < 2**63  # as tensors take whole ones
 
 
 def check_text(word: str) -> None:

@@ -25,6 +25,7 @@ WORDS = ("the", "a", "cat", "dog", "sat", "ran", "= Title =\nfar", "near", "<unk
 @contextmanager
 def sandbox() -> Iterator[Path]:
     """A folder of it; every module of the package is loaded, so that a fork costs nothing."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)  # a fork has one thread
     for module in pkgutil.walk_packages(pidformer.__path__, "pidformer."):
         if not module.name.endswith("__main__"):
@@ -33,16 +34,20 @@ def sandbox() -> Iterator[Path]:
         importlib.import_module(name)  # which begin when they are first used
     gc.collect()
     gc.freeze()  # collecting would copy every page of a fork
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
         box = Path(folder)
         for name in ("image", "interrupted", "language", "segmentation"):
             shutil.copytree(RELEASE / name, box / name)
-        _write_data(box)
-        _write_text(box)
-        _write_models(box)
-        _write_plans(box)
-        yield box
+        with warnings.catch_warnings(action="ignore"):
+            _write_data(box)
+            _write_text(box)
+            _write_models(box)
+            _write_plans(box)
+        try:
+            yield box
+        finally:
+            torch.set_num_threads(threads)
+            gc.unfreeze()
 
 
 def _write_data(box: Path) -> None:
