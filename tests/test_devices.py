@@ -8,8 +8,8 @@ import torch
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.runs.folder import write_recipe
+from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.engine import Engine
-from pidformer.training.recipe import TrainRecipe
 from pidformer.training.run import train
 from tests.training.test_segmentation import recipe as tiny_segmentation
 from tests.training.tiny import tiny_recipe

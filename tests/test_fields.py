@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from pidformer.errors import InputError, cut, shortened, unknown
 from pidformer.fields import as_plain, as_type, number_range, parse_yaml, read_yaml, typed
 
+NESTED = tuple(zip("abcdefghi", "bcdefghij", strict=True))
+
 
 @dataclass(frozen=True)
 class Inner:
@@ -105,3 +107,21 @@ def test_what_is_neither_a_list_nor_a_range_gives_nothing(text):
 @given(st.integers(1, 50), st.integers(1, 1000))
 def test_a_range_stops_one_beyond_what_is_allowed(most, count):
     assert number_range(f"0:{count - 1}:1", most) == [float(i) for i in range(min(count, most + 1))]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "&a [*a]",
+        "{a: &a {b: *a}}",
+        "[&a [1, 1], " + ", ".join(f"&{b} [{', '.join([f'*{a}'] * 9)}]" for a, b in NESTED) + "]",
+    ],
+    ids=["list", "section", "billions"],
+)
+def test_references_that_nest_without_end_are_one_line(text):
+    with pytest.raises(InputError, match="is not YAML \\(its references nest without end\\)"):
+        parse_yaml(text, "recipe")
+
+
+def test_references_are_read():
+    assert parse_yaml("{a: &a [1, 2], b: *a, c: {<<: {d: 3}}}", "x")["b"] == [1, 2]

@@ -1,13 +1,15 @@
-"""Plain data, as YAML gives it, to typed and checked values: the one reader behind every file.
+"""Plain data, as YAML and JSON give it, to typed and checked values: the one reader of files.
 
-`parse_yaml` and `read_yaml` give plain data, `typed` a dataclass of them with every key and value
-checked against the annotations, and `check_closed` checks keywords against a closed list of `Kind`.
+`parse_yaml`, `read_yaml` and `read_json` give plain data, `typed` a dataclass of them with every
+key and value checked against the annotations, and `check_closed` checks keywords against a closed
+list of `Kind`.
 What is wrong gets one line: what was given, what is allowed, the nearest match.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import re
 import types
@@ -23,6 +25,11 @@ from pidformer.errors import InputError, cut, shortened, unknown
 T = TypeVar("T")
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 _WORDS |= {dict: "a section of keys"}
+_MOST_VALUES = 1_000_000
+MAX_SEED = 2**63 - 1
+"""The largest that torch's generators take on every device."""
+_HUGE = 1e30
+"""Numbers beyond it are infinite in float32 when they are multiplied a few times."""
 _LARGEST = 2**64
 """Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
 
@@ -41,17 +48,43 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str | bytes, where: str) -> Any:
     """The plain data of a text; `where` is what an error begins with."""
     try:
-        return yaml.load(text, _Loader)  # a SafeLoader
+        found = yaml.load(text, _Loader)  # a SafeLoader
+        if _size(found, {}) > _MOST_VALUES:
+            raise ValueError("its references nest without end")
+        return found
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{where} is not YAML ({cut(error)})") from None
 
 
+def _size(held: Any, sizes: dict[int, float]) -> float:
+    """How many values there are, those behind a reference counted each time."""
+    if not isinstance(held, list | dict):
+        return 1
+    if id(held) not in sizes:
+        sizes[id(held)] = math.inf  # until it is counted: it may hold itself
+        inner = held.values() if isinstance(held, dict) else held
+        sizes[id(held)] = 1 + sum(_size(value, sizes) for value in inner)
+    return sizes[id(held)]
+
+
 def read_yaml(path: Path, what: str) -> Any:
     """The plain data of a file; `what` names it in an error: "recipe"."""
+    return parse_yaml(read_text(path, what), f"{what} {path}")
+
+
+def read_text(path: Path, what: str) -> str:
     try:
-        return parse_yaml(path.read_text(encoding="utf-8"), f"{what} {path}")
+        return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise InputError(f"{what} {path} is not text in UTF-8") from None
+
+
+def read_json(path: Path) -> Any:
+    """The plain data of a file of JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is not JSON ({cut(error)})") from None
 
 
 def typed(kind: type[T], fields: Any, where: str = "", *, key_of: str = "recipe key") -> T:
@@ -105,6 +138,8 @@ def as_type(hint: Any, value: Any, where: str, *, key_of: str = "recipe key") ->
 
 def _scalar(kind: type, value: Any, where: str) -> Any:
     is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if kind is float and isinstance(value, float) and _HUGE < abs(value) < math.inf:
+        raise InputError(f"{where} must be at most {_HUGE:g} in size, got {value:g}")
     if kind is int and is_whole and abs(value) >= _LARGEST:
         raise InputError(f"{where} must be a whole number below 2**64, got {shortened(value)}")
     if kind is float and type(value) is int:
@@ -163,7 +198,20 @@ def check_closed(
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and -math.inf < value < math.inf
+    return type(value) in (int, float) and abs(value) < 2**63  # as tensors take whole ones
+
+
+def check_text(word: str) -> None:
+    """Refuse what stands for bytes that are no text: no library takes it for a path."""
+    if not word.isascii() and word != word.encode(errors="ignore").decode():
+        raise InputError(f"{shortened(word)} is not text in UTF-8; rename the file or give another")
+
+
+def check_seed(seed: int) -> int:
+    """The seed, if every generator takes it."""
+    if not 0 <= seed <= MAX_SEED:
+        raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {shortened(seed)}")
+    return seed
 
 
 def count(high: int, low: int = 1) -> Kind:
@@ -195,7 +243,13 @@ def each(kind: Kind, most: int) -> Kind:
     return Kind(kind.words if most == 2 else f"each {kind.words}", takes)
 
 
+def listed(takes: Callable[[Any], bool], words: str) -> Kind:
+    """A list of such values."""
+    return Kind(f"a list of {words}", lambda v: isinstance(v, list) and all(map(takes, v)))
+
+
 SWITCH = Kind("true or false", lambda v: type(v) is bool)
+TEXTS = listed(lambda v: isinstance(v, str), "texts")
 RATE = Kind("in [0, 1)", lambda v: is_number(v) and 0 <= v < 1)
 SHARE = number(1, "in [0, 1]")
 SCALE = number(100, "from 0 to 100")

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
 from pidformer.files import atomic_path, check_inside, locked
 
 FILE_NAME = "results.jsonl"
@@ -67,6 +67,9 @@ class Measurement:
         return replace(self, weights=None, gains=None)
 
 
+_TEXTS = ("row", "what", "label", "model", "data", "split", "domain", "command")
+_NESTED = ("machine", "recipe", "scale")
+"""Settings that are texts, and those that are not one value."""
 _MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "kind")
 
 
@@ -97,14 +100,23 @@ class Record:
         return json.dumps(fields)
 
     @classmethod
-    def from_json(cls, line: str) -> Self:
+    def from_json(cls, line: str | bytes) -> Self:
         fields = json.loads(line)
         for name in ("metrics", "settings", "details"):
             if not isinstance(fields.get(name, {}), dict):
                 raise TypeError(f"{name} must be an object")
         metrics = fields["metrics"].items()
         fields["metrics"] = {k: math.nan if v is None else v for k, v in metrics}
-        return cls(**fields)
+        made = cls(**fields)
+        if not isinstance(made.kind, str) or type(made.step) not in (int, type(None)):
+            raise TypeError("kind must be text, step a whole number")
+        if not all(type(value) in (int, float) for value in (made.time, *made.metrics.values())):
+            raise TypeError("metrics and time must be numbers")
+        for name, value in made.settings.items():
+            allowed = (str, type(None)) if name in _TEXTS else (str, int, float, type(None))
+            if name not in _NESTED and not isinstance(value, allowed):
+                raise TypeError(f"{name} must be {'text' if name in _TEXTS else 'one value'}")
+        return made
 
 
 def check_pair(a: Record, b: Record) -> None:
@@ -155,8 +167,8 @@ def read(folder: str | Path) -> list[Record]:
     try:
         lines = path.read_bytes().decode().split("\n")[:-1]
         return [Record.from_json(line) for line in lines if line]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}); move it away to start anew") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({cut(error)}); move it away to start anew") from None
 
 
 def rewrite(folder: str | Path, records: Iterable[Record]) -> None:

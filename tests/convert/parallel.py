@@ -12,8 +12,8 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 import pidformer as pf
+from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.engine import Engine
-from pidformer.training.recipe import TrainRecipe
 from tests.convert.families import timm_model
 from tests.convert.hugging_face import batch, build
 

@@ -12,7 +12,7 @@ import pidformer as pf
 from pidformer.analysis import token_similarity
 from pidformer.errors import InputError
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe
-from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe
+from pidformer.runs.recipe import DataRecipe, ModelRecipe, Recipe
 from tests.convert.families import SMALL, TIMM, check_definition, timm_model
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)

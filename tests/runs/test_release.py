@@ -14,7 +14,7 @@ import torch
 import pidformer as pf
 from pidformer import ledger, results
 from pidformer.runs.folder import load_weights, read_recipe
-from pidformer.training.recipe import recipe_from
+from pidformer.runs.recipe import recipe_from
 from pidformer.training.run import train
 
 RELEASE = Path(__file__).parent / "release"

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from importlib.util import find_spec
 
 import pytest
 
@@ -184,6 +185,16 @@ def test_a_tokenizer_brings_no_code(folders, trap, capsys, tmp_path):
     edit(folder / "tokenizer_config.json", auto_map={"AutoTokenizer": ["evil.T", "evil.T"]})
     trap.seen.clear()
     check_refused(["generate", str(folder)], "has no tokenizer.json", trap, capsys, folder)
+
+
+@pytest.mark.skipif(find_spec("bitsandbytes") is not None, reason="bitsandbytes is installed")
+def test_a_quantiser_that_is_not_installed_is_one_line(folders, trap, capsys, tmp_path):
+    folder = copy(folders / "converted", tmp_path / "folder")
+    asked = {"quant_method": "bitsandbytes", "load_in_8bit": True}
+    edit(folder / "config.json", quantization_config=asked)
+    trap.seen.clear()
+    command = ["convert", str(folder), "--gains", "0.1,0,0", "--out", str(tmp_path / "out")]
+    check_refused(command, "bitsandbytes", trap, capsys, folder)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "analyze", "tune", "report", "segment"])

@@ -2,8 +2,8 @@ import pytest
 import torch
 from timm.scheduler import CosineLRScheduler
 
+from pidformer.runs.recipe import ScheduleRecipe
 from pidformer.training.optimizer import learning_rate
-from pidformer.training.recipe import ScheduleRecipe
 
 
 def test_epoch_wise_cosine_equals_timms():

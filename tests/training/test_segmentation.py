@@ -17,10 +17,11 @@ from pidformer.data import Batch
 from pidformer.errors import InputError
 from pidformer.models.segmenter import Segmenter
 from pidformer.runs.folder import load_weights, read_model_info
+from pidformer.runs.recipe import ScheduleRecipe, recipe_from
 from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer, equal_parts
 from pidformer.training.optimizer import learning_rate
-from pidformer.training.recipe import ScheduleRecipe, difference, recipe_from
+from pidformer.training.recipe import difference
 from pidformer.training.run import train
 from pidformer.training.tasks import build_task
 from tests.data.pairs import write_parquet

@@ -112,7 +112,11 @@ def test_checksums_that_name_nothing_are_damage(tmp_path, text):
         ("recipe.yaml", b"", "recipe.yaml is damaged"),
         ("recipe.yaml", b"- 1\n", "recipe.yaml is damaged"),
         ("recipe.yaml", b"seed: 1\nmodel: {}\n", "data must be a section"),
-        ("recipe.yaml", b"seed: 1\nmodel: {}\ndata: {}\ntrain: 3\n", "train must be a section"),
+        (
+            "recipe.yaml",
+            b"seed: 1\nmodel: {name: x}\ndata: {}\ntrain: 3\n",
+            "train must be a section",
+        ),
         ("recipe.yaml", b"model: {}\ndata: {}\n", "must hold a seed"),
         ("recipe.yaml", b"\xff\xfe\x00", "recipe.yaml is damaged"),
         ("model.json", b'{"build": {', "model.json is damaged"),

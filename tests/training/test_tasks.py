@@ -7,10 +7,10 @@ from PIL import Image
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from pidformer.errors import InputError
+from pidformer.runs.recipe import OptimRecipe
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.loop import Trainer
 from pidformer.training.optimizer import build_optimizer
-from pidformer.training.recipe import OptimRecipe
 from pidformer.training.run import train
 from pidformer.training.task import Place
 from pidformer.training.tasks import Classification, build_task

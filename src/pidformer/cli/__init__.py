@@ -1,5 +1,6 @@
 """The `pidformer` command: options in, functions called, one clear line when something is wrong."""
 
+import io
 import os
 import signal
 import sys
@@ -28,7 +29,8 @@ from pidformer.cli.segment import segment
 from pidformer.cli.stability import stability
 from pidformer.cli.train import train
 from pidformer.cli.tune import tune
-from pidformer.errors import InputError, cut, is_out_of_memory
+from pidformer.errors import LONGEST_LINE, InputError, cut, is_out_of_memory
+from pidformer.fields import check_text
 
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -96,7 +98,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line. Bad input ends with one line on stderr and exit code 2."""
     if arguments is None:  # a process of its own
         interrupts.handle()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # names may hold what no encoding has
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        for word in sys.argv[1:] if arguments is None else arguments:
+            check_text(word)
         with warnings.catch_warnings():
             warnings.showwarning = _warn
             code = app(args=arguments, standalone_mode=False)
@@ -131,7 +137,8 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     # a path or a value that was given may be endless
-    print("pidformer: " + " ".join(cut(word, 160) for word in message.split()), file=sys.stderr)
+    shown = cut(" ".join(cut(word, 160) for word in message.split()), LONGEST_LINE)
+    print("pidformer: " + shown.encode(errors="backslashreplace").decode(), file=sys.stderr)
     _leave(code)
 
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from pidformer.fields import check_seed
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -34,7 +36,7 @@ OtherGains = Annotated[
     str | None, typer.Option(help="Other gains than the run was trained with: P,I,D[,BETA].")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Seed = Annotated[int, typer.Option(help="Random seed.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", callback=check_seed)]
 
 
 class _Flags:

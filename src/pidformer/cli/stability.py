@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pidformer.cli.options import Json, print_facts, print_json
+from pidformer.cli.options import Json, Seed, print_facts, print_json
 from pidformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def stability(
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the tokens in the figure.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Judge the gains of a controller: poles, worst radius, stable region, settling depth.

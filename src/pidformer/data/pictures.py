@@ -8,6 +8,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+"""What is decoded, whatever a file is called. PIL knows more: for EPS it starts another program."""
+
 
 class UnreadableImage(Exception):
     """A file or row that is not a whole picture; the loaders count these, up to a limit."""
@@ -23,7 +26,8 @@ def read_picture(source: bytes | Path) -> Image.Image:
 def opened(source: bytes | Path, what: str = "") -> Iterator[Image.Image]:
     """The file while it is decoded; whatever goes wrong is an `UnreadableImage`."""
     try:
-        with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as image:
+        file = io.BytesIO(source) if isinstance(source, bytes) else source
+        with Image.open(file, formats=FORMATS) as image:
             yield image
     except MemoryError:
         raise

@@ -64,6 +64,8 @@ def load_suite(where: str | Path) -> Suite:
         raise InputError(f"suite {path} must hold a list of `rows`; see docs/robustness.md")
     given = typed(_SuiteFile, fields, key_of=f"key of suite {path}")
     rows = tuple(row for item in given.rows for row in _rows(item, path))
+    if not rows:
+        raise InputError(f"suite {path} has no rows: a row of corruptions names none")
     names = [row.name for row in rows]
     if twice := {name for name in names if names.count(name) > 1}:
         raise InputError(
@@ -110,7 +112,7 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
         raise InputError(
             f"a row of {path} must be NAME or NAME: {{settings}}, got {shortened(item)}"
         )
-    kind, settings = kind.lower(), dict(settings or {})
+    kind, settings = kind.lower(), {str(key): value for key, value in (settings or {}).items()}
     if kind not in KINDS:
         raise unknown(f"row of suite {path}", kind, KINDS)
     name = str(settings.pop("name", kind))

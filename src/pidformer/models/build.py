@@ -9,7 +9,7 @@ from timm.layers import LayerNorm
 
 from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, cut, unknown
 from pidformer.models.mask_transformer import LinearDecoder, MaskTransformer
 from pidformer.models.options import check_decoder, check_memory, check_options
 from pidformer.models.segmenter import NORM_EPS, Segmenter
@@ -88,7 +88,7 @@ def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
     except InputError:
         raise
     except REFUSALS as error:
-        raise InputError(f"model {name} with options {options}: {error}") from None
+        raise InputError(f"model {name} takes no such model.options: {cut(error, 160)}") from None
     if 0 in model.patch_embed.grid_size:
         raise InputError(
             f"images of {size['img_size']} pixels hold no patch of {model.patch_embed.patch_size}; "

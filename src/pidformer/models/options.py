@@ -31,6 +31,8 @@ from pidformer.fields import (
 
 WIDE_MARGIN = 4
 """How many times a machine's memory the weights of a model may be: swap and guesses are in it."""
+INSIST = "PIDFORMER_ANY_SIZE"
+"""The environment variable that builds a model of any size."""
 TASKS = ("classification", "segmentation", "language")
 CHOICES = {
     "norm_order": ("pre", "post"),
@@ -167,11 +169,11 @@ def check_memory(options: Mapping[str, Any], task: str) -> None:
         patch = math.prod(sides) if isinstance(sides, list | tuple) else sides**2
     weights = depth * 2 * width * (width + hidden) + patch * width
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * weights > WIDE_MARGIN * memory:
+    if 4 * weights > WIDE_MARGIN * memory and not os.environ.get(INSIST):
         raise InputError(
             f"these model.options are a model of at least {weights:.2g} weights, "
             f"{4e-9 * weights:,.0f} GB; this machine has {1e-9 * memory:,.0f} GB of memory: choose "
-            "smaller ones"
+            f"smaller ones, or set {INSIST}=1 to build it all the same"
         )
 
 

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from pidformer.control import PIDGains
 from pidformer.control.feedback import as_feedback
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
+from pidformer.fields import as_type, typed
 from pidformer.files import check_links
 from pidformer.models.options import check_model
 from pidformer.report.rerun import train_command
 from pidformer.results import FILE_NAME, Record
 from pidformer.robustness.compare import Group, Rows, group_runs, named_apart
 from pidformer.runs.folder import trained_on
+from pidformer.runs.recipe import recipe_from
 
 MEASURED = ("robustness", "analysis", "segmentation", "language")
 """Records that a report shows, beside those of training."""
@@ -168,19 +170,46 @@ def read_folder(folder: Path) -> list[PublishedRun]:
 def read_run(path: Path) -> PublishedRun:
     """One file, its shared settings filled in again."""
     try:
-        records = [Record.from_json(line) for line in path.read_text().splitlines() if line]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{path} is damaged ({error}); publish the run again") from None
+        records = [Record.from_json(line) for line in path.read_bytes().splitlines() if line]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{path} is damaged ({cut(error)}); publish the run again") from None
     if not records or records[0].kind != "run":
         raise InputError(
             f"{path} does not begin with a record of its run; it is not made by pidformer report "
             "--publish"
         )
     header = records[0]
-    recipe = header.settings.get("recipe")
-    held: dict[str, Any] = recipe if isinstance(recipe, dict) else {}
-    check_model(held.get("model"), held.get("task", "classification"), f"{path}: ")
+    held = _checked(header, path)
     shared = {key: header.settings.get(key) for key in SHARED}
     shared |= {"label": header.settings["run"], "train_seed": header.settings["seed"]}
     filled = [replace(r, settings=shared | dict(r.settings)) for r in records[1:]]
     return PublishedRun(folder=path, header=header, records=tuple(filled), recipe=held)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Header:
+    """What the first line must say."""
+
+    run: str
+    variant: str
+    seed: int
+    recipe: dict[str, Any]
+    gains: str | None = None
+    twin: str | None = None
+
+
+def _checked(header: Record, path: Path) -> Mapping[str, Any]:
+    """The recipe of the first line, if all of the line is as `publish` writes it."""
+    held = header.settings.get("recipe")
+    model = held.get("model") if isinstance(held, dict) else None
+    check_model(model, str(held.get("task", MAIN_TASK)) if held else MAIN_TASK, f"{path}: ")
+    names = [field.name for field in fields(_Header)]
+    given = {name: header.settings[name] for name in names if name in header.settings}
+    try:
+        about = typed(_Header, given, key_of="setting")
+        recipe_from(about.recipe)
+        for name in ("loss", *SCORES):
+            as_type(tuple[tuple[float, float], ...], header.details.get(name, []), name)
+    except InputError as error:
+        raise InputError(f"{path} is damaged ({cut(error, 160)}); publish the run again") from None
+    return about.recipe

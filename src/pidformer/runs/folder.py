@@ -25,14 +25,20 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from pidformer.errors import InputError, cut
-from pidformer.fields import parse_yaml
+from pidformer.fields import TEXTS, is_number, listed, parse_yaml, read_json
 from pidformer.files import atomic_folder, atomic_path, check_links
-from pidformer.models.options import check_build, check_decoder, check_model
+from pidformer.models.options import check_build, check_decoder, check_fields, check_model
+from pidformer.runs.recipe import recipe_from
 
 CHECKSUMS = "checksums.json"
 IMAGE_INFO = ("num_classes", "channels", "image_size"), ("mean", "std", "classes")
 TEXT_INFO = ("vocab_size", "length", "eos_token_id"), ("tokenizer",)
 """What model.json must say: in its section build, and beside it."""
+_LISTS = {
+    "mean": listed(is_number, "numbers"),
+    "std": listed(lambda value: is_number(value) and value > 0, "numbers above 0"),
+    "classes": TEXTS,
+}
 KEEP = 2
 """Checkpoints kept: the newest, and the one before it in case the newest is damaged."""
 
@@ -108,7 +114,7 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         damage = _damage(folder)
         if damage is None:
             tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-            return Checkpoint(step, tensors, json.loads((folder / "state.json").read_text()))
+            return Checkpoint(step, tensors, read_json(folder / "state.json"))
         before = "using the one before it" if step != _steps(run)[0] else "there is none before it"
         warnings.warn(f"checkpoint {folder} is damaged ({damage}); {before}", stacklevel=2)
     return None
@@ -129,8 +135,8 @@ def read_model_info(run: Path) -> dict[str, Any]:
             "folder, or run its training command again"
         )
     try:
-        info = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
+        info = read_json(path)
+    except InputError as error:
         raise damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise damaged(path, "it must have a section build")
@@ -139,8 +145,8 @@ def read_model_info(run: Path) -> dict[str, Any]:
     if missing:
         raise damaged(path, f"it does not say {', '.join(missing)}")
     check_build(info["build"], f"{path}: build")
-    if not is_text and not all(isinstance(info[name], list) for name in rest):
-        raise damaged(path, f"{', '.join(rest)} must be lists")
+    if not is_text:
+        check_fields({name: info[name] for name in rest}, _LISTS, str(path))
     return info
 
 
@@ -180,22 +186,26 @@ def read_recipe(run: Path) -> dict[str, Any]:
         raise damaged(path, error) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
         raise damaged(path, "it must hold a seed and sections")
-    for name in dict.fromkeys((*_SECTIONS, *fields)):
-        held = fields.get(name)
-        is_left_out = held is None and name not in _SECTIONS
-        if name not in ("task", "seed") and not isinstance(held, dict) and not is_left_out:
+    for name in _SECTIONS:
+        if not isinstance(fields.get(name), dict):
             raise damaged(path, f"{name} must be a section")
     task = fields.get("task", "classification")
     check_model(fields["model"], task, f"{path}: ")
     if task == "segmentation":
-        check_decoder((fields.get("segmentation") or {}).get("decoder"), f"{path}: ")
+        held = fields.get("segmentation")
+        check_decoder(held.get("decoder") if isinstance(held, dict) else held, f"{path}: ")
+    try:
+        recipe_from(fields)
+    except InputError as error:
+        raise damaged(path, error) from None
     return fields
 
 
 def damaged(path: Path, why: object) -> InputError:
     """What to say of a run's file that cannot be used as it is."""
     return InputError(
-        f"{path} is damaged ({why}); copy it again, or train into another folder with --out"
+        f"{path} is damaged ({cut(why, 160)}); copy it again, or train into another folder with "
+        "--out"
     )
 
 
@@ -218,7 +228,7 @@ def _steps(run: Path) -> list[int]:
 def _damage(folder: Path) -> str | None:
     """What is wrong with a checkpoint, or None."""
     try:
-        sums = json.loads((folder / CHECKSUMS).read_bytes())
+        sums = read_json(folder / CHECKSUMS)
         if not isinstance(sums, dict) or "state.json" not in sums:
             return f"{CHECKSUMS} does not name its files"
         if not set(sums) <= {path.name for path in folder.iterdir()}:
@@ -226,6 +236,8 @@ def _damage(folder: Path) -> str | None:
         for name, expected in sums.items():
             if _checksum(folder / name) != expected:
                 return f"{name} does not match its checksum"
+        if not isinstance(read_json(folder / "state.json"), dict):
+            return "state.json holds no state"
     except (OSError, ValueError) as error:
         return str(error)
     return None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pidformer.errors import InputError, shortened
 from pidformer.models import PixelModel
-from pidformer.models.language.folder import read_config, read_json
+from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.weights import fingerprint
 
 PREPROCESSOR = "preprocessor_config.json"
@@ -57,7 +57,7 @@ def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], t
     path = folder / PREPROCESSOR
     if not path.is_file():
         raise InputError(f"{folder} has no {PREPROCESSOR}, which says how pixels are normalised")
-    given = read_json(path)
+    given = read_object(path)
     try:
         factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1
         if abs(factor * 255 - 1) > 1e-3:

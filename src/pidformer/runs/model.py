@@ -1,6 +1,5 @@
 """The model of a run: the network that its recipe describes, with the weights of its folder."""
 
-import json
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from pidformer.convert import convert
 from pidformer.errors import InputError
+from pidformer.fields import read_json
 from pidformer.models import PixelModel
 from pidformer.models.build import REFUSALS, build_classifier, build_segmenter
 from pidformer.models.options import check_memory, check_options
@@ -193,7 +193,7 @@ def _load_exported(folder: Path, gains: Any) -> LanguageModel:
     tokenizer: Tokenizer = load_tokenizer(str(folder))
     kept = folder / "vocabulary.json"
     if kept.exists():  # our words, which spell themselves without Hugging Face
-        tokenizer = tokenizer_from(json.loads(kept.read_text()))
+        tokenizer = tokenizer_from(read_json(kept))
     _check_vocabulary(folder, model.config.vocab_size, tokenizer)
     return LanguageModel(model.eval(), tokenizer, model.config.max_position_embeddings)
 

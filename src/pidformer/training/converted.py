@@ -21,8 +21,8 @@ from pidformer.runs.folder import (
 )
 from pidformer.runs.model import TIMM, fill_network
 from pidformer.runs.open import open_subject
+from pidformer.runs.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 from pidformer.runs.weights import run_weights
-from pidformer.training.recipe import DataRecipe, ModelRecipe, Recipe, recipe_from
 
 TOKENIZER_FILES = ("tokenizer*", "vocab*", "merges*", "special_tokens*", "preprocessor_config.json")
 

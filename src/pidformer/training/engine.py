@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError
-from pidformer.training.recipe import TrainRecipe
+from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.task import Place
 
 BLOCK = "PIDBlock"

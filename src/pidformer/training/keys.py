@@ -9,7 +9,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from pidformer.training.recipe import Recipe, SegmentationRecipe, TextRecipe
+from pidformer.runs.recipe import Recipe, SegmentationRecipe, TextRecipe
 
 _OPTIONAL = {"segmentation": SegmentationRecipe, "text": TextRecipe}
 

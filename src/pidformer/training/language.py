@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
+from pidformer.runs.recipe import Recipe, TextRecipe
 from pidformer.training.perplexity import window_nll
-from pidformer.training.recipe import Recipe, TextRecipe
 from pidformer.training.task import Place, Task, required
 
 EVAL_TOKENS = 16384

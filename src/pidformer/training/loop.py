@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from pidformer import results
-from pidformer.errors import InputError, is_out_of_memory
+from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
 from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
+from pidformer.runs.recipe import Recipe
 from pidformer.training.engine import Engine, compile_options, compile_seconds
 from pidformer.training.nonfinite import NonFiniteWatch
 from pidformer.training.optimizer import (
@@ -33,7 +34,6 @@ from pidformer.training.optimizer import (
     learning_rate,
 )
 from pidformer.training.progress import TrainingProgress
-from pidformer.training.recipe import Recipe
 from pidformer.training.task import Relocatable, Task
 
 
@@ -298,12 +298,12 @@ class Trainer:
         if found is not None:
             try:
                 self._restore(found)
-            except (RuntimeError, KeyError) as error:
+            except (RuntimeError, LookupError, TypeError, ValueError, OverflowError) as error:
                 if is_out_of_memory(error):
                     raise
                 raise InputError(
                     f"the checkpoint of step {found.step} in {self.run} does not fit its recipe "
-                    f"({error}); it was written by another version or for other data: choose "
+                    f"({cut(error)}); it was written by another version or for other data: choose "
                     "another --out"
                 ) from None
             self.step = found.step
@@ -314,19 +314,16 @@ class Trainer:
                     f"weights will differ in their last bits; OMP_NUM_THREADS={before} avoids it",
                     stacklevel=2,
                 )
-            self._log.restore(found.state.get("log"), self.engine)
-            self.watch.skipped = found.state.get("skipped", 0)
-            if isinstance(self.data, Relocatable):
-                self.data.load_as(resident=found.state.get("resident"))
             if self.step >= self.last_step and self.engine.is_main:
                 # ended between its last checkpoint and these
                 for name in _finished(found.tensors):
                     if not (self.run / f"{name}.safetensors").exists():
                         save_weights(self.run / f"{name}.safetensors", found.tensors[name])
-            progress.resumed(self.step, self.data.steps_per_epoch)
         if self.engine.is_main:
             is_new, last = found is None, self.step
             results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
+        if found is not None:
+            progress.resumed(self.step, self.data.steps_per_epoch)
         progress.begin(self.step, self.last_step)
 
     def _threads(self) -> int | None:
@@ -341,6 +338,10 @@ class Trainer:
             self.average.reset()
         self.engine.restore(self.model, self.optimizer, found.tensors)
         self.engine.restore_scaler(found.state.get("scaler"))
+        self._log.restore(found.state.get("log"), self.engine)
+        self.watch.skipped = int(found.state.get("skipped", 0))
+        if isinstance(self.data, Relocatable):
+            self.data.load_as(resident=found.state.get("resident"))
 
 
 class _Log:

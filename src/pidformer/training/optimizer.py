@@ -9,7 +9,7 @@ import torch
 from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
 
-from pidformer.training.recipe import OptimRecipe, ScheduleRecipe
+from pidformer.runs.recipe import OptimRecipe, ScheduleRecipe
 
 
 def build_optimizer(

@@ -14,11 +14,12 @@ from pidformer.runs.folder import (
     write_model_info,
     write_recipe,
 )
+from pidformer.runs.recipe import Recipe, recipe_from
 from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training.engine import Engine
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import TrainingProgress
-from pidformer.training.recipe import Recipe, difference, recipe_from
+from pidformer.training.recipe import difference
 from pidformer.training.task import Task
 from pidformer.training.tasks import build_task
 

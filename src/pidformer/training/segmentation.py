@@ -26,8 +26,8 @@ from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
 from pidformer.runs.folder import load_weights, read_recipe
 from pidformer.runs.model import build_network
+from pidformer.runs.recipe import Recipe
 from pidformer.runs.weights import fingerprint, run_weights
-from pidformer.training.recipe import Recipe
 from pidformer.training.task import ImageTask, Place, required
 
 

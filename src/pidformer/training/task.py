@@ -13,8 +13,8 @@ from pidformer.models import PixelModel
 from pidformer.nn import ControlScale
 from pidformer.runs.folder import image_info
 from pidformer.runs.model import build_network
+from pidformer.runs.recipe import Recipe
 from pidformer.runs.weights import start_from
-from pidformer.training.recipe import Recipe
 
 
 class Place(NamedTuple):

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.errors import InputError, some
 from pidformer.nn import ControlMeter, ControlScale
+from pidformer.runs.recipe import Recipe
 from pidformer.runs.weights import check_initial
 from pidformer.statistics import percentage
-from pidformer.training.recipe import Recipe
 from pidformer.training.segmentation import Segmentation
 from pidformer.training.task import ImageTask, Place, Task, required
 

@@ -9,6 +9,7 @@ from pidformer.data.text import (
     text_tokenizer,
 )
 from pidformer.data.text.corpus import is_heading
+from pidformer.errors import InputError
 from tests.data.text.texts import TEXT, written
 
 
@@ -83,3 +84,33 @@ def test_an_interrupted_tokenisation_leaves_nothing_behind(tmp_path, monkeypatch
             open_corpus(folder, "train", tokenizer, cache=tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*tokens*[!k]"))
     assert len(open_corpus(folder, "train", tokenizer, cache=tmp_path / "cache").tokens) == 16
+
+
+def _damage_about(folder):
+    (folder / "about.json").write_text("{")
+
+
+def _cut_tokens(folder):
+    tokens = folder / "tokens.bin"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+
+
+def _foreign_token(folder):
+    tokens = np.fromfile(folder / "tokens.bin", np.uint16)
+    tokens[3] = 8  # the vocabulary has 0 to 7
+    tokens.tofile(folder / "tokens.bin")
+
+
+@pytest.mark.parametrize("damage", [_damage_about, _cut_tokens, _foreign_token])
+def test_damaged_token_files_are_named_in_one_line(tmp_path, damage):
+    texts = written(tmp_path / "texts", train=TEXT)
+    tokenizer = text_tokenizer(texts, cache=tmp_path / "cache")
+    open_corpus(texts, "train", tokenizer, cache=tmp_path / "cache")
+    (folder,) = (tmp_path / "cache").glob("tokens-*")
+    damage(folder)
+    with pytest.raises(InputError, match=r"tokens-.* is damaged .*; delete it and run"):
+        open_corpus(texts, "train", tokenizer, cache=tmp_path / "cache")
+    (words,) = (tmp_path / "cache").glob("words-*.json")
+    words.write_text('{"kind": "words", "split": "spaces", "words": [1]}')
+    with pytest.raises(InputError, match=r"words-.*json is damaged .*; delete it and run"):
+        text_tokenizer(texts, cache=tmp_path / "cache")

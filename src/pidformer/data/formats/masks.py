@@ -1,7 +1,6 @@
 """Masks: from a file or bytes to checked labels; names and colours of classes."""
 
 import colorsys
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,7 +9,8 @@ import numpy as np
 
 from pidformer.data.pictures import UnreadableImage, opened, read_picture
 from pidformer.data.sources import Pair
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
+from pidformer.fields import read_json
 
 IGNORED = 255
 
@@ -95,14 +95,14 @@ def _beyond(name: str, label: int, table: np.ndarray, num_classes: int) -> Input
 def read_legend(path: Path) -> Legend:
     """Classes and colours of a classes.json."""
     try:
-        fields: Any = json.loads(path.read_text())
+        fields: Any = read_json(path)
         names = tuple(str(name) for name in fields["classes"])
         given = fields.get("palette")
         colours = default_palette(len(names)) if given is None else np.array(given, dtype=int)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(
             f'{path} must be {{"classes": [names], "palette": [[r, g, b], ...]}}, the palette '
-            f"optional ({type(error).__name__}: {error})"
+            f"optional ({cut(f'{type(error).__name__}: {error}')})"
         ) from None
     if not 1 <= len(names) < IGNORED or fields.get("ignore_index", IGNORED) != IGNORED:
         raise InputError(

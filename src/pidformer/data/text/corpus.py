@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from pidformer.data.text.files import find_text, text_blocks
 from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
 from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
 from pidformer.display import advancing
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
+from pidformer.fields import read_json, typed
 from pidformer.files import atomic_folder, atomic_path, locked
 
 Item = TypeVar("Item")
@@ -69,14 +70,44 @@ def open_corpus(
     with _locked(folder):
         if not (folder / "about.json").exists():
             _tokenise(paths, tokenizer, folder, workers or choose_workers(paths), show_progress)
-    about = json.loads((folder / "about.json").read_text())
+    try:
+        return _read_corpus(folder, tokenizer.size)
+    except (InputError, OSError, ValueError) as error:
+        raise _damaged(folder, error) from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _About:
+    """about.json, beside tokens.bin."""
+
+    dtype: Literal["uint16", "uint32"]
+    tokens: int
+    characters: int
+    unknown: int
+    documents: tuple[int, ...]
+    files: tuple[str, ...] = ()
+
+
+def _read_corpus(folder: Path, words: int) -> Corpus:
+    """What `_tokenise` wrote, if it is whole and its tokens are of this vocabulary."""
+    about = typed(_About, read_json(folder / "about.json"), key_of="key")
+    tokens = np.memmap(folder / "tokens.bin", dtype=about.dtype, mode="r")
+    starts = np.array(about.documents, dtype=np.int64)
+    if len(tokens) != about.tokens or (len(tokens) and int(tokens.max()) >= words):
+        raise InputError(f"tokens.bin must hold {about.tokens} tokens below {words}")
+    if not len(starts) or starts[0] < 0 or (np.diff(starts) <= 0).any() or starts[-1] > len(tokens):
+        raise InputError("documents must begin one after the other")
     return Corpus(
-        tokens=np.memmap(folder / "tokens.bin", dtype=about["dtype"], mode="r"),
-        documents=np.array(about["documents"], dtype=np.int64),
-        characters=about["characters"],
-        unknown=about["unknown"],
-        fingerprint=key,
+        tokens=tokens,
+        documents=starts,
+        characters=about.characters,
+        unknown=about.unknown,
+        fingerprint=folder.name.removeprefix("tokens-"),
     )
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    return InputError(f"{path} is damaged ({cut(error)}); delete it and run the command again")
 
 
 def text_tokenizer(
@@ -107,7 +138,10 @@ def text_tokenizer(
             found = WordVocabulary.from_counts(counts, split, min_count, max_words)
             with atomic_path(file) as temporary:
                 temporary.write_text(json.dumps(found.to_dict()))
-    return tokenizer_from(json.loads(file.read_text()))
+    try:
+        return tokenizer_from(read_json(file))
+    except InputError as error:
+        raise _damaged(file, error) from None
 
 
 def cache_folder(given: str | Path | None = None) -> Path:

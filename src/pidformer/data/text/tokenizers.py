@@ -9,7 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from pidformer.data.text.vocabulary import WordVocabulary
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut, shortened
+from pidformer.fields import TEXTS, read_text
 
 _ENDS = ("<|endoftext|>", "</s>", "<eos>", "<|end_of_text|>", "[SEP]")
 
@@ -50,8 +51,9 @@ class SubwordTokenizer:
 
         try:
             self._inner = Fast.from_str(definition)
+            self._inner.encode("\u2603 a word that it may not know")
         except Exception as error:  # the library raises bare Exception
-            raise InputError(f"this is not a tokenizer definition ({error})") from None
+            raise InputError(f"this is not a tokenizer definition ({cut(error)})") from None
         self._definition = definition
         self._inner.no_padding()
         self._inner.no_truncation()
@@ -99,18 +101,18 @@ _DESCRIBED: dict[Any, set[str]] = {
 
 def tokenizer_from(fields: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer that `to_dict` described."""
-    if not isinstance(fields, Mapping) or not _DESCRIBED.get(fields.get("kind"), set()) <= {
-        *fields
-    }:
+    kind = fields.get("kind") if isinstance(fields, Mapping) else None
+    is_whole = isinstance(kind, str) and _DESCRIBED.get(kind, set()) <= {*fields}
+    if not is_whole or not TEXTS.takes(fields.get("words", [])):
         raise InputError(
             "a tokenizer is described by its kind and its words (with their split) or its "
             "definition; the file that holds it is damaged"
         )
-    if fields.get("kind") == WordVocabulary.kind:
+    if kind == WordVocabulary.kind:
         return WordVocabulary(fields["words"], fields["split"])
-    if fields.get("kind") == SubwordTokenizer.kind:
+    if kind == SubwordTokenizer.kind:
         return SubwordTokenizer(json.dumps(fields["definition"]))
-    raise InputError(f"unknown kind of tokenizer {fields.get('kind')!r}; known: words, subwords")
+    raise InputError(f"unknown kind of tokenizer {shortened(kind)}; known: words, subwords")
 
 
 def load_tokenizer(name: str) -> SubwordTokenizer:
@@ -118,19 +120,19 @@ def load_tokenizer(name: str) -> SubwordTokenizer:
     path = Path(name)
     for file in (path, path / "tokenizer.json"):
         if file.is_file():
-            return SubwordTokenizer(file.read_text())
+            return SubwordTokenizer(read_text(file, "tokenizer"))
     try:
         from transformers import AutoTokenizer
 
-        fast = AutoTokenizer.from_pretrained(name, trust_remote_code=False).backend_tokenizer
+        local = {"local_files_only": True, "trust_remote_code": False}
+        fast = AutoTokenizer.from_pretrained(name, **local).backend_tokenizer
         return SubwordTokenizer(fast.to_str())
     except InputError:
         raise
     except ImportError:
         raise InputError(f"tokenizer {name!r} is no file; by name it needs pidformer[lm]") from None
-    except Exception as error:  # not found, not readable, no network: all the same to the user
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:  # not found, not readable: all the same to the user
         raise InputError(
-            f"unknown tokenizer {name!r} ({reason}); give 'words', a folder with tokenizer.json, "
-            "or a name that Hugging Face can find"
+            f"unknown tokenizer {shortened(name)} ({cut(str(error) or type(error).__name__)}); give"
+            " 'words', a folder with tokenizer.json, or a name in Hugging Face's local cache"
         ) from None

@@ -1,12 +1,15 @@
 """The language model of a recipe."""
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, cut, unknown
 from pidformer.models.build import CONTROLLER, REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.models.language.folder import check_weights
@@ -37,7 +40,7 @@ def build_language_model(
     except InputError:
         raise
     except REFUSALS as error:
-        raise InputError(f"model {name} with options {options}: {error}") from None
+        raise InputError(f"model {name} takes no such model.options: {cut(error, 160)}") from None
 
 
 def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
@@ -48,11 +51,30 @@ def read_pretrained(kind: Any, folder: str | Path, **options: Any) -> Any:
     check_weights(Path(folder))
     options |= {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
     try:
-        return kind.from_pretrained(folder, **options)
+        with _logged_at_last():
+            return kind.from_pretrained(folder, **options)
     except InputError:
         raise
+    except ImportError as error:  # of the library of a quantiser
+        raise InputError(f"{folder} cannot be loaded here: {cut(error, 160)}") from None
     except (SafetensorError, *REFUSALS, LookupError, AttributeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if "ignore_mismatched_sizes" in reason:  # which is no option of ours
+            reason = "other sizes"
         raise InputError(
-            f"the weights in {folder} cannot be read ({reason}); copy them again"
+            f"the weights in {folder} cannot be read, or do not fit its config.json ({cut(reason)})"
+            "; copy both again"
         ) from None
+
+
+@contextmanager
+def _logged_at_last() -> Iterator[None]:
+    """What transformers logs comes after the block, and not where an error ends it."""
+    logger, held = logging.getLogger("transformers"), MemoryHandler(1000, flushLevel=100)
+    before, logger.handlers = logger.handlers, [held]
+    try:
+        yield
+    finally:
+        logger.handlers = before
+    for record in held.buffer:
+        logger.handle(record)

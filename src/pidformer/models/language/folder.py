@@ -5,13 +5,12 @@ attention kernel by its address, an adapter of another model) and files elsewher
 pickles. All of it is refused in one line: what is read is JSON and safetensors, in the folder.
 """
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, shortened
-from pidformer.fields import count
+from pidformer.fields import TEXTS, count, read_json
 from pidformer.files import check_links
 from pidformer.models.options import LANGUAGE, check_fields
 
@@ -32,7 +31,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} is no folder of a model (no config.json)")
     check_links(folder)
-    fields = read_json(path)
+    fields = read_object(path)
     if not isinstance(fields.get("model_type"), str):
         raise InputError(
             f"{path} names no model: model_type is {shortened(fields.get('model_type'))}"
@@ -65,9 +64,9 @@ def check_weights(folder: Path) -> None:
             f"{folder} has no {WEIGHTS}; other files of weights are not opened, because a pickle "
             "is a program: save the model again with save_pretrained"
         )
-    named: Any = read_json(folder / INDEX).get("weight_map")
-    is_whole = isinstance(named, dict) and all(isinstance(file, str) for file in named.values())
-    for name in set(named.values()) if is_whole else {""}:
+    named = read_object(folder / INDEX).get("weight_map")
+    names = [*named.values()] if isinstance(named, dict) else [""]
+    for name in set(names) if TEXTS.takes(names) else {""}:
         is_own = Path(name).name == name and name.endswith(".safetensors")
         if not is_own or not (folder / name).is_file():
             raise InputError(
@@ -75,12 +74,9 @@ def check_weights(folder: Path) -> None:
             )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a file, or one line."""
-    try:
-        fields = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not JSON ({error})") from None
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a file of JSON, or one line."""
+    fields = read_json(path)
     if not isinstance(fields, dict):
         raise InputError(f"{path} names no model: it must be an object, got {shortened(fields)}")
     return fields

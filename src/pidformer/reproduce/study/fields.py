@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
 
 Pair = tuple[str, str]
 """A row, and the row that is subtracted from it."""
@@ -31,7 +31,9 @@ _DOMAINS = ("pixel", "normalized")
 
 def mapping(what: str, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, Mapping):
-        raise InputError(f"{what} must be `key: value` pairs, got {given!r}; see docs/study.md")
+        raise InputError(
+            f"{what} must be `key: value` pairs, got {shortened(given)}; see docs/study.md"
+        )
     return given
 
 
@@ -46,27 +48,31 @@ def check_keys(what: str, given: Any, known: Sequence[str], needs: Sequence[str]
 
 def text(what: str, given: Any) -> str:
     if not isinstance(given, str):
-        raise InputError(f"{what} must be text, got {given!r}; see docs/study.md")
+        raise InputError(f"{what} must be text, got {shortened(given)}")
     return given
 
 
 def texts(what: str, given: Any) -> tuple[str, ...]:
     if not isinstance(given, list) or not all(isinstance(entry, str) for entry in given):
-        raise InputError(f"{what} must be a list of texts, got {given!r}; see docs/study.md")
+        raise InputError(
+            f"{what} must be a list of texts, got {shortened(given)}; see docs/study.md"
+        )
     return tuple(given)
 
 
 def row_name(given: Any) -> str:
     """A row's name, which its runs' folders get."""
     if not isinstance(given, str) or not _NAME.fullmatch(given):
-        raise InputError(f"a row is named by letters, digits, dots, _ and -, got {given!r}")
+        raise InputError(
+            f"a row is named by letters, digits, dots, _ and -, got {shortened(given)}"
+        )
     return given
 
 
 def seeds(what: str, given: Any) -> tuple[int, ...]:
     is_list = isinstance(given, list) and given
     if not is_list or not all(type(seed) is int and seed >= 0 for seed in given):
-        raise InputError(f"seeds of {what} must be a list of numbers, got {given!r}")
+        raise InputError(f"seeds of {what} must be a list of numbers, got {shortened(given)}")
     return tuple(given)
 
 
@@ -74,13 +80,17 @@ def half(group: str, given: Any) -> int | None:
     """1 for images with odd places, 0 for even ones, None for all."""
     halves: dict[Any, int | None] = {"odd": 1, "even": 0, "all": None}
     if not isinstance(given, str) or given not in halves:
-        raise InputError(f"images of group {group} must be odd, even or all, got {given!r}")
+        raise InputError(
+            f"images of group {group} must be odd, even or all, got {shortened(given)}"
+        )
     return halves[given]
 
 
 def layers(group: str, given: Any) -> int:
     if type(given) is not int or given < 1:
-        raise InputError(f"depth of group {group} must be a number of layers, got {given!r}")
+        raise InputError(
+            f"depth of group {group} must be a number of layers, got {shortened(given)}"
+        )
     return given
 
 
@@ -89,7 +99,9 @@ def pairs(what: str, given: Any) -> tuple[Pair, ...]:
         found = [texts(what, pair) for pair in given]
         return tuple((row, other) for row, other in found)
     except (TypeError, ValueError):  # an InputError is one too
-        raise InputError(f"{what} must be a list of [row, other row], got {given!r}") from None
+        raise InputError(
+            f"{what} must be a list of [row, other row], got {shortened(given)}"
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +141,9 @@ def _measure(name: str, given: Any) -> Measure:
     check_keys(f"suite {name}", own, _MEASURE)
     limit = own.get("limit")
     if limit is not None and (type(limit) is not int or limit < 1):
-        raise InputError(f"suite {name} takes a number of images, or null: all; got {limit!r}")
+        raise InputError(
+            f"suite {name} takes a number of images, or null: all; got {shortened(limit)}"
+        )
     domain = own.get("domain", "pixel")
     if domain not in _DOMAINS:
         raise unknown(f"domain of suite {name}", str(domain), _DOMAINS)
@@ -166,9 +180,11 @@ def read_hypothesis(name: str, about: Any) -> Hypothesis:
     check_keys(what, about, _HYPOTHESIS, needs=("text", "expects"))
     expects = mapping(f"expects of {what}", about["expects"])
     for metric, word in expects.items():
-        if word not in EXPECTED:
+        if not isinstance(word, str | None) or word not in EXPECTED:
             allowed = ", ".join(str(one or "null") for one in EXPECTED)
-            raise InputError(f"{what} expects {word!r} of {metric}; it may expect {allowed}")
+            raise InputError(
+                f"{what} expects {shortened(word)} of {metric}; it may expect {allowed}"
+            )
     correlation = about.get("correlation")
     if correlation is not None and correlation not in CORRELATES:
         raise unknown(f"correlation of {what}", str(correlation), CORRELATES)

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from pidformer.control.gains import PIDGains
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, shortened, unknown
+from pidformer.fields import read_yaml
 from pidformer.reproduce.study.fields import (
     Choice,
     Hypothesis,
@@ -90,10 +89,7 @@ def load_study(path: str | Path) -> StudyPlan:
             f"no study at {path}; give a YAML file, such as study/tiny-imagenet-100.yaml of "
             "pidformer's repository (docs/reproduce.md)"
         )
-    try:
-        fields = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    fields = read_yaml(path, "study")
     check_keys(f"study {path}", fields, _STUDY, needs=_NEEDED)
     groups = mapping(f"groups of study {path}", fields["groups"])
     rows = [row for group in groups for row in _rows(fields, text("a group", group))]
@@ -176,7 +172,7 @@ def gains_by_layer(
     elif act in ("early", "late"):
         acting = set(range(depth // 2)) if act == "early" else set(range(depth // 2, depth))
     else:
-        raise InputError(f"act must be early, late or every-K, got {act!r}")
+        raise InputError(f"act must be early, late or every-K, got {shortened(act)}")
     found = []
     for layer in range(depth):
         i = gains.i / max(1, layer) if average else gains.i
