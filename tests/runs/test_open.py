@@ -100,7 +100,7 @@ def test_a_function_of_the_user(tmp_path, monkeypatch):
         ("gone", "not a run folder"),
         ("timm:test_vitt", "timm has no model"),
         ("timm:test_vit@gone.safetensors", "no weights at gone.safetensors"),
-        ("no_such_module:f", "neither a run folder"),
+        ("no_such_module:f", "is no run folder, timm:NAME"),
     ],
 )
 def test_bad_names_get_one_line(text, words):
