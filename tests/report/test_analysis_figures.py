@@ -98,7 +98,7 @@ def test_the_first_of_each_kind_has_its_colour():
     ("call", "words"),
     [
         (lambda x: similarity_figure({}, "a.png"), "at least one"),
-        (lambda x: similarity_figure({"a": curves(2, True)}, "a.bmp"), "must end in"),
+        (lambda x: similarity_figure({"a": curves(2)}, "a.bmp"), "must end in"),
         (lambda x: spectrum_figure({}, "a.png"), "at least one"),
         (lambda x: trajectory_plot({}, x[0], "a.png"), "at least one"),
         (lambda x: trajectory_plot({"a": small_vit()}, x[0], "a.svg"), "must end in"),

@@ -77,8 +77,8 @@ def test_what_is_done_is_read_from_the_folders(whole):
 
 def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
     """Several processes look at a hundred finished runs, again and again."""
-    for cache in (job_kinds._outline, job_kinds._evaluated_at):
-        cache.cache_clear()
+    job_kinds._outline.cache_clear()
+    job_kinds._SEEN.clear()
     monkeypatch.setattr("pidformer.runs.open.load", lambda *args, **options: 1 / 0)
     assert {line.state for line in look(whole.plan).lines} == {"done"}
 

@@ -69,7 +69,7 @@ def similarity_figure(
     models: Mapping[str, Mapping[str, Sequence[float]]],
     path: str | Path,
     *,
-    is_controlled: Mapping[str, bool],
+    is_controlled: Mapping[str, bool] | None = None,
 ) -> None:
     """Token similarity, effective rank and residual to the mean token by layer, to `path`."""
     check_format(path)
@@ -81,7 +81,7 @@ def similarity_figure(
         for label, model in models.items():
             values = tuple(model[name])
             run = tuple(float(layer) for layer in range(1, len(values) + 1)), values
-            curves.append(Curves(label, is_controlled[label], (run,)))
+            curves.append(Curves(label, bool((is_controlled or {}).get(label)), (run,)))
         look: dict[str, Any] = {"title": title, "x": "layer", "y": "", "top": top, "bottom": 0.0}
         panels.append(Panel(partial(draw_curves, curves=curves, **look), 4.4, 4.2))
     save_panels(panels, Path(path), columns=len(panels))
