@@ -293,14 +293,13 @@ def test_results_are_filtered_downloaded_and_reported(visit):
     assert errors(watched) == []
 
 
-def test_every_view_fits_a_phone_without_complaint(visit, lab):
-    watched = visit(viewport={"width": 390, "height": 800}, color_scheme="dark")
-    page = watched.page
+@pytest.mark.parametrize("view", ["attack", "text", "results", "controller"])
+def test_every_view_fits_a_phone_without_complaint(visit, lab, view):
+    phone = {"viewport": {"width": 390, "height": 800}, "color_scheme": "dark"}
+    watched = visit(f"?view={view}", **phone)
     made = {"attack": "#attack-shown .attacked", "results": "#results-charts .chart"}
-    for view in ("attack", "text", "results", "controller"):
-        page.goto(f"{lab.address}?view={view}")
-        page.wait_for_selector(made.get(view, "[role=tabpanel]:visible .equation"))
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+    watched.page.wait_for_selector(made.get(view, "[role=tabpanel]:visible .equation"))
+    assert watched.page.evaluate("document.documentElement.scrollWidth") <= 390
     assert errors(watched) == [] and watched.outside(lab.address) == []
 
 

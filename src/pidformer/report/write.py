@@ -180,6 +180,8 @@ def report_figures(runs: Sequence[Run], tables: Sequence[Robustness]) -> list[Fi
             "Points: difference to the softmax twin on the same images; lines: 95 % intervals (of "
             "one seed: for these trained models alone). Green: clearly better, red: clearly worse."
         )
+        if len(tables[0].groups) > len(differences) + 1:
+            caption += f" Drawn: the first {len(differences)} of {len(tables[0].groups)} models."
         found.append(FigureView("differences", "What the controller changes", caption, differences))
     found += [
         FigureView(
