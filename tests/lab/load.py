@@ -107,13 +107,17 @@ def visit(visitor: Visitor, known: list[Any], chance: random.Random, told: Told)
 
 def crowd(lab: Any, visitors: int, seconds: float, seed: int = 0) -> Told:
     """So many at once, for so long, each with a pause of up to a second between requests."""
-    told, ends = Told(), time.monotonic() + seconds
+    told, opened = Told(), threading.Barrier(visitors, timeout=300)
 
     def one(number: int) -> None:
         chance, visitor = random.Random(seed + number), Visitor(lab)
         known = events(visitor)
-        while time.monotonic() < ends:
+        opened.wait()
+        ends = time.monotonic() + seconds
+        while True:
             visit(visitor, known, chance, told)
+            if time.monotonic() > ends:
+                return
             time.sleep(chance.uniform(0, 1))
 
     threads = [threading.Thread(target=one, args=(n,)) for n in range(visitors)]
