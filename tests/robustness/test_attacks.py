@@ -286,3 +286,16 @@ def test_models_without_a_finite_gradient_are_refused(model, batch):
         FGSM()(lambda x: model(x).detach(), *batch)
     with pytest.raises(pf.InputError, match="not finite"):
         FGSM()(lambda x: model(x) * torch.nan, *batch)
+
+
+@pytest.mark.parametrize("attack", [FGSM(eps=8 / 255), PGD(eps=8 / 255, steps=3)])
+def test_a_gradient_that_is_one_number_for_all_pixels_is_taken(attack):
+    """As of a model of the mean brightness: autograd expands a single number."""
+    images, labels = torch.full((2, 3, 4, 4), 0.5), torch.tensor([0, 1])
+
+    def brightness(x):
+        return (x.sum((1, 2, 3)) - 24)[:, None] * torch.tensor([1.0, -1.0])
+
+    attacked = attack(brightness, images, labels)
+    # class 0 is the bright one: its image is darkened, the other brightened
+    assert (attacked[0] < 0.5).all() and (attacked[1] > 0.5).all()

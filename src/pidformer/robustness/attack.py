@@ -179,6 +179,8 @@ def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Te
             raise InputError("the model's output has no gradient; does it detach or no_grad?")
         # A sum, not a mean: the gradient of an image does not know the size of its batch.
         (gradient,) = torch.autograd.grad(losses.sum(), images)
+    if 0 in gradient.stride():  # one number for many pixels: attacks write into it
+        gradient = gradient.contiguous()
     return logits.detach(), losses.detach(), gradient
 
 
