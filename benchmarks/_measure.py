@@ -1,17 +1,14 @@
-"""What the measured benchmarks share with `pidformer bench`: options, tables, rows."""
+"""The options that the measured benchmarks share with `pidformer bench`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 
-from pidformer.bench import Bench, Timing
+from pidformer.bench import Bench
 from pidformer.bench.run import ALL, Sections
-from pidformer.bench.timing import Workload, row_of, spread
 from pidformer.cli.bench import show_bench
 
 
@@ -36,14 +33,3 @@ def measured(doc: str, sections: Sections) -> tuple[Bench, argparse.Namespace]:
         command=shlex.join(["python", "-m", "benchmarks", name, *sys.argv[1:]]),
     )
     return done, options
-
-
-def rows_of(
-    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
-) -> list[Timing]:
-    """Rows of values that were measured one after the other, not in turns: ratios of medians."""
-    base = median(values[next(iter(values)) if baseline is None else baseline])
-    return [
-        row_of(group, label, spread(found), spread([value / base for value in found]), len(found))
-        for label, found in values.items()
-    ]

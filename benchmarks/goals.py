@@ -1,4 +1,4 @@
-"""The goals on one H200: `pidformer bench`, the training loop and attacks, then a table of goals.
+"""The goals on one H200, and what is measured: all of `pidformer bench`, then a table of goals.
 
 python -m benchmarks goals [--device cuda] [--rounds 7] [--out DIR] [--json]
 """
@@ -12,15 +12,10 @@ from typing import Any
 
 from rich.table import Table
 
-from benchmarks import train
 from benchmarks._measure import measured
-from benchmarks.attacks import attack
-from pidformer import bench
-from pidformer.bench import generate, model, operator
+from pidformer.bench import SECTIONS, generate, model, operator, train
 from pidformer.bench.timing import Timing
 from pidformer.cli.options import tables
-
-SECTIONS = {**bench.SECTIONS, "train": train.train, "attack": attack}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from benchmarks._measure import measured, rows_of
+from benchmarks._measure import measured
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
 from pidformer.bench.setting import GAINS, BenchSetting, name_of
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
 from pidformer.nn import scan_blocks
 
 OVER_TOKENS = "attention forward and backward over tokens, a layer"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from pidformer import results
-from pidformer.bench import generate, model, operator
+from pidformer.bench import attack, generate, model, operator, train
 from pidformer.bench.setting import GAINS, BenchSetting
 from pidformer.bench.timing import Timing
 from pidformer.control import PIDGains
@@ -74,11 +74,49 @@ def test_a_training_step_leaves_no_gradients():
     assert all(p.grad is None for p in network.parameters())
 
 
+def test_attack_rows():
+    size = attack.AttackSize(2, image=16, patch=8, steps=2)
+    rows = check_rows(list(attack.attack(CPU, size)), "attack")
+    assert all(row.unit == "images/s" for row in rows)
+    assert [row.label for row in rows[:2]] == [attack.PLAIN, attack.OURS]
+    assert rows[0].note.endswith("of 2 right")
+
+
+def test_the_minimal_loop_is_our_pgd():
+    kind = model.ModelSize("tiny", 2, image=16, patch=8)
+    network = model.deit(kind, CPU, is_timm=True).eval()
+    images = model.pixels(2, 16, CPU)
+    labels = attack.predictions(network, images)
+    size = attack.AttackSize(2, steps=3)
+    minimal = attack.minimal(network, size.step, 3, attack.EPS)(images, labels)
+    threat = attack.PGD(eps=attack.EPS, step_size=size.step, steps=3, random_start=False)
+    torch.testing.assert_close(minimal, threat(network, images, labels))
+
+
 def test_generate_rows():
     pytest.importorskip("transformers")
     sizes = [generate.DecodingSize(2, 3, prompt=4, words=50, layers=2)]
     rows = check_rows(list(generate.generate(CPU, sizes)), "generate")
     assert [row.label for row in rows] == [generate.TWIN, generate.PID]
+
+
+def test_train_rows_are_the_trainers_own(monkeypatch):
+    seen = {}
+    real = train.run_training
+
+    def spy(recipe, run, **options):
+        real(recipe, run, **options)
+        logged = [r for r in results.read(run) if r.kind == "train"]
+        seen[run.name] = [r.metrics["images_per_second"] for r in logged]
+
+    monkeypatch.setattr(train, "run_training", spy)
+    size = train.SMALL._replace(batch=4, windows=4, skipped=1, depth=2, image=16, jpegs=2)
+    loop, reading = list(train.train(CPU, size))
+    assert [row.label for row in loop] == [model.TWIN, model.PID] == list(seen)
+    for row in loop:
+        assert row.rounds == 3 and row.value == pytest.approx(sorted(seen[row.label][1:])[1])
+    assert loop[0].ratio == pytest.approx(1.0)
+    check_rows([reading], "train")
 
 
 @pytest.fixture
@@ -119,7 +157,7 @@ def test_an_interrupt_keeps_what_was_measured(run, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("modell",), "did you mean 'model'? known: all, generate, model, operator"),
+        (("modell",), "did you mean 'model'? known: all, attack, generate, model"),
         (("operator", "--device", "tpux"), "device must be auto, cpu or cuda"),
         (("operator", "--rounds", "0"), "rounds must be at least 1, got 0"),
         (("operator", "--out", "{file}"), "is a file; --out names a folder"),

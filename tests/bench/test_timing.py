@@ -10,7 +10,7 @@ import torch
 
 from pidformer.bench import timing
 from pidformer.bench.setting import BenchSetting, header
-from pidformer.bench.timing import Case, Workload, measure, spread
+from pidformer.bench.timing import Case, Workload, measure, rows_of, spread
 from pidformer.errors import InputError
 from pidformer.results import Record
 
@@ -120,6 +120,12 @@ def test_contenders_change_their_order_from_round_to_round():
     finally:
         timing.SHORTEST = original
     assert "".join(order[-9:]) == "abcbcacab"
+
+
+def test_values_measured_elsewhere_become_rows():
+    base, other = rows_of(GROUP, {"a": [2.0, 4.0, 3.0], "b": [6.0, 6.0]})
+    assert (base.value, base.ratio) == (3.0, 1.0)
+    assert (other.value, other.ratio, other.rounds) == (6.0, 2.0, 2)
 
 
 def test_a_row_survives_a_record():

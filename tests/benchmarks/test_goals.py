@@ -6,12 +6,10 @@ import pytest
 import torch
 
 from benchmarks import goals as benchmark
-from benchmarks import train
-from benchmarks._measure import rows_of
 from benchmarks.goals import goals
 from pidformer import results
-from pidformer.bench import generate, model, operator
-from pidformer.bench.timing import Timing, Workload
+from pidformer.bench import generate, model, operator, train
+from pidformer.bench.timing import Timing, Workload, rows_of
 from tests.bench.test_sections import TINY
 
 

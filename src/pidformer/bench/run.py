@@ -6,17 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from pidformer import results
+from pidformer.bench.attack import attack
 from pidformer.bench.generate import generate
 from pidformer.bench.model import model
 from pidformer.bench.operator import operator
 from pidformer.bench.setting import BenchSetting, header
 from pidformer.bench.timing import Timing
+from pidformer.bench.train import train
 from pidformer.devices import as_device
 from pidformer.errors import unknown
 from pidformer.files import out_folder
 
 Sections = Mapping[str, Callable[[BenchSetting], Iterator[list[Timing]]]]
-SECTIONS: Sections = {"operator": operator, "model": model, "generate": generate}
+SECTIONS: Sections = {
+    "operator": operator,
+    "model": model,
+    "train": train,
+    "attack": attack,
+    "generate": generate,
+}
 ALL = "all"
 GPU_ROUNDS, CPU_ROUNDS = 7, 3
 

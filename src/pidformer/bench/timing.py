@@ -102,7 +102,7 @@ class Quartiles(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Quartiles:
-    """Median and quartiles; of one number, three times that number."""
+    """Median and quartiles; of one number three times that number."""
     if len(values) == 1:
         return Quartiles(values[0], values[0], values[0])
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -145,6 +145,19 @@ def measure(
     ]
 
 
+def rows_of(
+    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
+) -> list[Timing]:
+    """Rows of values that were measured elsewhere, one after the other: ratios are of medians."""
+    first = next(iter(values)) if baseline is None else baseline
+    base = statistics.median(values[first])
+    paired = {label: [value / base for value in found] for label, found in values.items()}
+    return [
+        _filled(group, label, spread(list(found)), spread(paired[label]), len(found))
+        for label, found in values.items()
+    ]
+
+
 def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
@@ -181,18 +194,25 @@ def _row(
     note: str,
 ) -> Timing:
     if label not in values:
-        return row_of(group, label, None, None, 0, note=note)
+        return _filled(group, label, None, None, 0, note=note)
     paired = None
     if baseline in values:
         pairs = zip(values[label], values[baseline], strict=True)
         paired = spread([one / other for one, other in pairs])
     peak, base = peaks.get(label), peaks.get(baseline)
-    ratio = peak / base if peak is not None and base else None
-    more = {"peak_bytes": peak, "peak_ratio": ratio, "note": note}
-    return row_of(group, label, spread(values[label]), paired, len(values[label]), **more)
+    return _filled(
+        group,
+        label,
+        spread(values[label]),
+        paired,
+        len(values[label]),
+        peak_bytes=peak,
+        peak_ratio=peak / base if peak is not None and base else None,
+        note=note,
+    )
 
 
-def row_of(
+def _filled(
     group: Workload,
     label: str,
     found: Quartiles | None,

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def bench(
-    section: Annotated[str, typer.Argument(help="operator, model, generate, or all.")] = "all",
+    section: Annotated[
+        str, typer.Argument(help="operator, model, train, attack, generate, or all.")
+    ] = "all",
     rounds: Annotated[
         int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
     ] = None,

@@ -1,7 +1,5 @@
 """The whole training loop, and reading JPEGs.
 
-    python -m benchmarks train [--device cuda] [--rounds 7] [--out DIR] [--json]
-
 The loop is the package's own, run on its recipe for 64-pixel images (tiny_imagenet_100) with
 made-up images that stay on the device. Images per second are the trainer's own records, everything
 included (augmentation, optimiser, logging); the first windows, which compile, are left out. Reading
@@ -11,7 +9,6 @@ is what streams a set that does not fit: decode, crop, flip, in one process.
 from __future__ import annotations
 
 import io
-import json
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,11 +22,10 @@ import torch
 from PIL import Image
 from timm.data import create_transform
 
-from benchmarks._measure import measured, rows_of
 from pidformer import results
 from pidformer.bench.model import PID, TWIN
 from pidformer.bench.setting import GAINS, BenchSetting
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
 from pidformer.data import Augment, TrainImages, open_images
 from pidformer.interrupts import Interrupted, raise_for
 from pidformer.training import load_recipe
@@ -201,9 +197,3 @@ def _encoded(count: int, size: tuple[int, int], seed: int) -> list[bytes]:
         Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         found.append(file.getvalue())
     return found
-
-
-if __name__ == "__main__":
-    done, options = measured(__doc__, {"train": train})
-    if options.json:
-        print(json.dumps(done.to_dict()))

@@ -1,0 +1,213 @@
+"""Attacks: ours against a minimal loop written out, and the libraries that are installed.
+
+No random start, same budgets. The note of a row says how many images the model in float32 still
+gets right afterwards: a faster search must not be a weaker one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from pidformer.bench import model as models
+from pidformer.bench.setting import GAINS, BenchSetting
+from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.robustness import FGSM, PGD
+
+EPS = 3 / 255
+OURS, PLAIN = "pidformer", "minimal loop"
+Contender = Callable[[Tensor, Tensor], Tensor]
+Runs = dict[str, Contender]
+
+
+class AttackSize(NamedTuple):
+    batch: int
+    image: int = 224
+    patch: int = 16
+    steps: int = 20
+    is_compiling: bool = False
+    """Also the compiled model, for everybody."""
+
+    @property
+    def step(self) -> float:
+        """As long as reaches the edge of the ball: 0.15/255 for 20 steps."""
+        return EPS / self.steps
+
+
+LARGE = AttackSize(64, steps=10)
+SMALL = AttackSize(2, image=32, patch=8, steps=4)
+
+
+def attack(setting: BenchSetting, size: AttackSize | None = None) -> Iterator[list[Timing]]:
+    """FGSM and PGD of timm's DeiT-tiny with random weights, then PGD of the twins."""
+    size = size or (LARGE if setting.is_gpu else SMALL)
+    kind = models.ModelSize("tiny", size.batch, size.image, size.patch)
+    network = models.deit(kind, setting, is_timm=True).eval()
+    images = models.pixels(size.batch, size.image, setting)
+    yield from compare_attacks(setting, size, network, images, predictions(network, images))
+    yield _twins(setting, size, kind, images)
+
+
+def compare_attacks(
+    setting: BenchSetting,
+    size: AttackSize,
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    name: str = "DeiT-tiny",
+) -> Iterator[list[Timing]]:
+    """FGSM and PGD, ours, a minimal loop and other libraries, on a model in evaluation mode."""
+    for what, runs in _contenders(network, images, size).items():
+        left: dict[str, int] = {}
+        cases = [
+            Case(
+                label=label,
+                make=partial(_judged, label, run, network, images, labels, left),
+                is_optional=not label.startswith((OURS, PLAIN)),
+            )
+            for label, run in runs.items()
+        ]
+        group = _group(f"{name}, {what}", images)
+        yield [
+            _noted(row, left.get(row.label), len(images)) for row in measure(group, cases, setting)
+        ]
+
+
+def predictions(network: nn.Module, images: Tensor) -> Tensor:
+    with torch.no_grad():
+        return network(images).argmax(-1)
+
+
+def minimal(network: nn.Module, step: float, steps: int, eps: float) -> Contender:
+    """`steps` signed gradient steps inside the box of size `eps`, and nothing else."""
+
+    def run(images: Tensor, labels: Tensor) -> Tensor:
+        low, high = (images - eps).clamp(min=0), (images + eps).clamp(max=1)
+        moved = images
+        for _ in range(steps):
+            moved = moved.detach().requires_grad_()
+            loss = F.cross_entropy(network(moved), labels)
+            (gradient,) = torch.autograd.grad(loss, moved)
+            moved = (moved.detach() + step * gradient.sign()).clamp(low, high)
+        return moved
+
+    return run
+
+
+def _twins(
+    setting: BenchSetting, size: AttackSize, kind: models.ModelSize, images: Tensor
+) -> list[Timing]:
+    threat = PGD(eps=EPS, step_size=size.step, steps=size.steps, random_start=False)
+
+    def make(gains: str | None) -> Callable[[], object]:
+        network = models.deit(kind, setting, gains).eval()
+        return partial(threat, network, images, predictions(network, images))
+
+    cases = [
+        Case(label=models.TWIN, make=partial(make, None)),
+        Case(label=models.PID, make=partial(make, GAINS)),
+    ]
+    return measure(_group(f"DeiT-tiny, PGD-{size.steps} of the twins", images), cases, setting)
+
+
+def _group(what: str, images: Tensor) -> Workload:
+    return Workload(
+        section="attack",
+        what=what,
+        sizes={"batch": len(images), "image": images.shape[-1]},
+        unit="images/s",
+        amount=len(images),
+    )
+
+
+def _judged(
+    label: str,
+    run: Contender,
+    network: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    left: dict[str, int],
+) -> Callable[[], object]:
+    found = predictions(network, run(images, labels).detach())
+    left[label] = int((found == labels).sum())
+    return partial(run, images, labels)
+
+
+def _noted(row: Timing, right: int | None, total: int) -> Timing:
+    note = row.note or ("" if right is None else f"{right} of {total} right")
+    return replace(row, note=note)
+
+
+def _contenders(network: nn.Module, images: Tensor, size: AttackSize) -> dict[str, Runs]:
+    """Attack to name to what runs it."""
+    found: dict[str, Runs] = {"FGSM": {}, f"PGD-{size.steps}": {}}
+    networks: dict[str, Any] = {"": network}
+    if size.is_compiling:
+        networks[", compiled"] = torch.compile(network)
+    for suffix, each in networks.items():
+        plain: tuple[Runs, Runs] = (
+            {PLAIN: minimal(each, EPS, 1, EPS)},
+            {PLAIN: minimal(each, size.step, size.steps, EPS)},
+        )
+        ours = _ours(each, size, images.is_cuda)
+        for made in (plain, ours, _others(each, size, images.device.type)):
+            for runs, more in zip(found.values(), made, strict=True):
+                runs |= {name + suffix: run for name, run in more.items()}
+    return found
+
+
+def _ours(network: nn.Module, size: AttackSize, is_cuda: bool) -> tuple[Runs, Runs]:
+    """FGSM and PGD, PGD with early stop too, in each precision that is fast on the device."""
+    settings: dict[str, Any] = {
+        "eps": EPS, "step_size": size.step, "steps": size.steps, "random_start": False
+    }  # fmt: skip
+    one: Runs = {}
+    many: Runs = {}
+    for precision in ("float32", "tf32", "bfloat16") if is_cuda else ("float32",):
+        name = OURS if precision == "float32" else f"{OURS}, {precision}"
+        with_precision: dict[str, Any] = settings | {"precision": precision}
+        fgsm: Any = FGSM(eps=EPS, precision=with_precision["precision"])
+        one[name] = partial(fgsm, network)
+        many[name] = partial(PGD(**with_precision), network)
+        many[f"{name}, early stop"] = partial(PGD(**with_precision, early_stop=True), network)
+    return one, many
+
+
+def _others(network: nn.Module, size: AttackSize, device: str) -> tuple[Runs, Runs]:
+    """The same of the libraries that are installed."""
+    one: Runs = {}
+    many: Runs = {}
+    if importlib.util.find_spec("torchattacks"):
+        import torchattacks
+
+        one["torchattacks"] = torchattacks.FGSM(network, eps=EPS)
+        many["torchattacks"] = torchattacks.PGD(
+            network, eps=EPS, alpha=size.step, steps=size.steps, random_start=False
+        )
+    if importlib.util.find_spec("foolbox"):
+        import foolbox
+
+        bounded = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
+        first = foolbox.attacks.LinfFastGradientAttack(random_start=False)
+        second = foolbox.attacks.LinfPGD(
+            abs_stepsize=size.step, steps=size.steps, random_start=False
+        )
+        one["foolbox"] = lambda x, y: first.run(bounded, x, y, epsilon=EPS)
+        many["foolbox"] = lambda x, y: second.run(bounded, x, y, epsilon=EPS)
+    if importlib.util.find_spec("cleverhans"):
+        from cleverhans.torch.attacks.fast_gradient_method import fast_gradient_method
+        from cleverhans.torch.attacks.projected_gradient_descent import projected_gradient_descent
+
+        inside = {"norm": float("inf"), "clip_min": 0.0, "clip_max": 1.0, "sanity_checks": False}
+        one["cleverhans"] = lambda x, y: fast_gradient_method(network, x, EPS, y=y, **inside)
+        many["cleverhans"] = lambda x, y: projected_gradient_descent(
+            network, x, EPS, size.step, size.steps, y=y, rand_init=False, **inside
+        )
+    return one, many
