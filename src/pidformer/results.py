@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from pidformer.errors import InputError, cut
+from pidformer.fields import parse_json
 from pidformer.files import atomic_path, check_inside, locked
 
 FILE_NAME = "results.jsonl"
@@ -103,7 +104,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Record:
-        fields = json.loads(line)
+        fields = parse_json(line)
         for name in ("metrics", "settings", "details"):
             if not isinstance(fields.get(name, {}), dict):
                 raise TypeError(f"{name} must be an object")
