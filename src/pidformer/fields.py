@@ -82,9 +82,18 @@ def read_text(path: Path, what: str) -> str:
 def read_json(path: Path) -> Any:
     """The plain data of a file of JSON."""
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({cut(error)})") from None
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The plain data of JSON; a ValueError too for half a character, which no file can hold."""
+    text = text if isinstance(text, str) else text.decode()
+    found = json.loads(text)
+    if "\\ud" in text.lower():
+        json.dumps(found, ensure_ascii=False).encode()
+    return found
 
 
 def typed(kind: type[T], fields: Any, where: str = "", *, key_of: str = "recipe key") -> T:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from pidformer.errors import InputError, cut
+from pidformer.fields import parse_json
 from pidformer.files import atomic_path, check_inside, locked
 
 FILE_NAME = "results.jsonl"
@@ -101,7 +102,7 @@ class Record:
 
     @classmethod
     def from_json(cls, line: str | bytes) -> Self:
-        fields = json.loads(line)
+        fields = parse_json(line)
         for name in ("metrics", "settings", "details"):
             if not isinstance(fields.get(name, {}), dict):
                 raise TypeError(f"{name} must be an object")
