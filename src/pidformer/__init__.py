@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pidformer.ops import pid_attention
     from pidformer.runs.model import load
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "InputError",
