@@ -69,9 +69,9 @@ class Measurement:
 
 
 _TEXTS = ("row", "what", "label", "model", "data", "split", "domain", "command")
-_NESTED = ("machine", "recipe", "scale")
-"""Settings that are texts, and those that are not one value."""
 _MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "kind")
+_COMPARED = (*_MEASUREMENT, "eps", "train_seed", "suite", "ema", "batch_size")
+"""Settings that are one value each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,9 +114,10 @@ class Record:
         if not all(type(value) in (int, float) for value in (made.time, *made.metrics.values())):
             raise TypeError("metrics and time must be numbers")
         for name, value in made.settings.items():
-            allowed = (str, type(None)) if name in _TEXTS else (str, int, float, type(None))
-            if name not in _NESTED and not isinstance(value, allowed):
-                raise TypeError(f"{name} must be {'text' if name in _TEXTS else 'one value'}")
+            if name in _TEXTS and not isinstance(value, str | None):
+                raise TypeError(f"{name} must be text")
+            if name in _COMPARED and not isinstance(value, str | int | float | None):
+                raise TypeError(f"{name} must be one value")
         return made
 
 

@@ -105,7 +105,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(run, twins, tmp_path):
         (["evaluate", twins[0], "--data", tmp_path / "gone"], "gone"),
         (["evaluate", "timm:test_vit@gone", "--data", "digits"], "gone"),
         (["evaluate", "nothing:here"], "--data DIR"),
-        (["evaluate", "nothing:here", "--data", "digits"], "neither a run folder"),
+        (["evaluate", "nothing:here", "--data", "digits"], "is no run folder, timm:NAME"),
         (["evaluate", twins[0], "--device", "tpu"], "auto, cpu or cuda"),
     ]:
         code, out, err = run(*arguments)

@@ -25,6 +25,9 @@ from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend, seen_values
 from pidformer.ops.attention import of_queries
 
+for _step in ("seen_values", "of_queries"):
+    torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
+
 Carried = tuple[Tensor, PIDState | None]
 MODELS = (VisionTransformer, Eva)
 BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
