@@ -4,6 +4,7 @@ import random
 # Read when the hub's library is imported. A name that nobody has would be asked for six times.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import hypothesis
 import pytest
 import torch
 
@@ -15,6 +16,13 @@ from pidformer.cli import main
 
 # Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)
+
+# The same examples each time, so that a change fails the tests and not a day;
+# PIDFORMER_NEW_EXAMPLES=1 draws others.
+hypothesis.settings.register_profile(
+    "tests", derandomize="PIDFORMER_NEW_EXAMPLES" not in os.environ, deadline=None
+)
+hypothesis.settings.load_profile("tests")
 
 
 @pytest.fixture(scope="session", autouse=True)
