@@ -85,7 +85,8 @@ def serve(home: str, *runs: str) -> None:
     """Until nobody holds the other end of stdin."""
     from pidformer.lab.server import open_lab
 
-    with open_lab([home, *runs], port=0, home=home) as lab:
+    own = [home] if any(Path(home).iterdir()) else []  # without runs, the examples
+    with open_lab([*own, *runs], port=0, home=home) as lab:
         print(json.dumps([lab.address, lab._folder.name]), flush=True)
         sys.stdin.read()
 
@@ -144,20 +145,13 @@ def main() -> None:
     parser.add_argument("--visitors", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--home", help="where the demo's runs are; trained here if left out")
     asked = parser.parse_args()
-    from pidformer.lab.runs import train_demo
-
-    with tempfile.TemporaryDirectory() as temporary:
-        home = Path(asked.home or temporary)
-        for model in ("softmax", "pid"):
-            train_demo(model, home / f"digits-{model}", overrides=["schedule.epochs=2"])
-        with served(home) as lab:
-            many = crowd(lab, asked.visitors, asked.seconds)
-            requests(lab, 500)  # to warm up
-            before = lab.megabytes
-            few = requests(lab, asked.requests, seed=1)
-            after, kept = lab.megabytes, lab.kept
+    with tempfile.TemporaryDirectory() as home, served(Path(home)) as lab:
+        many = crowd(lab, asked.visitors, asked.seconds)
+        requests(lab, 500)  # to warm up
+        before = lab.megabytes
+        few = requests(lab, asked.requests, seed=1)
+        after, kept = lab.megabytes, lab.kept
     rate = len(many.seconds) / asked.seconds
     print(f"{asked.visitors} visitors for {asked.seconds:g} s: {len(many.seconds)} requests, "
           f"{rate:.0f} a second, median {many.at(0.5):.3f} s, 99 % within {many.at(0.99):.2f} s, "
