@@ -1,7 +1,5 @@
 """PID control's relatives in whole models: images, segmentation, language; fresh and converted."""
 
-import json
-
 import pytest
 import timm
 import torch
@@ -99,7 +97,6 @@ def test_a_language_model_is_saved_with_its_method(name, tmp_path):
 
     model, tokens = tiny_model(name), some_tokens()
     model.save_pretrained(tmp_path)
-    json.loads((tmp_path / "config.json").read_text())
     again = PIDformerForCausalLM.from_pretrained(tmp_path)
     assert again.config.model_gains == pf.control.as_feedback(name)
     assert torch.equal(again(tokens).logits, model(tokens).logits)
@@ -158,6 +155,24 @@ def test_what_reads_pid_gains_alone_refuses_the_rest(build, images):
     for wrong, words in (("twicing", "attends twice"), ("xsb", "did you mean 'xsa'")):
         with pytest.raises(InputError, match=words):
             build(gains=wrong)
+
+
+def test_a_layer_without_pid_gains_carries_the_state_on(build, images):
+    """As a layer of zero gains does: the sums of the layers behind it are those of PID control."""
+    pid, zero = {"p": 0.3, "i": 0.2, "d": 0.1}, {"p": 0.0}
+    model, expected = build(gains=[pid, Feedback(), pid, pid]), build(gains=[pid, zero, pid, pid])
+    expected.load_state_dict(model.state_dict())
+    torch.testing.assert_close(model(images), expected(images), rtol=1e-6, atol=1e-6)
+
+
+def test_the_control_of_other_laws_is_not_measured_as_pid(build, images):
+    from pidformer.nn import has_control
+
+    assert has_control(build(gains="0.4,0,0")) and not has_control(build(gains="xsa"))
+    with pytest.raises(InputError, match="terms beyond PID gains"):
+        pf.analysis.control_scale(build(gains="laplacian", learn_gains=True), images)
+    with pytest.raises(InputError, match="another recursion"):
+        pf.analysis.certify(build(gains="laplacian", learn_gains=True), images)
 
 
 def test_layers_may_differ(build, images):

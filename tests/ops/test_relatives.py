@@ -39,10 +39,8 @@ def test_behind_a_cache_the_last_token_is_the_same(name):
     """One token against all keys: what the cache keeps are the values that attention saw."""
     qkvs = layers(3, heads=4, kv_heads=2)
     whole, state = run(qkvs, name, is_causal=True), None
-    kept = None
     for (q, k, v), expected in zip(qkvs, whole, strict=True):
         law = Feedback(first=0.5, own=0.5) if name == "resformer" else None
-        kept = None if state is None else kept
         first = qkvs[0][2]
         seen = v if law is None else law.first * first + law.own * v
         out, state = pid_attention(

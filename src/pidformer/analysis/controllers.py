@@ -14,6 +14,7 @@ from pidformer.control.gains import GainTensors, PIDGains, as_gains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
 from pidformer.nn import LearnedGains
+from pidformer.nn.gains import LearnedFeedback
 from pidformer.nn.variants import VARIANTS
 
 HeadGains = tuple[PIDGains, ...]
@@ -71,7 +72,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
-    if any(isinstance(module.gains, Feedback) for module in attention):
+    if any(isinstance(module.gains, Feedback | LearnedFeedback) for module in attention):
         raise InputError(
             "a model with feedback beyond PID gains follows another recursion than is analysed here"
         )

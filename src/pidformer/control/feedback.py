@@ -102,7 +102,7 @@ RELATIVES: Mapping[str, PIDGains] = {
     "resformer": Feedback(first=0.5, own=0.5),
     "skipinit": Feedback(skip=1.0, own=0.0),
 }
-"""Methods by name, with the coefficients of their papers; docs/family.md says which is which."""
+"""Methods by name, with coefficients to start from; docs/family.md says which is which."""
 REFUSED: Mapping[str, str] = {
     "twicing": "(2 A - A^2) v attends twice, and the controller reads one product with A",
 }

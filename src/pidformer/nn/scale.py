@@ -8,11 +8,12 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
+from pidformer.control.feedback import Feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
 from pidformer.nn.attention import PIDAttention
-from pidformer.nn.gains import acting_gains, controlled_attention
+from pidformer.nn.gains import LearnedFeedback, acting_gains, controlled_attention
 from pidformer.ops.dispatch import kernels
 
 
@@ -49,8 +50,9 @@ class ControlMeter:
         self._layers = _layers(model)
         if not self._layers:
             raise InputError(
-                f"{type(model).__name__} does not hand its state from layer to layer; "
-                "the scale of the control is read from PIDVisionTransformer and its kin"
+                f"{type(model).__name__} does not hand its state from layer to layer, or has terms "
+                "beyond PID gains; the scale of the control is read from PIDVisionTransformer and "
+                "its kin"
             )
         self._squares = torch.zeros(2, len(self._layers), dtype=torch.float64)  # A v, control
         self._counts = torch.zeros(len(self._layers), dtype=torch.float64)
@@ -106,9 +108,11 @@ def has_control(model: nn.Module) -> bool:
 
 
 def _layers(model: nn.Module) -> list[Any]:
-    """The attention layers, if all of them hand a state on."""
+    """The attention layers, if all of them hand a state on and have no terms but PID control."""
     layers = controlled_attention(model)
-    return layers if all(isinstance(layer, PIDAttention) for layer in layers) else []
+    beyond = (Feedback, LearnedFeedback)
+    is_read = all(isinstance(x, PIDAttention) and not isinstance(x.gains, beyond) for x in layers)
+    return layers if is_read else []
 
 
 def _control(layer: Any, before: PIDState | None, after: PIDState | None) -> Tensor | None:

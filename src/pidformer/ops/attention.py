@@ -7,13 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.control.feedback import Law, mixes, read_gains, reads_state
+from pidformer.control.feedback import Law, mixes, read_gains
 from pidformer.control.gains import Gains, GainsLike, acts
 from pidformer.control.pid import (
     FirstLayer,
     PIDState,
     check_first_layer,
-    first_state,
     pid_step,
 )
 from pidformer.errors import InputError
@@ -109,9 +108,6 @@ def feed_back(
     """out (B, H, N, D) of attention plus the control from the tokens' own values (B, Hkv, N, D)."""
     if gains is None:
         return out, state
-    if not reads_state(gains):
-        after = first_state(value) if state is None else state
-        return add_own(out, value, gains), after  # type: ignore[arg-type]
     is_free = state is None and first_layer == "free"
     control, after = pid_step(value, state, gains, first_layer)
     if isinstance(gains, Law):
@@ -176,12 +172,12 @@ def _way(
     )
 
 
-def add_own(out: Tensor, value: Tensor, law: Law, control: Tensor | None = None) -> Tensor:
+def add_own(out: Tensor, value: Tensor, law: Law, control: Tensor) -> Tensor:
     """scale (y + skip v - exclude (y.v / v.v) v + control), y (B, H, N, D), v (B, Hkv, N, D)."""
     wide = torch.promote_types(out.dtype, torch.float32)
     value = value.to(wide).unsqueeze(-3)  # (B, Hkv, 1, N, D)
     mixed = out.unflatten(-3, (value.shape[-4], -1)).to(wide)  # (B, Hkv, H / Hkv, N, D)
-    total = mixed if control is None else mixed + control.unsqueeze(-3)
+    total = mixed + control.unsqueeze(-3)
     skip, exclude, scale = map(_by_group, (law.skip, law.exclude, law.scale))
     if acts(skip):
         total = total + skip * value
