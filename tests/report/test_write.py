@@ -14,6 +14,8 @@ from pidformer.report.stability import LEAST_I
 from pidformer.report.table_view import Entry
 from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
+from pidformer.training.nonfinite import describe_stability
+from tests.report.fresh import classifiers
 from tests.report.records import MACHINE, analysis, robustness, twins, write_run
 
 pytestmark = pytest.mark.slow
@@ -287,3 +289,17 @@ def test_the_appendix_shows_the_similarity_that_the_table_does():
     record = Record(kind="analysis", metrics=layers)
     found = entry_text(Entry(anchor="a", row="token_similarity", record=record, command=1))
     assert found["value"] == "similarity_layer_12 1.2"
+
+
+def test_runs_of_other_methods_are_reported_without_a_map_of_gains(tmp_path):
+    """They have no place in the plane of p and i."""
+    runs = classifiers(tmp_path / "runs", seeds=(0,), variants={"softmax": "null", "xsa": "xsa"})
+    write_report(runs, tmp_path / "report")
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "exclude 1.0" in page and "Feedback(" not in page
+    assert "no run has PID gains" in page
+
+
+def test_a_loss_that_breaks_under_another_method_names_it():
+    assert describe_stability(pf.control.as_feedback("xsa")) == "control Feedback(exclude=1.0)"
+    assert describe_stability(None) == "no controller"

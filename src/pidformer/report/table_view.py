@@ -99,7 +99,8 @@ def short_gains(text: str) -> str:
     """ "PIDGains(p=0.6, i=0.1, d=0.05, beta=1.0)" -> "p 0.6, i 0.1, d 0.05, beta 1.0"."""
     if text.count("PIDGains") > 1:
         return "gains by layer"
-    return text.removeprefix("PIDGains(").removesuffix(")").replace("=", " ")
+    text = text.removeprefix("PIDGains(").removeprefix("Feedback(")
+    return text.removesuffix(")").replace("=", " ")
 
 
 @dataclass(frozen=True)

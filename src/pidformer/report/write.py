@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import details, figures, stability
 from pidformer.report.collect import check_twins, collect, inputs_hash
@@ -222,10 +223,11 @@ def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
 
 
 def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureView:
-    marked = {group.label: own[0].gains for group, own in trained(runs) if own[0].gains}
+    found = {group.label: own[0].gains for group, own in trained(runs) if own[0].gains}
+    marked = {name: own for name, own in found.items() if all(type(g) is PIDGains for g in own)}
     title = "Are the gains stable?"
     if not marked:
-        note = Note("Not drawn: no run has a controller.", "pidformer stability --plot map.png")
+        note = Note("Not drawn: no run has PID gains.", "pidformer stability --plot map.png")
         return FigureView("stability", title, "", [], note)
     measured = [
         run["spectrum"].metrics["min_real"]

@@ -62,10 +62,9 @@ class NonFiniteWatch:
 
 def describe_stability(gains: Any) -> str:
     """The verdict on a model's gains, the worst of its layers."""
-    layers = [
-        g for g in (gains if isinstance(gains, tuple) else [gains]) if isinstance(g, PIDGains)
-    ]
+    every = gains if isinstance(gains, tuple) else (gains,)
+    layers = [layer for layer in every if type(layer) is PIDGains]
     if not layers:
-        return "no controller"
+        return "no controller" if gains is None else f"control {gains}"
     worst = max((stability_report(g) for g in set(layers)), key=lambda r: r.worst_radius)
     return f"gains {worst.verdict}"
