@@ -28,10 +28,10 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 test-fast: .venv/installed-test
-	$(BIN)/pytest -n 2 -m 'not slow'
+	$(BIN)/pytest -n 2 --dist worksteal -m 'not slow'
 
 fuzz: .venv/installed-test
 	$(BIN)/python -m tests.fuzz

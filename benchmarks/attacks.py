@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 
 import pidformer
-from pidformer.bench.attack import Size, compare_attacks, predictions
-from pidformer.bench.setting import BenchSetting, header
+from pidformer.bench.attack import AttackSize, compare_attacks, predictions
+from pidformer.bench.timing import BenchSetting, header
 from pidformer.data import EvalImages, open_images
 from pidformer.runs.folder import read_recipe
 
@@ -59,7 +59,7 @@ def main() -> None:
     what, model, images, labels = attacked(options)
     setting = BenchSetting(device=torch.device(options.device), rounds=options.rounds)
     clean = int((predictions(model, images) == labels).sum())
-    size = Size(batch=len(images), image=images.shape[-1], is_compiling=options.compile)
+    size = AttackSize(batch=len(images), image=images.shape[-1], is_compiling=options.compile)
     head = {"model": what, "images": len(images), "clean": clean, **header(setting)}
     if not options.json:
         print(f"{what}, {len(images)} images {tuple(images.shape[1:])}, {clean} right\n")

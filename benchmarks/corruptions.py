@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
-from pidformer.robustness.corruptions.severities import constants_size, severity_constants
+from pidformer.robustness.corruptions.corruption import constants_size, severity_constants
 from pidformer.robustness.corruptions.weather import frost_textures
 from tests.robustness import reading
 from tests.robustness.photographs import photographs

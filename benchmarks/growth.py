@@ -22,8 +22,16 @@ from torch.utils._pytree import tree_leaves
 from benchmarks._measure import measured
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
-from pidformer.bench.setting import GAINS, BenchSetting, name_of
-from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
+from pidformer.bench.timing import (
+    GAINS,
+    BenchSetting,
+    Case,
+    Timing,
+    Workload,
+    measure,
+    name_of,
+    rows_of,
+)
 from pidformer.nn import scan_blocks
 
 OVER_TOKENS = "attention forward and backward over tokens, a layer"
@@ -103,7 +111,7 @@ def _of_operator(setting: BenchSetting, size: Size, tokens: int) -> list[Timing]
         amount=shape.layers,
     )
     cases = operators.contenders(shape, setting, is_training=True, with_variants=False)
-    return measure(group, [replace(case, is_recorded=True) for case in cases], setting)
+    return measure(group, [replace(case, wrap=_wrap(setting)) for case in cases], setting)
 
 
 def _of_model(what: str, setting: BenchSetting, size: Size, depth: int, batch: int) -> list[Timing]:
@@ -115,8 +123,8 @@ def _of_model(what: str, setting: BenchSetting, size: Size, depth: int, batch: i
 
     group = _group(what, setting, size, depth, batch, mode=_mode(setting))
     cases = [
-        Case(label=models.TWIN, make=partial(make, None), is_recorded=True),
-        Case(label=models.PID, make=partial(make, GAINS), is_recorded=True),
+        Case(label=models.TWIN, make=partial(make, None), wrap=_wrap(setting)),
+        Case(label=models.PID, make=partial(make, GAINS), wrap=_wrap(setting)),
     ]
     return measure(group, cases, setting)
 
@@ -144,6 +152,28 @@ def _states(setting: BenchSetting, size: Size) -> Iterator[Timing]:
 
 def _mode(setting: BenchSetting) -> Any:
     return "recorded" if setting.is_gpu else "eager"
+
+
+def _wrap(setting: BenchSetting) -> Callable[[Callable[[], object]], Callable[[], object]] | None:
+    """On a GPU a CUDA graph of the call is timed: the host's launches do not count."""
+    return recorded if setting.is_gpu else None
+
+
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
+    """`run` is kept for its tensors: a graph holds their addresses alone."""
+    graph.replay()
 
 
 def _group(

@@ -16,22 +16,14 @@ import time
 import urllib.request
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from pidformer.lab.knobs import Knobs
-from pidformer.lab.runs import default_home
 from pidformer.lab.server import open_lab
 from pidformer.lab.static import export_page
-from pidformer.training import load_recipe
-from pidformer.training.run import train
 from tests import chromium
 
-PROMPT = (
-    "If the class defines a method with this name, it is called with the value of the attribute. "
-    "Otherwise, the"
-)
 _MOVE = """async (value) => {
     const before = window.labDrawn, slider = document.querySelector('#knob-p input[type=range]');
     const begun = performance.now();
@@ -149,42 +141,12 @@ def measure(seconds: float, visitors: int) -> dict[str, float]:
     }
 
 
-def language_twins(home: Path) -> None:
-    """Two small language models of the manual that comes with Python, unless they are there."""
-    from pydoc_data.topics import topics
-
-    pages = [prose(text) for _, text in sorted(topics.items())]
-    options = "{hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, "
-    options += "intermediate_size: 128, hidden_dropout: 0.1}"
-    changes = [f"model.options={options}", "data.name=manual", "data.batch_size=16"]
-    changes += ["text.length=64", "text.min_count=3", "schedule.epochs=8", "optim.lr=4e-3"]
-    changes += ["train.precision=fp32", f"text.cache={home / 'tokens'}"]
-    with tempfile.TemporaryDirectory() as place:
-        for split, part in (("train", pages[6:]), ("valid", pages[:3]), ("test", pages[3:6])):
-            (Path(place) / f"{split}.txt").write_text("\n".join(part), encoding="utf-8")
-        for name in ("softmax", "pid"):
-            run = home / f"manual-{name}"
-            if not (run / "model.safetensors").exists():
-                recipe = load_recipe(f"novels/{name}.yaml", changes)
-                train(recipe, run, data=place, device="cpu", is_shown=False)
-
-
-def prose(text: str) -> str:
-    """Paragraphs of running text, one a line: no code, tables or headings."""
-    parts = (" ".join(part.split()) for part in text.split("\n\n") if not part.startswith("   "))
-    whole = (part for part in parts if len(part) > 60 and part[0].isalpha() and part[-1] in ".:")
-    return "\n".join(part.replace("*", "").replace('"', "") for part in whole)
-
-
-def screenshots(folder: Path, home: Path) -> None:
-    """One PNG a view; `home` keeps the models for the next time."""
+def screenshots(folder: Path) -> None:
+    """One PNG a view, of the examples that come with the lab."""
     folder.mkdir(parents=True, exist_ok=True)
-    home.mkdir(parents=True, exist_ok=True)
-    language_twins(home)
-    texts = [home / "manual-softmax", home / "manual-pid"]
     with (
         tempfile.TemporaryDirectory() as place,
-        open_lab(texts, port=0, home=home) as lab,
+        open_lab([], port=0, home=place) as lab,
         sync_playwright() as playwright,
     ):
         browser = _browser(playwright)
@@ -195,22 +157,16 @@ def screenshots(folder: Path, home: Path) -> None:
         page.goto(lab.address + "?view=attack")
         page.wait_for_selector("#attack-shown .attacked")
         _save(page, folder / "lab-attack.png")
-        page.goto(lab.address + "?" + urlencode({"view": "text", "prompt": PROMPT, "strength": 4}))
-        page.wait_for_function("window.labArrived")
-        page.click("#text-go")
-        page.wait_for_selector("#text-left .read")
+        page.goto(lab.address + "?view=text&strength=1")
+        page.wait_for_selector("#text-right .read")
         _save(page, folder / "lab-text.png")
-        dark = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
-        dark.goto(export_page(place).as_uri() + "#p=0.5&i=0.4&tokens=12")
-        _save(dark, folder / "lab-exported.png")
-        browser.close()
-    with open_lab([], port=0, home=home) as lab, sync_playwright() as playwright:
-        browser = _browser(playwright)
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.goto(lab.address + "?view=results")
         page.wait_for_selector("#results-charts .tip")
         page.hover("#results-charts .tip >> nth=4")
         _save(page, folder / "lab-results.png")
+        dark = browser.new_page(viewport={"width": 1280, "height": 900}, color_scheme="dark")
+        dark.goto(export_page(place).as_uri() + "#p=0.5&i=0.4&tokens=12")
+        _save(dark, folder / "lab-exported.png")
         browser.close()
 
 
@@ -237,10 +193,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--visitors", type=int, default=10)
     parser.add_argument("--screenshots", type=Path, help="write the pictures here instead")
-    parser.add_argument("--home", type=Path, default=default_home(), help="keeps their models")
     options = parser.parse_args()
     if options.screenshots:
-        screenshots(options.screenshots, options.home)
+        screenshots(options.screenshots)
         return
     for name, value in measure(options.seconds, options.visitors).items():
         print(f"{name:<44} {value}")

@@ -32,7 +32,7 @@ from torch import Tensor
 from pidformer.bench.generate import GreedyLoop
 from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
-from pidformer.training.perplexity import window_nll
+from pidformer.training.language import window_nll
 
 WINDOW = 256
 PROMPT = 16

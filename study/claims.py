@@ -22,37 +22,44 @@ parts:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import yaml
+from typing import Any, Literal
 
 from pidformer.errors import InputError, unknown
+from pidformer.fields import as_type, read_yaml, typed
 from pidformer.report.table_view import minus
-from pidformer.reproduce.study.fields import check_keys, mapping, text, texts
 
 FILE = "claims.yaml"
 HOLDS, FAILS = "holds", "does not hold"
 ONE_SEED, UNMEASURED = "one seed only", "not measured"
-_CLAIM = ("claim", "paper", "metric", "expects", "short", "known", "verdict")
-_EXPECTED = ("better", "worse", "more", "less")
 _GIVEN = (HOLDS, FAILS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     claim: str
-    paper: str
-    """Its effect there."""
-    metrics: tuple[str, ...] = ()
-    expects: str = "better"
+    paper: Any
+    """Its effect there, in words."""
+    metric: Any = ()
+    expects: Literal["better", "worse", "more", "less"] = "better"
     short: str = ""
-    known: Mapping[str, str] = field(default_factory=dict)
+    known: dict[str, str] = field(default_factory=dict)
     """What answers it, by column, where no record does."""
-    verdict: Mapping[str, str] = field(default_factory=dict)
+    verdict: dict[str, str] = field(default_factory=dict)
     """Then."""
+
+    def __post_init__(self) -> None:
+        for word in self.verdict.values():
+            if word not in _GIVEN:
+                raise unknown(f"verdict of claim {self.claim!r}", word, _GIVEN)
+        object.__setattr__(self, "paper", _effect(self.claim, self.paper))
+        as_type(tuple[str, ...], self.metrics, f"metric of claim {self.claim!r}")
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +67,16 @@ class Part:
     """Claims that the same rows answer."""
 
     title: str
-    answers: Mapping[str, tuple[tuple[str, str], ...]]
+    answers: dict[str, Any]
     """(study, variant), by column."""
     claims: tuple[Claim, ...]
+
+    def __post_init__(self) -> None:
+        found = {}
+        for column, names in self.answers.items():
+            rows = as_type(tuple[str, ...], names, f"{column} of {self.title!r}")
+            found[column] = tuple(_row(name) for name in rows)
+        object.__setattr__(self, "answers", found)  # parts may share what the file says once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +85,14 @@ class Claims:
     advice: str
     words: str
     length: str
-    columns: Mapping[str, str]
+    columns: dict[str, str]
     parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            for column in part.answers:
+                if column not in self.columns:
+                    raise unknown(f"key of answers of {part.title!r}", column, self.columns)
 
 
 def read_claims(folders: Sequence[str | Path]) -> Claims | None:
@@ -80,73 +100,18 @@ def read_claims(folders: Sequence[str | Path]) -> Claims | None:
     paths = [path for folder in folders if (path := Path(folder) / FILE).is_file()]
     if not paths:
         return None
+    given = read_yaml(paths[0], "claims")
     try:
-        given = yaml.safe_load(paths[0].read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{paths[0]} is not YAML: {' '.join(str(error).split())}") from None
-    keys = ("order", "advice", "words", "length", "columns", "parts")
-    check_keys(FILE, given, keys, needs=keys)
-    columns = _named("columns", given["columns"])
-    return Claims(
-        order=texts(f"order of {FILE}", given["order"]),
-        **{key: text(f"{key} of {FILE}", given[key]) for key in ("advice", "words", "length")},
-        columns=columns,
-        parts=tuple(_part(part, columns) for part in _list("parts", given["parts"])),
-    )
-
-
-def _list(what: str, given: Any) -> list[Any]:
-    if not isinstance(given, list):
-        raise InputError(f"{what} of {FILE} must be a list, got {given!r}")
-    return given
-
-
-def _named(what: str, given: Any) -> dict[str, str]:
-    found = mapping(f"{what} of {FILE}", given)
-    return {text(f"a key of {what}", key): text(f"{what}.{key}", found[key]) for key in found}
-
-
-def _part(given: Any, columns: Mapping[str, str]) -> Part:
-    keys = ("title", "answers", "claims")
-    check_keys(f"a part of {FILE}", given, keys, needs=keys)
-    title = text("title of a part", given["title"])
-    answers = mapping(f"answers of {title!r}", given["answers"])
-    check_keys(f"answers of {title!r}", answers, [*columns])
-    rows = {key: texts(f"{key} of {title!r}", rows) for key, rows in answers.items()}
-    return Part(
-        title=title,
-        answers={key: tuple(_row(name) for name in names) for key, names in rows.items()},
-        claims=tuple(_claim(one) for one in _list(f"claims of {title!r}", given["claims"])),
-    )
+        return typed(Claims, given, key_of=f"key of {FILE}")
+    except InputError as error:
+        raise InputError(f"{FILE}: {error}") from None
 
 
 def _row(name: str) -> tuple[str, str]:
     study, slash, variant = name.partition("/")
     if not slash:
-        raise InputError(f"an answer of {FILE} is STUDY/VARIANT, got {name!r}")
+        raise InputError(f"an answer is STUDY/VARIANT, got {name!r}")
     return study, variant
-
-
-def _claim(given: Any) -> Claim:
-    check_keys(f"a claim of {FILE}", given, _CLAIM, needs=("claim", "paper"))
-    name = text("a claim", given["claim"])
-    metric = given.get("metric", [])
-    expects = given.get("expects", "better")
-    if expects not in _EXPECTED:
-        raise unknown(f"`expects` of claim {name!r}", expects, _EXPECTED)
-    verdict = _named(f"verdict of {name!r}", given.get("verdict", {}))
-    for word in verdict.values():
-        if word not in _GIVEN:
-            raise unknown(f"verdict of claim {name!r}", word, _GIVEN)
-    return Claim(
-        claim=name,
-        paper=_effect(name, given["paper"]),
-        metrics=(metric,) if isinstance(metric, str) else texts(f"metric of {name!r}", metric),
-        expects=expects,
-        short=text(f"short of {name!r}", given.get("short", "")),
-        known=_named(f"known of {name!r}", given.get("known", {})),
-        verdict=verdict,
-    )
 
 
 def _effect(name: str, given: Any) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.panels import Panel
-from pidformer.report.run import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.reproduce.study import StudyPlan
 from study.choice import choice_section

@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
 from pidformer.report.templates import table
-from pidformer.reproduce.study import StudyPlan
-from pidformer.reproduce.study.fields import Hypothesis, Pair
+from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.image_metrics import classification_metrics

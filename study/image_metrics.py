@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric
-from pidformer.report.run import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.results import Measurement, Record
 from pidformer.robustness.compare import outcomes, over_items

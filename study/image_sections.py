@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
-from pidformer.report.run import PublishedRun
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget

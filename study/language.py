@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric, compare_loss
 from pidformer.report.panels import Panel
-from pidformer.report.run import PublishedRun
 from pidformer.results import Record
 from pidformer.statistics import mean_over_seeds
 from study.comparisons import compare_all, findings

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.details import layers
 from pidformer.report.metrics import Metric
-from pidformer.report.run import PublishedRun
 from pidformer.results import Record
 from study.records import Study
 from study.section import Section

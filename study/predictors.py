@@ -19,7 +19,7 @@ from pidformer.models.gains import as_gains
 from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE, minus
 from pidformer.report.templates import table
-from pidformer.reproduce.study.fields import CORRELATES
+from pidformer.reproduce.study import CORRELATES
 from study.comparisons import Compared
 from study.network_metrics import SPECTRA, TOKENS, inside_metrics
 from study.pictures import Point, points_panel

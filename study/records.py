@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from pidformer.errors import InputError
-from pidformer.report.run import PublishedRun, published_files, read_folder
+from pidformer.report.collect import PublishedRun, published_files, read_folder
 from pidformer.reproduce.study import StudyPlan, load_study
 from pidformer.results import Record
 from pidformer.training.recipe import difference

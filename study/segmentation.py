@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric, compare_miou
-from pidformer.report.run import PublishedRun
 from pidformer.results import Record
 from study.comparisons import compare_all, findings
 from study.records import Study

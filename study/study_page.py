@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from pidformer.report.collect import PublishedRun
 from pidformer.report.panels import Panel
 from pidformer.report.rerun import train_command
-from pidformer.report.run import PublishedRun
 from pidformer.report.table_view import NONE, machine_text
 from pidformer.report.templates import table
 from study.classification import classification_sections

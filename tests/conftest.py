@@ -1,6 +1,10 @@
+import gc
 import os
 import random
 
+# Before torch and NumPy are imported, and for the processes that tests start: several share the
+# cores, and threads that wait for each other would cost more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Read when the hub's library is imported. A name that nobody has would be asked for six times.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -14,7 +18,6 @@ if not torch.cuda.is_available():
 
 from pidformer.cli import main
 
-# Several test processes share the cores; threads that wait for each other would cost more.
 torch.set_num_threads(1)
 
 # The same examples each time, so that a change fails the tests and not a day;
@@ -23,6 +26,20 @@ hypothesis.settings.register_profile(
     "tests", derandomize="PIDFORMER_NEW_EXAMPLES" not in os.environ, deadline=None
 )
 hypothesis.settings.load_profile("tests")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _frozen():
+    """What is there when a file's tests begin is no garbage, and is not searched for it again.
+
+    Each training collects garbage as it ends, among the millions of objects of the libraries.
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure():
+    gc.unfreeze()  # as Python ends, libraries complain of objects that are left
 
 
 @pytest.fixture(scope="session", autouse=True)

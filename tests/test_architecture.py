@@ -10,7 +10,7 @@ from tests.architecture import PAGE, ROOT, drawn, imports, layers
 
 PACKAGE = ROOT / "src" / "pidformer"
 TESTS = ROOT / "tests"
-OTHER_FOLDERS = {"benchmarks", "fuzz", "kills", "security", "study"}
+OTHER_FOLDERS = {"benchmarks", "fuzz", "kills", "security", "study", "suites"}
 """For /benchmarks and /study, and for strangers who go through several rooms."""
 OTHER_FILES = {"architecture", "chromium", "documents", "examples", "project", "repository", "site"}
 MOST_FILES, STEPS = 12, 2

@@ -6,6 +6,7 @@ import sys
 from contextlib import ExitStack
 
 import pytest
+from safetensors import SafetensorError
 
 from pidformer.errors import InputError
 from pidformer.files import (
@@ -20,6 +21,7 @@ from pidformer.files import (
 
 HOLD = """
 import sys
+sys.argv[0] = "pidformer"  # as the command does it: without torch
 from pidformer.files import locked
 with locked(sys.argv[1]) as file:
     print("held", flush=True)
@@ -79,6 +81,7 @@ def test_what_a_killed_process_leaves_is_known_by_its_name(tmp_path, name, expec
 
 WRITE = """
 import sys
+sys.argv[0] = "pidformer"
 from pathlib import Path
 from pidformer.files import atomic_folder, atomic_path
 with atomic_path(Path(sys.argv[1]) / "best.safetensors") as file:
@@ -90,6 +93,7 @@ with atomic_path(Path(sys.argv[1]) / "best.safetensors") as file:
 """
 
 
+@pytest.mark.slow
 def test_what_killed_processes_were_writing_is_swept_and_that_of_the_living_is_not(tmp_path):
     run = tmp_path / "run"
     run.mkdir()
@@ -184,6 +188,7 @@ def test_the_cache_of_hugging_face_keeps_its_files_beside_its_snapshots(tmp_path
     check_links(snapshot)
 
 
+@pytest.mark.slow
 def test_a_lock_is_refused_while_another_process_holds_it(tmp_path, holder):
     with pytest.raises(BlockingIOError), locked(tmp_path / "file", waits=False):
         raise AssertionError("held twice")
@@ -193,6 +198,7 @@ def test_a_lock_is_refused_while_another_process_holds_it(tmp_path, holder):
         pass
 
 
+@pytest.mark.slow
 def test_who_waits_gets_the_file_that_stands_there_afterwards(tmp_path, holder):
     (tmp_path / "other").write_bytes(b"other ")
     os.replace(tmp_path / "other", tmp_path / "file")
@@ -201,3 +207,11 @@ def test_who_waits_gets_the_file_that_stands_there_afterwards(tmp_path, holder):
     with locked(tmp_path / "file") as file:
         file.write(b"ours")
     assert (tmp_path / "file").read_bytes() == b"other ours"
+
+
+@pytest.mark.parametrize("whole", [atomic_path, atomic_folder])
+def test_what_safetensors_says_of_a_full_disk_is_an_error_of_the_system(tmp_path, whole):
+    said = r"cannot write .*model \(File too large\)"
+    with pytest.raises(OSError, match=said), whole(tmp_path / "model"):
+        raise SafetensorError("File too large")
+    assert list(tmp_path.iterdir()) == []

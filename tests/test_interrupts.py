@@ -1,11 +1,9 @@
 """Ctrl-C and SIGTERM, in real processes: how soon a command ends, what it says, what it saved."""
 
-import os
 import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from pathlib import Path
 
@@ -13,53 +11,46 @@ import pytest
 
 from pidformer.interrupts import SIGNALS
 from pidformer.runs.folder import load_checkpoint
+from tests.processes import COMMAND, ROOT, Process
 from tests.training.tiny import OPTIONS
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow
+
 LINE = {signal.SIGINT: "pidformer: interrupted", signal.SIGTERM: "pidformer: terminated"}
 STOPPING = "pidformer: stopping after this step, saved; once more to leave at once"
 IDS = ["Ctrl-C", "SIGTERM"]
 
 
-def start(*arguments: str, patch: str = "", **environment: str) -> subprocess.Popen:
+def start(*arguments: str, patch: str = "", **environment: str) -> Process:
     """A command in a process of its own, with `patch` run before; Ctrl-C is not ignored there."""
     code = f"""
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
 {textwrap.dedent(patch)}
-from pidformer.cli import main
-sys.argv = ["pidformer", *{list(arguments)!r}]
-main()
+{COMMAND}
 """
-    return subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-    )
+    return Process(code, *arguments, **environment)
 
 
-def read_until(process: subprocess.Popen, word: str) -> None:
-    ending = threading.Timer(60, process.kill)
-    ending.start()
-    found = any(word in line for line in process.stderr)
-    ending.cancel()
-    assert found, f"{word!r} was never said"
+def read_until(process: Process, word: str) -> None:
+    ends = time.monotonic() + 60
+    while word not in process.stderr and process.poll() is None and time.monotonic() < ends:
+        time.sleep(0.02)
+    assert word in process.stderr, f"{word!r} was never said"
 
 
-def ended(process: subprocess.Popen, within: float) -> tuple[int, list[str]]:
+def ended(process: Process, within: float, after: str = "") -> tuple[int, list[str]]:
+    """Its exit code, and the lines that it said behind the word `after`."""
     begun = time.monotonic()
-    try:
-        _, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    code = process.wait(60)
     assert time.monotonic() - begun < within
-    return process.returncode, [line for line in errors.split("\n") if line]
+    said = process.stderr
+    if after:
+        said = said.rpartition(after)[2].partition("\n")[2]
+    return code, [line for line in said.split("\n") if line]
 
 
-def train(out: Path, *overrides: str, patch: str = "") -> subprocess.Popen:
+def train(out: Path, *overrides: str, patch: str = "") -> Process:
     options = (f"model.options={OPTIONS}", "schedule.epochs=500", *overrides)
     return start(
         *("train", "digits/pid", "--device", "cpu", "--out", str(out), *options),
@@ -87,7 +78,7 @@ def test_training_ends_after_the_step_it_is_in_and_saves(tmp_path, number):
     process = train(tmp_path / "run", patch=STEP.format(wait="time.sleep(1)"))
     read_until(process, "in a step")
     process.send_signal(number)
-    code, said = ended(process, within=10)
+    code, said = ended(process, within=10, after="in a step")
     assert code == 128 + number
     assert said == [STOPPING, f"saved in {tmp_path / 'run'}; run the same command to go on"]
     assert load_checkpoint(tmp_path / "run").step == 4
@@ -103,7 +94,7 @@ def test_the_second_signal_ends_training_at_once(tmp_path, number, wait):
     time.sleep(1)
     assert process.poll() is None  # it wants to finish its step
     process.send_signal(number)
-    code, said = ended(process, within=5)
+    code, said = ended(process, within=5, after="in a step")
     assert code == 128 + number
     assert said in ([STOPPING, LINE[number]], [LINE[number]])  # C hears nothing of the first
 
@@ -114,7 +105,7 @@ def test_a_signal_while_compiling_ends_in_five_seconds_with_one_line(tmp_path, n
     read_until(process, "compiling (about 80 s)")
     time.sleep(4)
     process.send_signal(number)
-    code, said = ended(process, within=6)
+    code, said = ended(process, within=6, after="compiling (about 80 s)")
     assert code == 128 + number
     assert [line for line in said if "No CUDA runtime" not in line] == [LINE[number]]
 
@@ -130,7 +121,7 @@ def test_every_command_ends_soon_even_where_it_hears_nothing():
     process = start("stability", "--gains", "0.4,0.1,0.05", patch=patch)
     read_until(process, "busy")
     process.send_signal(signal.SIGINT)
-    code, said = ended(process, within=6)
+    code, said = ended(process, within=6, after="busy")
     assert code == 130 and said == [LINE[signal.SIGINT]]
 
 
@@ -163,5 +154,5 @@ def test_a_signal_while_libraries_are_loaded_is_one_line():
         time.sleep(0.01)
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    code, said = ended(process, within=6)
-    assert code == 130 and said == [LINE[signal.SIGINT]]
+    _, said = process.communicate(timeout=6)
+    assert process.returncode == 130 and said.splitlines() == [LINE[signal.SIGINT]]

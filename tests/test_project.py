@@ -50,6 +50,7 @@ def test_every_public_name_is_there_and_is_what_it_was():
         pf.nothing  # noqa: B018
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [("--version", 0), ("--help", 0), ("train --help", 0), ("trian", 2), ("", 0)],

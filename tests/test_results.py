@@ -66,7 +66,7 @@ def test_lines_are_json_also_where_a_number_is_missing(tmp_path, value):
 @pytest.mark.parametrize(
     "line",
     [b"[1]", b"3", b'{"kind": "a", "metrics": null}', b"\xff\xfe", b'{"kind": "a", "metrics": {}, '
-     b'"settings": null}'],
+     b'"settings": null}', b'{"kind": "a", "metrics": {}, "time": 1e300}'],
 )  # fmt: skip
 def test_lines_that_are_no_records_are_named_as_damage(tmp_path, line):
     (tmp_path / "results.jsonl").write_bytes(line + b"\n")

@@ -1,5 +1,6 @@
 """Where tensors live, and how exactly matrices are multiplied there."""
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,13 @@ from contextlib import contextmanager
 import torch
 
 from pidformer.errors import InputError
+
+
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def as_device(device: str | torch.device) -> torch.device:

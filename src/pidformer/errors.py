@@ -52,6 +52,12 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     return InputError(line + _fitting(names, given, LONGEST_LINE - len(line)))
 
 
+def check_known(what: str, name: object, known: Iterable[str]) -> None:
+    """Refuse a name that is not in `known`."""
+    if name not in (allowed := tuple(known)):
+        raise unknown(what, name, allowed)
+
+
 def _fitting(names: Sequence[str], given: str, room: int) -> str:
     """All names; where there is no room, those most like the given one, and how many more."""
     shown = len(names)

@@ -1,20 +1,19 @@
 """Models for other runtimes: ONNX, and programs of torch.export; checked before they are kept."""
 
-import contextlib
-import importlib
 import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.files import atomic_path
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.model import load
@@ -42,18 +41,10 @@ class Exportable:
     def inputs(self) -> tuple[Tensor, ...]:
         return (self.example, *self.past)
 
-    @property
-    def input_names(self) -> list[str]:
-        return [self.input_name, *self._cache_names("past_key_values")]
-
-    @property
-    def output_names(self) -> list[str]:
-        return ["logits", *self._cache_names("present")]
-
-    @property
-    def shape(self) -> list[int | str]:
-        """The first input's shape, with the names of the free axes."""
-        return [self.axes.get(axis, size) for axis, size in enumerate(self.example.shape)]
+    def cache_names(self, prefix: str) -> list[str]:
+        """The names that other exporters of Hugging Face models give keys and values."""
+        layers = range(len(self.past) // 2)
+        return [f"{prefix}.{layer}.{part}" for layer in layers for part in ("key", "value")]
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """As torch.export wants them: the cache is the variable part of the arguments."""
@@ -73,11 +64,6 @@ class Exportable:
         if self.words is None:
             return torch.rand(shape, generator=random)
         return torch.randint(self.words, shape, generator=random)
-
-    def _cache_names(self, prefix: str) -> list[str]:
-        """The names that other exporters of Hugging Face models give them."""
-        layers = range(len(self.past) // 2)
-        return [f"{prefix}.{layer}.{part}" for layer in layers for part in ("key", "value")]
 
 
 class Logits(nn.Module):
@@ -131,11 +117,10 @@ def export(
     """
     out = Path(out)
     chosen = format or out.suffix.removeprefix(".")
-    if chosen not in get_args(Format):
-        raise unknown("export format", chosen, get_args(Format))
+    check_known("export format", chosen, get_args(Format))
     subject = source if isinstance(source, Exportable) else _open(Path(source), gains, ema, cache)
     subject.module.eval().requires_grad_(False)
-    runtime = _need("onnxruntime", "onnxscript") if chosen == "onnx" else None
+    runtime = _onnx_runtime() if chosen == "onnx" else None
     with atomic_path(out) as temporary:
         with _quiet():
             write = _write_onnx if chosen == "onnx" else _write_program
@@ -147,10 +132,11 @@ def export(
                 f"the exported logits are {worst:.2g} away from PyTorch's, more than {TOLERANCE:g};"
                 " nothing was written"
             )
+    shape = [subject.axes.get(axis, size) for axis, size in enumerate(subject.example.shape)]
     return {
         "file": str(out),
         "format": chosen,
-        "input": {"name": subject.input_name, "shape": subject.shape},
+        "input": {"name": subject.input_name, "shape": shape},
         "cache": bool(subject.past),
         "difference": worst,
         **facts,
@@ -166,21 +152,18 @@ def image_model(module: nn.Module, channels: int, height: int, width: int) -> Ex
 def language_model(model: nn.Module, words: int, length: int, *, cache: bool = False) -> Exportable:
     """Tokens (B, N), any number and length; with a cache, behind any number of others."""
     example = torch.zeros(2, max(2, min(length // 2, 16)), dtype=torch.long)
+    past: tuple[Tensor, ...] = ()
+    if cache:  # an example of what it holds, one token more than goes in
+        with torch.no_grad():
+            past = Step(model.eval())(F.pad(example, (0, 1)))[1:]
     return Exportable(
         module=Step(model) if cache else Logits(model),
         example=example,
         axes={0: "batch", 1: "tokens"},
         input_name="input_ids",
         words=words,
-        past=_past(model, example) if cache else (),
+        past=past,
     )
-
-
-@torch.no_grad()
-def _past(model: nn.Module, tokens: Tensor) -> tuple[Tensor, ...]:
-    """An example of what a cache holds, one token more than goes in."""
-    more = torch.cat([tokens, tokens[:, :1]], dim=1)
-    return Step(model.eval())(more)[1:]
 
 
 def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
@@ -219,8 +202,8 @@ def _write_onnx(subject: Exportable, path: Path) -> dict[str, Any]:
         subject.inputs,
         dynamo=True,
         dynamic_shapes=subject.dynamic_shapes(),
-        input_names=subject.input_names,
-        output_names=subject.output_names,
+        input_names=[subject.input_name, *subject.cache_names("past_key_values")],
+        output_names=["logits", *subject.cache_names("present")],
         verbose=False,
     )
     assert program is not None
@@ -284,15 +267,15 @@ def in_steps(subject: Exportable, run: Run, tokens: Tensor) -> Tensor:
     return torch.cat(logits, dim=1)
 
 
-def _need(*names: str) -> Any:
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError:
-            raise InputError(
-                f"ONNX needs {', '.join(names)}: pip install 'pidformer[export]'"
-            ) from None
-    return importlib.import_module(names[0])
+def _onnx_runtime() -> Any:
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401, what torch's exporter needs
+    except ImportError:
+        raise InputError(
+            "ONNX needs onnxruntime, onnxscript: pip install 'pidformer[export]'"
+        ) from None
+    return onnxruntime
 
 
 @contextmanager
@@ -301,7 +284,7 @@ def _quiet() -> Iterator[None]:
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

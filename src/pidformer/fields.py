@@ -1,14 +1,15 @@
 """Plain data, as YAML and JSON give it, to typed and checked values: the one reader of files.
 
 `parse_yaml`, `read_yaml` and `read_json` give plain data, `typed` a dataclass of them with every
-key and value checked against the annotations, and `check_closed` checks keywords against a closed
-list of `Kind`.
+key and value checked against the annotations; a `Kind` says which values a keyword takes.
 What is wrong gets one line: what was given, what is allowed, the nearest match.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import functools
 import json
 import math
 import re
@@ -48,12 +49,18 @@ _Loader.add_implicit_resolver(
 def parse_yaml(text: str | bytes, where: str) -> Any:
     """The plain data of a text; `where` is what an error begins with."""
     try:
-        found = yaml.load(text, _Loader)  # a SafeLoader
-        if _size(found, {}) > _MOST_VALUES:
-            raise ValueError("its references nest without end")
-        return found
+        return copy.deepcopy(_parsed(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"{where} is not YAML ({cut(error)})") from None
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str | bytes) -> Any:
+    """One command reads a recipe many times, and yaml takes 20 ms for each."""
+    found = yaml.load(text, _Loader)  # a SafeLoader
+    if _size(found, {}) > _MOST_VALUES:
+        raise ValueError("its references nest without end")
+    return found
 
 
 def _size(held: Any, sizes: dict[int, float]) -> float:
@@ -190,20 +197,6 @@ class Kind(NamedTuple):
 
     words: str
     takes: Callable[[Any], bool]
-
-
-def check_closed(
-    fields: Mapping[str, Any],
-    known: Mapping[str, Kind],
-    where: str,
-    refused: Callable[[str, Mapping[str, Kind], str], InputError],
-) -> None:
-    """One line for the first key that is not known, or whose value its kind does not take."""
-    for key, value in fields.items():
-        if key not in known:
-            raise refused(str(key), known, where)
-        if not known[key].takes(value):
-            raise InputError(f"{where}.{key} must be {known[key].words}, got {shortened(value)}")
 
 
 def is_number(value: Any) -> bool:

@@ -17,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
+from safetensors import SafetensorError
+
 from pidformer.errors import InputError
 
 _TEMPORARY = re.compile(r"\..+\.(\d+)-\d+-([0-9a-f]{8})\.part(\.[^.]+)?")
@@ -36,7 +38,8 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     sweep(path.parent)
     temporary = temporary_beside(path)
     try:
-        yield temporary
+        with _errors_of_the_system(path):
+            yield temporary
         _sync(temporary)
         os.replace(temporary, path)
     finally:
@@ -57,13 +60,23 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"cannot write {path} ({error.strerror})") from None
     try:
-        yield temporary
+        with _errors_of_the_system(path):
+            yield temporary
         for found in (*temporary.rglob("*"), temporary):
             _sync(found)
         os.replace(temporary, path)
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _errors_of_the_system(path: Path) -> Iterator[None]:
+    """Safetensors has an exception of its own for a disk that is full."""
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"cannot write {path} ({error})") from None
 
 
 def temporary_beside(path: Path) -> Path:

@@ -7,6 +7,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -72,6 +73,7 @@ _TEXTS = ("row", "what", "label", "model", "data", "split", "domain", "command")
 _MEASUREMENT = tuple(f.name for f in fields(Measurement) if f.name != "kind")
 _COMPARED = (*_MEASUREMENT, "eps", "train_seed", "suite", "ema", "batch_size")
 """Settings that are one value each."""
+_YEAR_10000 = 253_402_300_800
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +89,11 @@ class Record:
     """What was found for each image or layer, small: pairs are compared from records alone."""
     step: int | None = None
     time: float = field(default_factory=time.time)
+
+    @property
+    def made(self) -> str:
+        """The minute in which it was made, in UTC."""
+        return datetime.fromtimestamp(self.time, UTC).strftime("%Y-%m-%d %H:%M")
 
     @cached_property
     def measurement(self) -> Measurement:
@@ -113,6 +120,8 @@ class Record:
             raise TypeError("kind must be text, step a whole number")
         if not all(type(value) in (int, float) for value in (made.time, *made.metrics.values())):
             raise TypeError("metrics and time must be numbers")
+        if not 0 <= made.time < _YEAR_10000:
+            raise ValueError("time must be in seconds since 1970, and before the year 10000")
         for name, value in made.settings.items():
             if name in _TEXTS and not isinstance(value, str | None):
                 raise TypeError(f"{name} must be text")

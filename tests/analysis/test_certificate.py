@@ -12,7 +12,7 @@ from pidformer.analysis import certify, input_response, suggest_gains, transient
 from pidformer.analysis.certificate import LEAVES_OUT
 from pidformer.analysis.controllers import Controllers
 from pidformer.analysis.inspection import visit_attention
-from pidformer.control import PIDGains, closed_loop, simulate, spectral_radius
+from pidformer.control import PIDGains, as_feedback, closed_loop, simulate, spectral_radius
 from tests.analysis.test_similarity import SIZE
 from tests.analysis.test_tokens import hugging_face
 from tests.kernels import softmax_kernel
@@ -140,6 +140,22 @@ def test_growth_of_one_kernel_is_that_of_the_simulation(gains):
         torch.testing.assert_close(found.state[0, 0, layers - 1], power)
         torch.testing.assert_close(found.bound[0, 0, layers - 1], norm**layers)
     assert (found.state <= found.bound * (1 + 1e-12)).all()
+
+
+@pytest.mark.parametrize("text", ["0.8,0.5,0.05,0.1,implicit", "0.4,0.1,0.05,1,step=0.5"])
+def test_other_discretisations_are_certified_as_they_run(text, images):
+    """Growth is that of the simulation; radii are those of the network's own layers."""
+    gains = as_feedback(text)
+    kernel = softmax_kernel(6, sharpness=3.0)
+    found = transient_growth([kernel[None, None]] * 5, Controllers(((gains,),) * 5))
+    run = simulate(kernel, torch.eye(6, dtype=torch.float64), gains, 5)
+    torch.testing.assert_close(found.values[0, 0], run[1:].abs().sum(-1).amax(-1))
+    certificate = certify(make(text), images[:2], growth_images=1, directions=1)
+    kappas = torch.cat([layer.flatten() for layer in certificate.spectrum.kappas[1:]])
+    expected = float(spectral_radius(gains, kappas).max())
+    assert certificate.worst_radius == pytest.approx(expected, rel=1e-9)
+    assert certificate.to_dict()["gains"] == gains.to_dict()
+    assert certificate.suggested_for_most.step == gains.step
 
 
 def test_growth_follows_the_real_values_where_nothing_else_acts():

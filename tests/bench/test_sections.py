@@ -7,8 +7,7 @@ import torch
 
 from pidformer import results
 from pidformer.bench import attack, generate, model, operator, train
-from pidformer.bench.setting import GAINS, BenchSetting
-from pidformer.bench.timing import Timing
+from pidformer.bench.timing import GAINS, BenchSetting, Timing
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from pidformer.bench import timing
-from pidformer.bench.setting import BenchSetting, header
-from pidformer.bench.timing import Case, Workload, measure, rows_of, spread
+from pidformer.bench.timing import BenchSetting, Case, Workload, header, measure, rows_of, spread
 from pidformer.errors import InputError
 from pidformer.results import Record
 

@@ -1,8 +1,6 @@
 """The floor on paper, against numbers worked out by hand and against the operator itself."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,6 +22,7 @@ from benchmarks.floor import (
 )
 from pidformer.control import PIDGains
 from pidformer.control.pid import pid_step
+from tests.processes import Process, ends_well
 
 TENSOR = 256 * 197 * 192 * 2
 
@@ -140,9 +139,8 @@ def test_the_document_has_the_numbers_of_the_command():
 
 
 def command(*arguments):
-    where = Path(__file__).parents[2]
-    line = [sys.executable, "-m", "benchmarks", *arguments]
-    return subprocess.run(line, cwd=where, capture_output=True, text=True, check=False)
+    """`python -m benchmarks ...`"""
+    return Process("import runpy; runpy.run_module('benchmarks', run_name='__main__')", *arguments)
 
 
 @pytest.mark.slow
@@ -151,13 +149,11 @@ def test_floor_is_printed_and_is_json(monkeypatch, capsys):
     main()
     out = capsys.readouterr().out
     assert "19.4 MB" in out and "leaner algebra" in out
-    done = command("floor", "--json")
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["layer"]["tensor_bytes"] == 19_365_888
+    assert json.loads(ends_well(command("floor", "--json")))["layer"]["tensor_bytes"] == 19_365_888
 
 
 @pytest.mark.slow
 def test_a_benchmark_that_is_not_there_is_one_line():
     done = command("flor")
-    assert done.returncode == 2 and "did you mean 'floor'" in done.stderr
+    assert done.wait() == 2 and "did you mean 'floor'" in done.stderr
     assert done.stderr.count("\n") == 1 and not done.stdout

@@ -6,7 +6,7 @@ import torch
 from benchmarks import growth
 from benchmarks._growth_figure import growth_figure
 from pidformer.bench import model
-from pidformer.bench.setting import BenchSetting
+from pidformer.bench.timing import BenchSetting
 from pidformer.control.pid import PIDState
 from tests.bench.test_sections import CPU, TINY, check_rows
 

@@ -53,16 +53,17 @@ def _check_numbers(models, runs):
 def _check_records(runs):
     """One for each thing measured, with all that is needed to measure it again."""
     for folder in runs:
-        records = [r for r in results.read(folder) if r.kind == "analysis"][-3:]
+        records = [r for r in results.read(folder) if r.kind == "analysis"][-4:]
         whats = [record.settings["what"] for record in records]
-        assert whats == ["token_similarity", "spectrum", "certificate"]
+        assert whats == ["token_similarity", "attention", "spectrum", "certificate"]
         for record in records:
             names = ("model", "weights", "label", "gains", "train_seed", "recipe", "data")
             names += ("data_hash", "machine", "command", "seed", "limit")
             assert set(names) <= set(record.settings)
         assert set(records[0].metrics) >= {"similarity_layer_1", "similarity_layer_3"}
         assert len(records[0].details["similarity"]["blocks"]) == 3
-        assert len(records[1].details["layers"]) == 3
+        assert len(records[1].details["attention_rank"]) == 3
+        assert len(records[2].details["layers"]) == 3
         assert records[0].settings["data_hash"] != records[1].settings["data_hash"]
     softmax, pid = (results.read(folder)[-1] for folder in runs)
     assert softmax.settings["recipe"] == pid.settings["recipe"]  # twins
@@ -128,7 +129,7 @@ def test_another_recursion_has_spectra_and_no_certificate(run, tmp_path, monkeyp
     assert code == 0, err
     assert "integral_leak follows another recursion" in out
     records = {r.settings["what"]: r for r in results.read(tmp_path / "analysis" / "make")}
-    assert list(records) == ["control_scale", "token_similarity", "spectrum"]
+    assert list(records) == ["control_scale", "token_similarity", "attention", "spectrum"]
     assert "no_certificate" in records["spectrum"].settings  # the last one
     assert "no_certificate" not in records["token_similarity"].settings
     assert len(records["spectrum"].details["layers"]) == 2

@@ -1,7 +1,5 @@
 import json
 import signal
-import subprocess
-import sys
 
 import pytest
 import timm
@@ -13,6 +11,7 @@ from pidformer import results
 from pidformer.runs.folder import load_weights, read_recipe, save_weights
 from pidformer.runs.twins import recipe_hash
 from pidformer.training.run import train
+from tests.processes import Process
 from tests.training.tiny import tiny_recipe
 
 pytestmark = pytest.mark.slow
@@ -60,8 +59,7 @@ cli.main(sys.argv[1:])
 def test_a_killed_conversion_leaves_nothing_that_the_same_command_refuses(run, softmax, tmp_path):
     out = tmp_path / "pid"
     arguments = ["convert", str(softmax), "--gains", "0.4,0.1,0.05", "--out", str(out)]
-    killed = subprocess.run([sys.executable, "-c", DIE, *arguments], capture_output=True)
-    assert killed.returncode == -signal.SIGKILL and not out.exists()
+    assert Process(DIE, *arguments).wait() == -signal.SIGKILL and not out.exists()
     assert len(list(tmp_path.iterdir())) == 1  # what it was writing
     code, _, _ = run(*arguments)
     assert code == 0 and list(tmp_path.iterdir()) == [out]

@@ -9,7 +9,7 @@ from PIL import Image
 
 from pidformer.data.formats.table import open_images, open_segmentation
 from pidformer.training import load_recipe, shipped_recipes
-from pidformer.training.keys import recipe_keys
+from pidformer.training.recipe import recipe_keys
 
 
 def test_every_shipped_recipe_is_listed_with_a_word_about_it(run):
@@ -93,6 +93,7 @@ def test_a_set_without_splits_is_divided_once_and_for_all(request, kind, opened)
     assert names[1] == names[2] and len(names[1]) == {"photos": 4, "masked": 2}[kind]
 
 
+@pytest.mark.slow
 def test_photographs_without_splits_are_trained_on_and_evaluated(run, photos, tmp_path):
     out = tmp_path / "run"
     small = ("model.options.depth=1", "schedule.steps=1", "data.workers=0", "data.batch_size=8")
@@ -101,6 +102,7 @@ def test_photographs_without_splits_are_trained_on_and_evaluated(run, photos, tm
     assert code == 0 and json.loads(shown) and errors.count("no val/") <= 1
 
 
+@pytest.mark.slow
 def test_photographs_with_masks_are_trained_on(run, masked, tmp_path):
     small = ("model.options.depth=1", "schedule.steps=1", "data.workers=0", "data.batch_size=2")
     small += ("data.image_size=32", "segmentation.scale=[64, 64]", "segmentation.stride=32")

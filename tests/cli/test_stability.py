@@ -47,6 +47,11 @@ def test_the_papers_gains_are_stable_with_an_implicit_derivative(run):
     assert code == 0 and found["stable"] is True and found["derivative"] == "implicit"
     assert found["worst_radius"] == pytest.approx(0.9457, abs=5e-5)
     assert found["poles"][0]["radius"] == pytest.approx(found["worst_radius"])
+    code, out, _ = run("stability", "--design", "PI", "--disc", "--step", "0.5", "--json")
+    found = json.loads(out)
+    assert found["stable"] and found["worst_radius"] == pytest.approx(0.5**0.5, abs=1e-3)
+    _, out, _ = run("stability", "--gains", "0.8,0.5,0.05,0.1,step=0.5", "--disc")
+    assert "stable on the unit disc" in out and "explicit D, step 0.5" in out
     _, out, _ = run("stability", "--preset", "deit", "--derivative", "implicit")
     assert "shrinks to 0.946x per layer" in out and "(PID, implicit D)" in out
 
@@ -98,8 +103,11 @@ def test_the_figure_is_written_whole(run, tmp_path):
         (["--preset", "deit", "--gains", "1,1,1"], ["one of"]),
         (["--design", "X"], ["known: P"]),
         (["--derivative", "implict"], ["unknown derivative", "did you mean 'implicit'"]),
-        (["--design", "PI", "--derivative", "implicit"], ["--design", "explicit"]),
-        (["--plot", "figure.png", "--derivative", "implicit"], ["--plot", "explicit"]),
+        (["--plot", "figure.png", "--derivative", "implicit"], ["--plot", "PID gains"]),
+        (["--plot", "figure.png", "--preset", "laplacian"], ["--plot", "PID gains"]),
+        (["--design", "PI", "--disc"], ["at -1 no gains are stable", "step=0.5"]),
+        (["--step", "0"], ["step must be in (0, 1]"]),
+        (["--kernel", "k.npy", "--disc"], ["one of --kernel and --disc"]),
         (["--kappa-min", "3"], ["kappa range"]),
         (["--kappa-min", "x"], ["--kappa-min"]),
         (["--kernel", "missing.npy"], ["missing.npy"]),
@@ -138,6 +146,7 @@ def test_a_file_that_is_no_array(run, tmp_path):
     assert code == 2 and "not a readable .npy" in err
 
 
+@pytest.mark.slow
 def test_help_has_an_example_and_the_installed_command_works():
     done = subprocess.run(
         [sys.executable, "-m", "pidformer", "stability", "--help"], capture_output=True, text=True

@@ -116,6 +116,7 @@ def test_a_model_beyond_the_machine_can_be_insisted_on(run, monkeypatch):
     refusal(found, said="not enough memory")
 
 
+@pytest.mark.slow
 def test_a_run_whose_records_are_damaged_says_nothing_of_going_on(run, tmp_path):
     folder = shutil.copytree(RELEASE / "interrupted", tmp_path / "run")
     (folder / "results.jsonl").write_text("{\n")
@@ -136,6 +137,7 @@ def test_evaluate_refuses_values_that_a_classifier_does_not_read(run, option, sa
     assert code == 2 and said in err and err.count("\n") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("port", ["99999", "-1"])
 def test_the_lab_refuses_a_port_that_cannot_be(run, port):
     pytest.importorskip("gradio")

@@ -1,9 +1,20 @@
+import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import differential_evolution
 
-from pidformer.control import PIDGains, design_gains, is_stable, settling_depth, worst_radius
+from pidformer.control import (
+    PIDGains,
+    as_spectrum,
+    design_gains,
+    discretised,
+    is_stable,
+    settling_depth,
+    spectral_radius,
+    worst_radius,
+)
 from pidformer.errors import InputError
 
 
@@ -80,3 +91,52 @@ def test_a_settling_depth_that_cannot_be_met_says_what_can():
 def test_bad_designs_get_one_clear_line(arguments, words):
     with pytest.raises(InputError, match=words):
         design_gains(**arguments)
+
+
+@given(st.floats(-1, 0.9), st.sampled_from([1.0, 0.5, 0.2]), st.floats(0, 2))
+@settings(max_examples=40, deadline=None)
+def test_closed_forms_of_other_discretisations(kappa_min, step, d):
+    """With s = h / (1 + d) the radius is s (1 - kappa_min) / 2, or its root with an integral."""
+    size = step / (1 + d)
+    if kappa_min == -1 and size == 1:
+        return
+    form = {"derivative": "implicit", "step": step, "d": d}
+    half = size * (1 - kappa_min) / 2
+    p, pi = design_gains("PD", kappa_min, **form), design_gains("PID", kappa_min, **form)
+    assert p.d == pi.d == d
+    assert worst_radius(p, kappa_min) == pytest.approx(half, abs=1e-6)
+    assert worst_radius(pi, kappa_min) == pytest.approx(half**0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["P", "PI"])
+def test_a_design_for_the_unit_disc(kind):
+    """P: the pole 1 - h (1 - kappa + p) fills a disc of radius h; p = 1 / h - 1 centres it."""
+    gains = design_gains(kind, kappas="disc", step=0.5)
+    circle, _ = as_spectrum("disc")
+    radius = float(spectral_radius(gains, circle).max())
+    inside = torch.polar(torch.rand(2000), 6.3 * torch.rand(2000)).to(torch.complex128)
+    assert float(spectral_radius(gains, inside).max()) <= radius + 1e-9  # the worst is on its edge
+    assert gains.step == 0.5 and radius == pytest.approx(0.5 if kind == "P" else 0.5**0.5, abs=1e-3)
+    if kind == "P":
+        assert gains.p == pytest.approx(1, abs=1e-4)
+    for wrong, words in (({}, "shorter step|step is shorter"), ({"step": 1.5}, "step must be in")):
+        with pytest.raises(InputError, match=words):
+            design_gains(kind, kappas="disc", **wrong)
+    with pytest.raises(InputError, match="unknown spectrum 'disk'"):
+        design_gains(kind, kappas="disk", step=0.5)
+
+
+@pytest.mark.parametrize("form", [{}, {"step": 0.5}, {"derivative": "implicit", "d": 0.3}])
+def test_a_design_for_a_measured_spectrum_beats_the_interval(form):
+    """Complex eigenvalues that the interval of their real parts does not know."""
+    torch.manual_seed(0)
+    kappas = torch.polar(0.85 * torch.rand(200).sqrt(), 6.3 * torch.rand(200)).to(torch.complex128)
+    kind = "PID" if "d" in form else "PI"
+    gains = design_gains(kind, kappas=kappas, **form)
+    usual = design_gains(kind, float(kappas.real.min()), **form)
+    radius, before = (float(spectral_radius(g, kappas).max()) for g in (gains, usual))
+    assert radius < 1 and radius <= before + 1e-9
+    rng = np.random.default_rng(0)
+    for p, i in rng.uniform(0.05, 2, (200, 2)):
+        other = discretised(PIDGains(p=p, i=i, d=gains.d), **{k: form[k] for k in form if k != "d"})
+        assert float(spectral_radius(other, kappas).max()) >= radius - 5e-3

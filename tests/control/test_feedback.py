@@ -17,10 +17,12 @@ from pidformer.control import (
     gain_margin,
     is_stable,
     poles,
+    simulate,
     spectral_radius,
     stability_report,
     stable_interval,
 )
+from pidformer.control.feedback import DiscreteGains, acting_law, token_bound
 from pidformer.control.gains import as_gains
 from pidformer.errors import InputError
 from pidformer.ops.attention import feed_back
@@ -35,6 +37,7 @@ def mode(law, kappa, depth, start=1.0):
     """v_1 .. v_depth of one eigenvector, by the network's own layer: v_{l+1} = u(kappa v_l)."""
     value = torch.full((1, 1, 1, 1), start, dtype=torch.float64)
     state, values = None, []
+    law = acting_law(law)
     for _ in range(depth):
         mixed = law.own * value if isinstance(law, Feedback) else value
         value, state = feed_back(kappa * mixed, value, state, law, "free")
@@ -149,6 +152,20 @@ def test_what_is_not_linear_has_no_poles():
         stability_report("xsa")
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.floats(0, 2), st.floats(-1, 1), st.floats(-1, 1), st.integers(0, 1000))
+def test_a_law_that_is_not_linear_keeps_its_bound(exclude, skip, own, seed):
+    """No token of the output is longer than the bound times the longest value; reached by none."""
+    law = Feedback(exclude=exclude, skip=skip, own=own)
+    draw = torch.Generator().manual_seed(seed)
+    kernel = torch.randn(5, 5, generator=draw, dtype=torch.float64).mul(3).softmax(-1)
+    v0 = torch.randn(5, 3, generator=draw, dtype=torch.float64)
+    before, after = simulate(kernel, v0, law, 1).norm(dim=-1).amax(-1)
+    assert float(after) <= token_bound(law) * float(before) + 1e-9
+    assert token_bound(Feedback(exclude=1)) == token_bound(Feedback(gate=1)) == 1
+    assert token_bound(Feedback(exclude=1, p=0.1)) is None
+
+
 def test_names_fields_and_what_is_refused():
     assert as_feedback("xsa") == Feedback(exclude=1)
     assert as_feedback({"skip": -1}) == as_feedback("laplacian")
@@ -156,11 +173,12 @@ def test_names_fields_and_what_is_refused():
     assert as_feedback("0.4,0.1,0") == PIDGains(p=0.4, i=0.1)
     assert as_feedback("deit") == PIDGains.preset("deit")
     assert [law.kind for law in RELATIVES.values()] == [
-        "P", "P", "PID", "xsa", "laplacian", "resformer", "skipinit",
+        "P", "P", "PID", "xsa", "laplacian", "resformer", "skipinit", "value_embedding", "gated",
     ]  # fmt: skip
     assert Feedback(skip=0.1).kind == "feedback"
     for wrong, words in (
         ("twicing", "twicing is not offered: .* attends twice"),
+        ("shaped", "shaped is not offered: .* skipinit is"),
         ("xsaa", "did you mean 'xsa'"),
         ({"skip": 1, "p": -1}, "gain p must be >= 0"),
         ({"skip": "much"}, "gain skip must be a number"),
@@ -174,7 +192,7 @@ def test_names_fields_and_what_is_refused():
     with pytest.raises(InputError, match="unknown preset 'xsa'"):
         as_gains("xsa")
     for step in (0, 1.5, math.nan, "x"):
-        with pytest.raises(InputError, match="step must be in"):
+        with pytest.raises(InputError, match="step must be"):
             discretised("deit", step=step)
 
 
@@ -184,3 +202,53 @@ def test_a_share_of_a_law_lies_between_attention_and_the_law(share):
     found = law.scaled(share)
     assert found.p == share * 0.5 and found.skip == -share and found.beta == 0.3
     assert found.own == pytest.approx(1 - share / 2) and found.scale == 1 + share
+
+
+def test_gains_say_their_discretisation_in_text_and_fields():
+    expected = DiscreteGains(p=0.8, i=0.5, d=0.05, beta=0.1, derivative="implicit", step=0.5)
+    for given_as in (
+        "0.8,0.5,0.05,0.1,implicit,step=0.5",
+        "0.8, 0.5, 0.05, 0.1, step=0.5, implicit",
+        "deit,implicit,step=0.5",
+        expected.to_dict(),
+        {"p": 0.8, "i": 0.5, "d": 0.05, "beta": 0.1, "derivative": "implicit", "step": 0.5},
+        expected,
+    ):
+        assert as_feedback(given_as) == expected
+    assert (
+        expected.kind == "PID" and expected.scaled(0.5).p == 0.4 and expected.scaled(2).step == 0.5
+    )
+    assert type(as_feedback("deit,step=1")) is PIDGains  # Definition 1
+    assert type(as_feedback({"p": 0.4, "derivative": "explicit"})) is PIDGains
+    for wrong, words in (
+        ("0.8,0.5,0.05,implict", "gain beta must be a number"),
+        ("deit,step=0", r"step must be in \(0, 1\]"),
+        ("deit,step=half", "step must be a number"),
+        ("deit,implicit,implicit", "derivative twice"),
+        ("xsa,implicit", "terms beyond"),
+        ({"p": 0.1, "derivative": "both"}, "unknown derivative 'both'"),
+        ({"skip": 0.1, "step": 0.5}, "terms beyond"),
+    ):
+        with pytest.raises(InputError, match=words):
+            as_feedback(wrong)
+
+
+@settings(max_examples=20, deadline=None)
+@given(any_gains, st.sampled_from(["explicit", "implicit"]), steps)
+def test_simulate_follows_the_discretisation(gains, derivative, step):
+    """On a kernel with eigenvalues 1 and 0.5, whose eigenvectors are known."""
+    kernel = torch.tensor([[0.75, 0.25], [0.25, 0.75]], dtype=torch.float64)
+    law = discretised(gains, derivative=derivative, step=step)
+    for vector, kappa in (([1.0, 1.0], 1.0), ([1.0, -1.0], 0.5)):
+        v0 = torch.tensor(vector, dtype=torch.float64)[:, None]
+        found = simulate(kernel, v0, law, 5)[1:, 0, 0].tolist()
+        assert found == pytest.approx(recursion(gains, kappa, 5, derivative, step), abs=1e-9)
+
+
+def test_simulate_takes_the_relatives():
+    kernel = torch.tensor([[0.7, 0.3], [0.2, 0.8]], dtype=torch.float64)
+    v0 = torch.tensor([[1.0, 2.0], [-1.0, 0.5]], dtype=torch.float64)
+    found = simulate(kernel, v0, "laplacian", 2)
+    torch.testing.assert_close(found[2], (kernel - torch.eye(2)) @ (kernel - torch.eye(2)) @ v0)
+    residual = simulate(kernel, v0, "resformer", 2)
+    torch.testing.assert_close(residual[2], kernel @ (v0 + kernel @ v0) / 2)

@@ -4,6 +4,7 @@ import timm
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import ResPostBlock
+from timm.models.vision_transformer_relpos import ResPostRelPosBlock
 
 TIMM = {
     "vit": ("vit_tiny_patch16_224", {}),
@@ -16,6 +17,13 @@ TIMM = {
     "eva02 post-norm": ("eva02_tiny_patch14_224", {"use_post_norm": True}),
     "rope mixed": ("vit_small_patch16_rope_mixed_224", {}),
     "dinov3": ("vit_small_patch16_dinov3", {}),
+    "beit": ("beit_base_patch16_224", {}),
+    "beitv2 shared": (
+        "beitv2_base_patch16_224",
+        {"use_rel_pos_bias": False, "use_shared_rel_pos_bias": True, "use_abs_pos_emb": True},
+    ),
+    "relative": ("vit_relpos_small_patch16_224", {}),
+    "relative post-norm": ("vit_srelpos_small_patch16_224", {"block_fn": ResPostRelPosBlock}),
     "sapiens2": ("vit_base_patch16_sapiens2", {"num_kv_heads": (2, 1, 1, 2)}),
 }
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}
@@ -49,13 +57,12 @@ def controls(values, gains, first_layer="free"):
 
 
 def attention_calls(model, x, monkeypatch):
-    """Every (q, k, v) and output of attention before the control is added."""
+    """Every (q, k, v) of attention before the control is added, and what is added to the scores."""
     seen, real = [], F.scaled_dot_product_attention
 
     def watch(q, k, v, **options):
-        out = real(q, k, v, **options)
-        seen.append((q, k, v, out))
-        return out
+        seen.append((q, k, v, options.get("attn_mask")))
+        return real(q, k, v, **options)
 
     with monkeypatch.context() as patched:
         patched.setattr(F, "scaled_dot_product_attention", watch)
@@ -67,11 +74,13 @@ def check_definition(converted, x, gains, first_layer, monkeypatch) -> None:
     """What attention gives is softmax(q k^T) v plus the control, in float64 from q, k and v."""
     merged = []
     for block in converted.blocks:
-        block.attn.norm.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
+        after = getattr(block.attn, "norm", block.attn.proj)
+        after.register_forward_pre_hook(lambda _, args: merged.append(args[0]))
     calls = attention_calls(converted, x, monkeypatch)
     wanted = controls([v for _, _, v, _ in calls], gains, first_layer)
     assert len(calls) == len(merged) == 4
-    for (q, k, v, _), control, found in zip(calls, wanted, merged, strict=True):
+    for (q, k, v, bias), control, found in zip(calls, wanted, merged, strict=True):
         scores = q.double() @ k.double().mT * q.shape[-1] ** -0.5
+        scores = scores if bias is None else scores + bias.double()
         direct = (scores.softmax(-1) @ v.double() + control).transpose(1, 2).flatten(2)
         torch.testing.assert_close(found.double(), direct, rtol=1e-5, atol=1e-5)

@@ -91,6 +91,13 @@ def batch(name: str | Family, count: int = 2, length: int = 7) -> dict:
         return {"pixel_values": torch.randn(count, 2, 3, 16, 16, generator=random)}
     if family.takes == "sound":
         return {"input_values": torch.randn(count, 32, 16, generator=random)}
+    if family.takes == "spectrum":
+        return {"input_features": torch.randn(count, 16, 16, generator=random)}
+    if family.takes == "patches":
+        pixels = torch.randn(count, 16, 48, generator=random)
+        return {"pixel_values": pixels, "spatial_shapes": torch.tensor([[4, 4]] * count)} | {
+            "pixel_attention_mask": torch.ones(count, 16, dtype=torch.long)
+        }
     ids = torch.randint(3, 50, (count, length), generator=random)
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 

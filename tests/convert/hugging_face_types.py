@@ -10,6 +10,11 @@ SPECTRUM = SIZE | {"intermediate_size": 48, "max_length": 32, "num_mel_bins": 16
 SPECTRUM |= {"num_labels": 5, "frequency_stride": 8, "time_stride": 8}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 50}
 
+WHISPER = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "num_labels": 5}
+WHISPER |= {"encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 8}
+WHISPER |= {"vocab_size": 50, "decoder_layers": 1, "classifier_proj_size": 16}
+WHISPER |= {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+
 
 def decoder(stem: str, options: dict = KV, config: str = "") -> Family:
     return Family(f"{stem}ForCausalLM", config or f"{stem}Config", options)
@@ -58,6 +63,7 @@ TYPES = {
     "seed_oss": decoder("SeedOss", HEAD),
     "smollm3": decoder("SmolLM3"),
     "starcoder2": decoder("Starcoder2"),
+    "aimv2_text_model": encoder("Aimv2Text", head="Model"),
     "camembert": encoder("Camembert"),
     "clip_text_model": encoder("CLIPText", head="Model"),
     "data2vec-text": encoder("Data2VecText"),
@@ -69,7 +75,10 @@ TYPES = {
     "modernbert": encoder("ModernBert"),
     "nomic_bert": encoder("NomicBert"),
     "roberta-prelayernorm": encoder("RobertaPreLayerNorm"),
+    "siglip2_text_model": encoder("Siglip2Text", head="Model"),
+    "siglip_text_model": encoder("SiglipText", head="Model"),
     "xlm-roberta": encoder("XLMRoberta"),
+    "aimv2_vision_model": vision("Aimv2Vision", head="Model"),
     "audio-spectrogram-transformer": vision("AST", SPECTRUM, "ForAudioClassification", "sound"),
     "beit": vision("Beit", PIXELS | {"use_relative_position_bias": True}),
     "clip_vision_model": vision("CLIPVision", head="Model"),
@@ -78,6 +87,10 @@ TYPES = {
     "ijepa": vision("IJepa"),
     "mlcd_vision_model": vision("MLCDVision", head="Model"),
     "pixio": vision("Pixio", head="Model"),
+    "siglip2_vision_model": vision(
+        "Siglip2Vision", PIXELS | {"num_patches": 16}, "Model", "patches"
+    ),
+    "siglip_vision_model": vision("SiglipVision", head="Model"),
     "vit_mae": vision("ViTMAE", PIXELS | {"mask_ratio": 0.0}, "Model"),
     "vit_msn": vision("ViTMSN"),
     "vivit": vision(
@@ -86,4 +99,5 @@ TYPES = {
         "ForVideoClassification",
         "film",
     ),
+    "whisper": vision("Whisper", WHISPER, "ForAudioClassification", "spectrum"),
 }

@@ -12,6 +12,7 @@ import torch
 from torch.distributed.fsdp import FSDPModule
 
 import pidformer as pf
+from pidformer.convert.mark import unmarked
 from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.engine import Engine
 from tests.convert.families import timm_model
@@ -47,6 +48,23 @@ def optimizer_of(model):
     return torch.optim.SGD(model.parameters(), lr=0.2)
 
 
+def goes_back(engine, wrapped, optimizer, found):
+    """Whether a checkpoint is put back, and one from before models had a mark."""
+    held = [found]
+    torch.distributed.broadcast_object_list(held)
+    (kept,) = held
+    older = kept | {"model": unmarked(kept["model"])}
+    for checkpoint in (kept, older):
+        with torch.no_grad():
+            for parameter in wrapped.parameters():
+                parameter.mul_(0.5)
+        engine.restore(wrapped, optimizer, checkpoint)
+        again = engine.capture(wrapped, optimizer)["model"]
+        if engine.is_main and not all(torch.equal(again[k], v) for k, v in kept["model"].items()):
+            return False
+    return True
+
+
 def difference(name, parallel):
     """Between the weights of both ways, on the main process, and how far they moved."""
     model, x, logits = MODELS[name]()
@@ -56,7 +74,8 @@ def difference(name, parallel):
     sharded = sum(isinstance(module, FSDPModule) for module in wrapped.modules())
     share = x.chunk(2)[engine.place.rank]
     steps(wrapped, share, logits, optimizer, engine.backward)
-    found = engine.capture(wrapped, optimizer)["model"]
+    captured = engine.capture(wrapped, optimizer)
+    found, is_back = captured["model"], goes_back(engine, wrapped, optimizer, captured)
     alone, x, logits = MODELS[name]()
     start = {key: value.clone() for key, value in alone.state_dict().items()}
     steps(alone, x, logits, optimizer_of(alone), lambda loss: loss.backward())
@@ -66,7 +85,7 @@ def difference(name, parallel):
     assert found.keys() == wanted.keys() and any("gains" in key for key in found)
     far = max(float((found[key] - wanted[key]).abs().max()) for key in wanted)
     moved = min(float((start[k] - wanted[k]).abs().max()) for k in wanted if "gains" in k)
-    return {"difference": far, "gains moved": moved, "sharded": sharded}
+    return {"difference": far, "gains moved": moved, "sharded": sharded, "is back": is_back}
 
 
 def process(rank, port, parallel):

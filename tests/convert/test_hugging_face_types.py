@@ -15,7 +15,7 @@ from pidformer.errors import InputError
 from tests.convert.families import controls
 from tests.convert.hugging_face import FAMILIES as CORE
 from tests.convert.hugging_face import batch, build
-from tests.convert.hugging_face_types import TYPES
+from tests.convert.hugging_face_types import TYPES, WHISPER
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 BY_LAYER = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8)]
@@ -158,7 +158,7 @@ def test_the_documentation_lists_the_types():
     [
         ("AlbertModel", "model type 'albert'.*all its layers are one module"),
         ("FalconModel", "does not go through the attention interface"),
-        ("SiglipVisionModel", "hand no keyword arguments to attention"),
+        ("StableLmModel", "hand no keyword arguments to attention"),
         ("GptOssModel", "has a sink"),
     ],
 )
@@ -166,8 +166,14 @@ def test_what_stays_refused_says_why(kind, words):
     config = getattr(hf, kind).config_class(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=9
     )
-    config.intermediate_size = 16
+    config.intermediate_size, config.pad_token_id = 16, 0
     with torch.device("meta"):
         model = getattr(hf, kind)(config)
     with pytest.raises(InputError, match=words):
         pf.convert(model, GAINS)
+
+
+def test_whisper_is_refused_with_its_decoder():
+    config = hf.WhisperConfig(**WHISPER, decoder_attention_heads=4, decoder_ffn_dim=16)
+    with pytest.raises(InputError, match="cross-attention has no value of its own token"):
+        pf.convert(hf.WhisperModel(config), GAINS)

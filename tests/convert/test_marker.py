@@ -1,16 +1,23 @@
 """A controller is not lost without a word: what is saved names it, what is printed shows it."""
 
+import copy
 import json
 import subprocess
 import sys
+import warnings
 
 import pytest
 import torch
 import transformers as hf
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from timm.models import load_checkpoint
+from timm.utils import ModelEmaV3
 
 import pidformer as pf
+from pidformer.convert.mark import MARK
 from pidformer.errors import InputError
+from pidformer.runs.weights import fingerprint
 from tests.convert.families import timm_model
 from tests.convert.hugging_face import batch, build
 
@@ -90,8 +97,91 @@ def test_a_saved_timm_model_comes_back_and_is_not_taken_for_a_plain_one(tmp_path
     pf.save(converted, path)
     again = pf.restore(timm_model("vit"), path)
     assert torch.equal(again(x), converted(x)) and again.gains == converted.gains
-    with pytest.raises(RuntimeError, match=r"Unexpected key.*pidformer\.gains"):
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*pidformer\._extra_state"):
         timm_model("vit").load_state_dict(load_file(path))
+
+
+def test_a_file_of_version_0_2_0_is_restored(tmp_path):
+    path, model = tmp_path / "model.safetensors", pf.convert(timm_model("vit"), GAINS)
+    pf.save(model, path)
+    with safe_open(path, "pt") as held:
+        facts = held.metadata()
+    tensors = load_file(path)
+    tensors["pidformer.gains"] = tensors.pop(MARK)[:, :4].contiguous()
+    save_file(tensors, path, metadata=facts)
+    again = pf.restore(timm_model("vit"), path)
+    assert again.gains == GAINS and fingerprint(again) == fingerprint(model)
+
+
+@pytest.mark.parametrize("write", ["torch", "safetensors", "timm"])
+def test_a_state_dict_stops_at_a_plain_model_and_fits_a_converted_one(write, tmp_path):
+    path, x = tmp_path / "weights", torch.randn(2, 3, 32, 32)
+    converted = pf.convert(timm_model("vit"), GAINS)
+    if write == "safetensors":
+        path = path.with_suffix(".safetensors")
+        save_file(converted.state_dict(), path)
+    else:
+        torch.save(
+            {"state_dict": converted.state_dict()} if write == "timm" else converted.state_dict(),
+            path,
+        )
+    fresh = pf.convert(timm_model("vit"), GAINS)
+    with torch.no_grad():
+        for parameter in fresh.parameters():
+            parameter.zero_()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        load_checkpoint(fresh, str(path))
+        assert torch.equal(fresh(x), converted(x))
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*pidformer\._extra_state"):
+        load_checkpoint(timm_model("vit"), str(path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("own", "options", "words"),
+    [
+        (pf.PIDGains(p=0.6), {}, r"saved with PIDGains\(p=0.4.* in layer 0; .*PIDGains\(p=0.6"),
+        (GAINS, {"layers": [0, 1, 2]}, r"in layer 3; the model that takes them has PIDGains\(p=0"),
+        (GAINS, {"first_layer": "controlled"}, r"\(first layer controlled\), and keeps it"),
+        ("xsa", {}, r"has Feedback\(exclude=1.0\), and keeps it"),
+    ],
+)
+def test_other_gains_are_named_and_the_models_own_stay(own, options, words, dtype):
+    state = {k: v.to(dtype) for k, v in pf.convert(timm_model("vit"), GAINS).state_dict().items()}
+    model = pf.convert(timm_model("vit"), own, **options)
+    before = model.gains
+    with pytest.warns(UserWarning, match=words):
+        model.load_state_dict(state)
+    assert model.gains == before
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pf.convert(timm_model("vit"), GAINS).load_state_dict(state)
+
+
+def test_weights_without_a_mark_load_with_a_warning():
+    model = pf.convert(timm_model("vit"), GAINS)
+    with pytest.warns(UserWarning, match="do not say which controller"):
+        model.load_state_dict(timm_model("vit").state_dict())
+    deeper = pf.convert(timm_model("vit", depth=6), GAINS).state_dict()
+    with pytest.raises(RuntimeError, match=r"pidformer\._extra_state is no controller of 4 layers"):
+        model.load_state_dict(deeper, strict=False)
+
+
+def test_a_mark_is_no_weight():
+    """No cast, average or copy of weights changes the gains, and no count of them sees it."""
+    model = pf.convert(timm_model("vit"), GAINS).bfloat16()
+    average = ModelEmaV3(model, decay=0.5)
+    average.update(model)
+    twin = copy.deepcopy(average.module).to_empty(device="cpu")
+    assert torch.equal(
+        twin.state_dict()[MARK], pf.convert(timm_model("vit"), GAINS).state_dict()[MARK]
+    )
+    assert not [*twin.pidformer.parameters(), *twin.pidformer.buffers()]
+    plain = pf.revert(model)
+    assert list(plain.state_dict()) == list(timm_model("vit").state_dict())
+    assert list(pf.convert(plain, GAINS).state_dict()) == [*plain.state_dict(), MARK]
+    assert fingerprint(pf.convert(plain, GAINS)) == fingerprint(plain)
 
 
 def test_what_cannot_be_saved_or_restored_gets_one_line(tmp_path):

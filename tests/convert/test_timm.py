@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 import pidformer as pf
 from pidformer.analysis import token_similarity
+from pidformer.convert.mark import MARK
 from pidformer.errors import InputError
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.runs.recipe import DataRecipe, ModelRecipe, Recipe
@@ -28,13 +29,28 @@ def model(request):
 
 
 @torch.no_grad()
+def test_a_bias_by_relative_position_and_a_mask_act_together():
+    converted, x = pf.convert(timm_model("beit"), GAINS), images()
+    seen = torch.ones(17, 17, dtype=torch.bool).tril()
+    as_bool = converted.forward_features(x, attn_mask=seen)
+    as_number = torch.zeros(17, 17).masked_fill(~seen, -torch.inf)
+    torch.testing.assert_close(converted.forward_features(x, attn_mask=as_number), as_bool)
+    changed = x.clone()
+    changed[:, :, 24:] += 1  # the last row of patches
+    other = converted.forward_features(changed, attn_mask=seen)
+    torch.testing.assert_close(other[:, :13], as_bool[:, :13])
+    assert not torch.allclose(other[:, 13:], as_bool[:, 13:], atol=1e-3)
+
+
+@torch.no_grad()
 def test_zero_gains_change_no_bit(model):
     x = images()
     converted = pf.convert(model, pf.PIDGains())
     assert torch.equal(converted(x), model(x))
+    asked = {"return_prefix_tokens": model.num_prefix_tokens > 0, "norm": True}
     for ours, theirs in zip(
-        converted.forward_intermediates(x, return_prefix_tokens=True, norm=True)[1],
-        model.forward_intermediates(x, return_prefix_tokens=True, norm=True)[1],
+        converted.forward_intermediates(x, **asked)[1],
+        model.forward_intermediates(x, **asked)[1],
         strict=True,
     ):
         for a, b in zip(ours, theirs, strict=True):
@@ -54,8 +70,8 @@ def test_control_is_the_definition_computed_from_the_values(model, first_layer, 
 def test_keys_parameters_and_class_stay(model):
     converted = pf.convert(model, GAINS)
     ours, theirs = converted.state_dict(), model.state_dict()
-    assert list(ours) == list(theirs)
-    assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+    assert list(ours) == [*theirs, MARK]
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     assert [n for n, _ in converted.named_parameters()] == [n for n, _ in model.named_parameters()]
     assert isinstance(converted, type(model)) and converted.gains == GAINS
     assert type(model).__module__.startswith("timm.")  # the copy was converted, not the model
@@ -114,7 +130,7 @@ def test_a_converted_vit_is_our_vit_with_its_weights():
 def test_learned_gains_get_gradients_and_keys_of_their_own():
     model = timm_model("vit")
     converted = pf.convert(model, GAINS, learn_gains=True)
-    new = set(converted.state_dict()) - set(model.state_dict())
+    new = set(converted.state_dict()) - set(model.state_dict()) - {MARK}
     assert new == {
         f"blocks.{n}.attn.gains.{k}" for n in (1, 2, 3) for k in ("raw_load", "raw_split")
     }
@@ -172,7 +188,7 @@ def test_a_share_of_the_gains():
     pf.nn.set_gain_share(converted, [0.0, 0.25, 1.0, 0.5])
     by_layer = [GAINS.scaled(share) for share in (0.0, 0.25, 1.0, 0.5)]
     torch.testing.assert_close(converted(x), pf.convert(model, by_layer)(x))
-    assert list(converted.state_dict()) == list(model.state_dict())
+    assert list(converted.state_dict()) == [*model.state_dict(), MARK]
     pf.nn.set_gain_share(converted, None)
     assert torch.equal(converted(x), full)
     with pytest.raises(InputError, match="3 shares do not fit a model of 4"):
@@ -195,8 +211,9 @@ def test_analysis_reads_a_converted_model():
 
 @pytest.mark.slow
 def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
-    """As run folders; a post-norm `block_fn` and heads by block are nothing a recipe can name."""
-    families = [name for name in TIMM if name not in ("post-norm", "sapiens2")]
+    """As run folders; a recipe can name no `block_fn`, heads by block or way to share a bias."""
+    unnamed = ("post-norm", "sapiens2", "relative post-norm", "beitv2 shared")
+    families = [name for name in TIMM if name not in unnamed]
     for family in families:
         name, options = TIMM[family]
         sizes = {key: SMALL[key] for key in ("embed_dim", "depth", "num_heads")}
@@ -235,7 +252,7 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.split()) == len(families) == 9
+    assert len(done.stdout.split()) == len(families) == 11
 
 
 @pytest.mark.slow

@@ -61,6 +61,13 @@ def test_workers_do_not_change_batches(augment):
     assert same(list(alone.epoch(0)), list(helped.epoch(0)))
 
 
+def test_more_workers_than_cores_are_not_started(monkeypatch, recwarn):
+    monkeypatch.setattr("pidformer.data.loaders.usable_cores", lambda: 1)
+    many = loader(augment=RAND, resident=False, num_workers=500)
+    assert same(list(many.epoch(0)), list(loader(augment=RAND, resident=False).epoch(0)))
+    assert not [w for w in recwarn if "worker" in str(w.message)]
+
+
 def test_epochs_and_seeds_differ():
     train = loader()
     assert not same(list(train.epoch(0)), list(train.epoch(1)))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pidformer.data import Augment
-from pidformer.data.mixing import Mix, draw_mix, mix_images, soft_targets
+from pidformer.data.augment import Mix, draw_mix, mix_images, soft_targets
 
 
 @given(st.floats(0, 1), st.floats(0, 0.9), st.integers(0, 2**31))

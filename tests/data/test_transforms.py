@@ -3,7 +3,7 @@ from __future__ import annotations
 from timm.data import create_transform
 
 from pidformer.data import Augment
-from pidformer.data.transforms import train_transform
+from pidformer.data.augment import train_transform
 from tests.data.batches import RAND, loader
 
 

@@ -11,9 +11,15 @@ from torch import nn
 from pidformer.data.imagenet import imagenet_classes, subset_classes
 from pidformer.errors import InputError
 from pidformer.evaluation.images import evaluate_models, run_suite
-from pidformer.evaluation.rows import CorruptedSet, OutOfDistribution, ShiftedSet, UnderThreat
 from pidformer.evaluation.setup import Setup
-from pidformer.evaluation.suite import Suite, load_suite
+from pidformer.evaluation.suite import (
+    CorruptedSet,
+    OutOfDistribution,
+    ShiftedSet,
+    Suite,
+    UnderThreat,
+    load_suite,
+)
 from pidformer.robustness import FGSM, Normalized
 from pidformer.robustness.compare import hits
 from pidformer.runs.open import Subject

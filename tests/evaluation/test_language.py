@@ -12,7 +12,7 @@ from pidformer.data.text import Perturbation, open_corpus
 from pidformer.errors import InputError
 from pidformer.evaluation.language import evaluate_language, evaluate_language_robustness
 from pidformer.runs.model import load_language
-from pidformer.training.perplexity import window_nll
+from pidformer.training.language import window_nll
 from pidformer.training.run import train
 from tests.models.language.conftest import paper_like, tiny_model
 from tests.training.tiny_language import tiny_language
@@ -95,6 +95,7 @@ def trained(texts, tmp_path_factory):
     return run, train(tiny_language(), run, data=texts, device="cpu", is_shown=False)
 
 
+@pytest.mark.slow
 def test_segments_are_what_training_validates_with(trained, texts):
     run, scores = trained
     found = evaluate_language(
@@ -169,6 +170,7 @@ def test_intervals_hold_the_mean_and_narrow_with_text():
     assert long["ppl_high"] - long["ppl_low"] < 0.5 * (short["ppl_high"] - short["ppl_low"])
 
 
+@pytest.mark.slow
 def test_noise_in_the_context_costs_perplexity_and_longer_windows_work(trained, texts):
     run, _ = trained
     found = evaluate_language_robustness(
@@ -185,6 +187,7 @@ def test_noise_in_the_context_costs_perplexity_and_longer_windows_work(trained, 
     assert rows == ["strided/test/drops/5", "strided/test/window/32"]
 
 
+@pytest.mark.slow
 def test_other_gains_and_limits(trained, texts):
     run, _ = trained
     with pytest.warns(UserWarning, match=r"trained with gains .* loaded with"):
@@ -194,6 +197,7 @@ def test_other_gains_and_limits(trained, texts):
     assert other["tokens"] == 99
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -214,6 +218,7 @@ def test_questions_that_cannot_be_answered(trained, texts, options, words):
         evaluate_language(trained[0], **({"data": texts} | options))
 
 
+@pytest.mark.slow
 def test_bf16_is_near(trained, texts):
     scores = [
         evaluate_language(
@@ -224,6 +229,7 @@ def test_bf16_is_near(trained, texts):
     assert scores[1] == pytest.approx(scores[0], rel=0.02) and scores[0] != scores[1]
 
 
+@pytest.mark.slow
 def test_noise_is_named_in_the_record(trained, texts):
     noise = Perturbation(kind="drops", strength=2, seed=4)
     evaluate_language(trained[0], data=texts, protocol="segments", noise=noise, device="cpu")

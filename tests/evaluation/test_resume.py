@@ -143,12 +143,12 @@ def test_language(tmp_path, monkeypatch):
     check("language", measure, run, tmp_path, monkeypatch, 8)
 
 
-@pytest.mark.parametrize("kept", [1, 2, 3])
+@pytest.mark.parametrize("kept", [1, 2, 3, 4])
 def test_analysis(classifier, tmp_path, monkeypatch, kept):
     def measure(run):
         analysis.analyze([run], limit=12, spectrum_limit=3, device="cpu", is_shown=False)
 
-    check("analysis", measure, classifier, tmp_path, monkeypatch, 4, kept)
+    check("analysis", measure, classifier, tmp_path, monkeypatch, 5, kept)
 
 
 def test_the_search_for_gains(classifier, tmp_path, monkeypatch):

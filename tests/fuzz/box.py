@@ -92,9 +92,9 @@ def _write_text(box: Path) -> None:
         for split in ("train", "valid", "test"):
             with opened(box / name / f"{split}.txt{suffix}", "wt") as file:
                 file.write(text + "\n")
-    found = text_tokenizer(box / "texts", cache=box / "cache", show_progress=False, workers=1)
+    found = text_tokenizer(box / "texts", cache=box / "cache", workers=1)
     for split in ("train", "valid"):
-        open_corpus(box / "texts", split, found, cache=box / "cache", show_progress=False)
+        open_corpus(box / "texts", split, found, cache=box / "cache")
 
 
 def _write_models(box: Path) -> None:

@@ -10,6 +10,7 @@ The children are forked from this process, which imports and computes nothing it
 from __future__ import annotations
 
 import argparse
+import gc
 import random
 import re
 import shutil
@@ -196,6 +197,7 @@ def main() -> None:
     asked = parser.parse_args()
     one_thread()
     torch.set_num_threads(1)
+    gc.freeze()  # collecting would copy every page of a fork
     root = Path(tempfile.mkdtemp(prefix="pidformer-kills-"))
     try:
         rows = []
@@ -205,6 +207,7 @@ def main() -> None:
                 put_into_page([row])
     finally:
         shutil.rmtree(root)
+        gc.unfreeze()
     sys.exit(int(any(row.wrong for row in rows)))
 
 

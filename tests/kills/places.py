@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -93,6 +94,8 @@ class Bench:
         for name in ended.modules:  # the children to come need not import them
             with suppress(Exception):
                 importlib.import_module(name)
+        gc.collect()
+        gc.freeze()  # collecting would copy every page of a fork
         if command.makes is not None:
             self.made[command.makes[1]] = place / command.makes[0]
         return Trial(self, command, content(place), ended.changes, time.monotonic() - begun)

@@ -26,7 +26,7 @@ READS = {"recipes", "generate", "bench", "lab", "demo"}
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "part",
-    ["train|segment|reproduce|stability|data", "evalu|analy|tune|convert|pt2|publish|report"],
+    ["train|segment|reproduce|stability|data", "evalu|analy|tune|convert|export|publish|report"],
 )
 def test_commands_that_are_disturbed_end_as_undisturbed_ones(part):
     """A full disk, a read-only folder, two kills and then two at once, in the same folder."""

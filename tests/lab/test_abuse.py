@@ -8,11 +8,13 @@ import pytest
 
 pytest.importorskip("gradio", reason="needs the extra lab")
 
+from fastapi import FastAPI
 from PIL import Image
 
 from pidformer.cli import main
+from pidformer.lab.app import SESSIONS, build, mount
+from pidformer.lab.pictures import MOST_BYTES
 from pidformer.lab.server import open_lab
-from pidformer.lab.uploads import MOST_BYTES
 from pidformer.training.run import train
 from tests.lab.load import FLAT, crowd, requests, served
 from tests.lab.visitor import API, Visitor, events
@@ -45,6 +47,17 @@ def test_many_requests_leave_memory_as_it_was(lab):
     assert lab.megabytes <= FLAT * before and lab.kept <= kept + 2**20
 
 
+def test_of_many_sessions_the_last_are_kept(home, tmp_path, monkeypatch):
+    """gradio keeps each one's settings and answers, of 10,000 sessions unless it is told."""
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    blocks = build(home=home)
+    mount(FastAPI(), blocks)
+    for number in range(SESSIONS + 3):
+        assert blocks.state_holder[f"visitor{number}"].config_values
+    kept = [f"visitor{number}" for number in range(3, SESSIONS + 3)]
+    assert list(blocks.state_holder.session_data) == kept
+
+
 def test_numbers_that_are_none_or_huge_are_refused_in_one_line_on_every_event(lab):
     visitor = Visitor(lab)
     config = json.loads(visitor.ask("config")[1])
@@ -54,7 +67,7 @@ def test_numbers_that_are_none_or_huge_are_refused_in_one_line_on_every_event(la
         for place, number in enumerate(event["inputs"]):
             if parts[number]["type"] != "slider":
                 continue
-            is_fixed = parts[number]["props"]["elem_id"] != "attack-number"
+            is_fixed = parts[number]["props"].get("elem_id") != "attack-number"
             for value in (HUGE[tried // 2 % len(HUGE)], "1e6" if is_fixed else "1e7"):
                 data = json.dumps([*inputs[:place], "HERE", *inputs[place + 1 :]])
                 data = data.replace('"HERE"', value)

@@ -13,9 +13,15 @@ from PIL import Image
 
 from pidformer.errors import InputError
 from pidformer.lab.attack import LADDER, AttackKnobs, amplification, as_input, attack, opening
-from pidformer.lab.pictures import HANDFUL, LabelledPicture, PictureSets
+from pidformer.lab.pictures import (
+    HANDFUL,
+    MOST_BYTES,
+    LabelledPicture,
+    PictureSets,
+    read_upload,
+    take_upload,
+)
 from pidformer.lab.runs import DEMO, EXAMPLES, Shelf, example_runs, labels
-from pidformer.lab.uploads import MOST_BYTES, read_upload, take_upload
 from pidformer.report.collect import Run
 from pidformer.runs.open import Subject, open_subject
 

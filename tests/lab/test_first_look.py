@@ -58,7 +58,7 @@ def test_a_picture_that_is_clicked_is_attacked_and_stays(visit):
     assert len(set(faces)) == 24 and all(face.startswith('url("data:image/png') for face in faces)
     page.get_by_role("tab", name="Text").click()
     page.get_by_role("tab", name="Attack").click()
-    page.wait_for_timeout(500)
+    page.wait_for_timeout(1000)  # Text is laid out by now, and changes nothing here
     assert "number=5" in page.evaluate("location.search")
 
 
@@ -72,12 +72,24 @@ def test_a_folder_without_images_says_so_and_breaks_nothing(watch, home, tmp_pat
         assert "no image set in" in watched.page.inner_text("#attack-shown")
 
 
-def test_the_results_show_the_examples_and_the_text_says_what_to_do(visit):
+def test_the_results_show_the_examples(visit):
     page = visit("?view=results")
     page.wait_for_selector("#results-charts img")
     assert "No run was named; these are the records" in page.inner_text("#results-examples")
-    page.get_by_role("tab", name="Text").click()
-    assert "pidformer train novels/pid.yaml --data DIR" in page.inner_text("#text-shown")
+
+
+@pytest.mark.parametrize("comes_by_tab", [False, True])
+def test_the_text_opens_on_what_two_examples_read_and_write(visit, comes_by_tab):
+    page = visit("?view=attack&strength=4" if comes_by_tab else "?view=text")
+    if comes_by_tab:
+        page.get_by_role("tab", name="Text").click()
+    for side, name in (("left", "softmax"), ("right", "PID")):
+        page.wait_for_selector(f"#text-{side} .words.written")
+        shown = page.inner_text(f"#text-{side}")
+        assert f"novels example, {name}" in shown and "perplexity" in shown
+        assert page.locator(f"#text-{side} .written span").count() == 40
+    assert page.input_value("#text-strength input[type=number]") == "0"  # not the attack's
+    assert "pidformer train novels/pid.yaml --data DIR" in page.inner_text("#text-examples")
 
 
 def test_results_begin_with_a_chart_that_answers_to_hovering_and_fold_the_lines(visit):

@@ -1,18 +1,26 @@
 """Losses of a prompt, token by token, against the model asked one context at a time."""
 
+import random
+
 import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("transformers")
 
+import pidformer as pf
 from pidformer.data.text import perturb
 from pidformer.errors import InputError
+from pidformer.lab.runs import EXAMPLES, NOBODY, TEXTS, Shelf
 from pidformer.lab.text import TextKnobs, opened, read
 
 pytestmark = pytest.mark.slow
 
 PROMPT = "w1 w3 w9 w27 w5 w15"
+PASSAGE = (
+    "The old man looked at her for some time without saying a word, and then he turned away, "
+    "and went slowly down the stairs into the garden."
+)
 
 
 @pytest.mark.parametrize("strength", [0, 5])
@@ -34,6 +42,27 @@ def test_losses_are_those_of_each_context_on_its_own(language_run, noise, streng
         assert found.tokens[place].target == loaded.tokenizer.token_text(target)
     assert found.tokens[-1].loss is None
     assert found.perplexity == pytest.approx(np.exp(np.mean(found.losses)))
+
+
+@pytest.mark.parametrize("folder", TEXTS.values())
+def test_an_example_is_small_and_knows_english_from_letters(folder):
+    loaded = opened(str(EXAMPLES / folder))
+    sizes = [path.stat().st_size for path in (EXAMPLES / folder).iterdir()]
+    assert sum(sizes) < 150_000
+    wanted = None if folder.endswith("softmax") else pf.PIDGains.paper("lm")
+    assert loaded.model.gains == wanted
+    shuffled = "".join(random.Random(0).sample(PASSAGE, len(PASSAGE)))
+    english, letters = (read(loaded, TextKnobs(prompt=t)) for t in (PASSAGE, shuffled))
+    assert english.perplexity < 30 and letters.perplexity > 200  # of 512 pieces
+    assert english.continuation.isascii() and " " in english.continuation
+
+
+def test_two_models_open_the_view_those_that_were_named_or_the_examples(language_run, tmp_path):
+    bare = Shelf.of([], tmp_path)
+    assert bare.pair(list(bare.writers)) == tuple(TEXTS)
+    named = Shelf.of([language_run], tmp_path)
+    assert list(named.writers) == ["lm", *TEXTS]
+    assert named.pair(list(named.writers)) == ("lm", NOBODY)
 
 
 def test_the_same_seed_writes_the_same(language_run):

@@ -28,6 +28,7 @@ MODELS = {
     "value residual": lambda: ours(value_residual=0.5),
     "converted vit": lambda: converted("deit_tiny_patch16_224"),
     "converted eva": lambda: converted("eva02_tiny_patch14_224"),
+    "converted beit": lambda: converted("beit_base_patch16_224"),
 }
 CONTROLLED = [name for name in MODELS if name != "softmax"]
 
@@ -68,6 +69,19 @@ def test_a_symbolic_trace_equals_the_network_on_batches_of_another_size(name, im
     graph = torch.fx.symbolic_trace(model)
     assert torch.equal(graph(images), model(images))
     assert torch.equal(graph(images[:1]), model(images[:1]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["pid", "learned", "converted vit", "converted beit"])
+@torch.no_grad()
+def test_torch_export_takes_what_torchscript_does_not(name, images):
+    model = made(name)
+    with pytest.raises((RuntimeError, OSError, AssertionError, ValueError)):
+        torch.jit.script(model)
+    batch = torch.export.Dim("batch", min=2, max=8)
+    program = torch.export.export(model, (images,), dynamic_shapes=({0: batch},))
+    three = torch.cat([images, images[:1] * 0.5])
+    torch.testing.assert_close(program.module()(three), model(three), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -17,12 +17,12 @@ names = pytest.mark.parametrize("name", DEFINITIONS)
 def network(model, images, name):
     """A timm-like transformer, its attention replaced by the definition of the paper."""
     x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
-    first = None
+    values = []
     for block in model.blocks:
         packed = block.attn.qkv(block.norm1(x)).unflatten(-1, (3, block.attn.num_heads, -1))
         q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
-        first = v if first is None else first
-        out = DEFINITIONS[name](attended(q, k), v, first)
+        values.append(v)
+        out = DEFINITIONS[name](attended(q, k), values)
         x = x + block.attn.proj(out.transpose(1, 2).flatten(2))
         x = x + block.mlp(block.norm2(x))
     return model.head(model.norm(x)[:, 0])

@@ -9,8 +9,8 @@ import pidformer
 from pidformer.errors import InputError
 from pidformer.models.backbone import load_backbone
 from pidformer.models.build import build_segmenter
-from pidformer.models.mask_transformer import MaskTransformer
 from pidformer.models.patches import resize_positions
+from pidformer.models.segmenter import MaskTransformer
 from pidformer.nn.gains import LearnedGains
 
 TINY = {
@@ -237,7 +237,7 @@ def test_a_timm_deit_becomes_the_backbone():
     deit = timm.create_model("deit_tiny_patch16_224", depth=2, num_classes=7)
     config = {"name": "pid_deit_tiny_patch16_224", "options": {"depth": 2}}
     model = build_segmenter(config, num_classes=3, image_size=224)
-    load_backbone(model.encoder, deit.state_dict(), "deit")
+    load_backbone(model.encoder, pidformer.convert(deit, GAINS).state_dict(), "deit")
     image = torch.randn(1, 3, 224, 224)
     model.eval(), deit.eval()
     with torch.no_grad():

@@ -1,33 +1,58 @@
 """The methods of the family as their papers define them, in a few lines each and no state."""
-# v, v_0 (B, H, N, D) values of this and of the first layer; kernel (B, H, N, N)
+# values: v_0, ..., v (B, H, N, D) of the layers so far; kernel (B, H, N, N)
 
 import math
 
 import torch
 
 
-def xsa(kernel, v, first):
+def xsa(kernel, values):
     """Exclusive self-attention (arXiv 2603.09078): y without its component along v."""
+    v = values[-1]
     y = kernel @ v
     return y - (y * v).sum(-1, keepdim=True) / (v * v).sum(-1, keepdim=True) * v
 
 
-def laplacian(kernel, v, first):
+def laplacian(kernel, values):
     """Laplacian heads (arXiv 2602.09297), (1 - A) v, with the sign left to the projection."""
-    return -(v - kernel @ v)
+    return -(values[-1] - kernel @ values[-1])
 
 
-def resformer(kernel, v, first):
+def resformer(kernel, values):
     """Value residual (arXiv 2410.17897): attention over the mean with the first layer's values."""
-    return kernel @ (v + first) / 2
+    return kernel @ (values[-1] + values[0]) / 2
 
 
-def neutreno(kernel, v, first):
+def neutreno(kernel, values):
     """NeuTRENO (arXiv 2312.00751): the fidelity term alpha (v_0 - v)."""
-    return kernel @ v + 0.6 * (first - v)
+    return kernel @ values[-1] + 0.6 * (values[0] - values[-1])
 
 
-DEFINITIONS = {"xsa": xsa, "laplacian": laplacian, "resformer": resformer, "neutreno": neutreno}
+def stepped(p, i, d, beta, derivative, h):
+    """The continuous model in steps of h, its derivative explicit or implicit; z = 0 at first."""
+
+    def layer(kernel, values):
+        v = values[-1]
+        errors = [beta * values[0] - x for x in values]
+        change = h * (kernel @ v - v)
+        if len(values) > 1:
+            change = change + h * (p * errors[-1] + i * h * sum(errors[1:]))
+        if derivative == "implicit":
+            return v + change / (1 + d)
+        return v + change + (d * (errors[-1] - errors[-2]) if len(values) > 1 else 0)
+
+    return layer
+
+
+DEFINITIONS = {
+    "xsa": xsa,
+    "laplacian": laplacian,
+    "resformer": resformer,
+    "neutreno": neutreno,
+    "0.8,0.5,0.05,0.1,implicit": stepped(0.8, 0.5, 0.05, 0.1, "implicit", 1.0),
+    "0.4,0.1,0.05,1,step=0.5": stepped(0.4, 0.1, 0.05, 1.0, "explicit", 0.5),
+    "0.5,0.3,0.2,0.5,implicit,step=0.5": stepped(0.5, 0.3, 0.2, 0.5, "implicit", 0.5),
+}
 
 
 def attended(q, k, is_causal=False):
@@ -40,9 +65,9 @@ def attended(q, k, is_causal=False):
 
 def by_definition(name, qkvs, is_causal=False):
     """The outputs of layers with these q (B, H, N, D), k and v (B, Hkv, N, D)."""
-    outs, first = [], None
+    outs, values = [], []
     for q, k, v in qkvs:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
-        first = v if first is None else first
-        outs.append(DEFINITIONS[name](attended(q, k, is_causal), v, first))
+        values.append(v)
+        outs.append(DEFINITIONS[name](attended(q, k, is_causal), values))
     return outs

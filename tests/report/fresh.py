@@ -12,7 +12,7 @@ from pidformer.results import Record
 from pidformer.robustness import FGSM
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.runs.open import open_subject
-from pidformer.training.tasks import build_task
+from pidformer.training.run import build_task
 from tests.training.test_segmentation import recipe as segmenter
 from tests.training.tiny import tiny_recipe
 

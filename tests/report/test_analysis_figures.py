@@ -28,6 +28,7 @@ def curves(depth):
 @pytest.mark.slow
 def test_similarity_of_models_of_different_depths(tmp_path):
     models = {f"run {k}": curves(3 + k) for k in range(9)}
+    models["run 1"] |= {"attention_rank": [2.0, 1.5, 1.2, 1.1], "attention_second": [0.5] * 4}
     flags = {label: k % 2 == 1 for k, label in enumerate(models)}
     similarity_figure(models, tmp_path / "a.png", is_controlled=flags)
     assert is_picture(tmp_path / "a.png") and len(list(tmp_path.iterdir())) == 1

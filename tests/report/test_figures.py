@@ -6,9 +6,9 @@ import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
+from pidformer.report.collect import Run
 from pidformer.report.figures import training_panels
 from pidformer.report.panels import style
-from pidformer.report.run import Run
 from pidformer.results import Record
 
 

@@ -1,8 +1,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -16,6 +14,7 @@ from pidformer.files import is_temporary
 from pidformer.report.hub import publish_run
 from pidformer.runs.weights import fingerprint
 from tests.data.pairs import write_parquet
+from tests.processes import Process
 from tests.report.fresh import classifiers, fresh_run
 from tests.training.test_segmentation import recipe as segmenter
 from tests.training.tiny import tiny_recipe
@@ -141,6 +140,7 @@ def test_wrong_input_is_one_line_and_writes_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes_the_same_command_works_again(measured, tmp_path):
     out = tmp_path / "hub"
     script = """
@@ -149,8 +149,7 @@ from pidformer.report import hub
 hub.model_card = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 hub.publish_run(*sys.argv[1:])
 """
-    done = subprocess.run([sys.executable, "-c", script, str(measured), str(out)], check=False)
-    assert done.returncode == -signal.SIGKILL and not out.exists()
+    assert Process(script, measured, out).wait() == -signal.SIGKILL and not out.exists()
     assert [is_temporary(path) for path in tmp_path.iterdir()] == [True]
     publish_run(measured, out)
     assert [path.name for path in tmp_path.iterdir()] == ["hub"]

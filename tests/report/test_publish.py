@@ -8,10 +8,9 @@ import pytest
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.report.collect import collect, inputs_hash
+from pidformer.report.collect import collect, inputs_hash, read_folder, read_run
 from pidformer.report.metrics import block_losses
 from pidformer.report.publish import newest, publish, run_name, shrink
-from pidformer.report.run import read_folder, read_run
 from pidformer.report.write import write_report
 from pidformer.results import Record
 from pidformer.robustness.compare import hits, outcomes
@@ -166,6 +165,9 @@ def test_damaged_and_foreign_files_get_one_clear_line(tmp_path):
         read_run(path)
     path.write_text(Record(kind="robustness", metrics={}).to_json() + "\n")
     with pytest.raises(InputError, match="does not begin with a record of its run"):
+        read_run(path)
+    path.write_text(Record(kind="run", metrics={}, settings={"recipe": "words"}).to_json() + "\n")
+    with pytest.raises(InputError):
         read_run(path)
 
 

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from pidformer.models.gains import as_gains
-from pidformer.report.collect import Run, collect
+from pidformer.report.collect import Run, collect, read_run
 from pidformer.report.details import training_seconds
 from pidformer.report.rerun import train_command
-from pidformer.report.run import read_run
 from pidformer.results import Record, append
 from pidformer.runs.twins import MOVES_NOTHING
 from pidformer.training import load_recipe, shipped_recipes

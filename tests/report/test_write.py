@@ -1,6 +1,8 @@
 import html
 import json
 import re
+import shutil
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -9,8 +11,9 @@ from scipy import stats
 
 import pidformer as pf
 from pidformer import results
-from pidformer.report.paper import TABLE1
+from pidformer.report.publish import publish
 from pidformer.report.stability import LEAST_I
+from pidformer.report.table1_view import TABLE1
 from pidformer.report.table_view import Entry
 from pidformer.report.write import entry_text, is_current, write_report
 from pidformer.results import Record
@@ -185,6 +188,20 @@ def test_a_report_knows_whether_it_is_current(made):
     assert not is_current([runs], made.out)
     (folder / "results.jsonl").write_text(before)
     assert is_current([runs], made.out)
+
+
+def test_a_report_says_when_its_newest_record_was_made_and_not_when_it_was_printed(made, tmp_path):
+    """So that the same records give the same bytes, whenever they are reported."""
+    folder = tmp_path / "pid-seed0"
+    shutil.copytree(made.out.parent / "runs" / "pid-seed0", folder)
+    results.rewrite(folder, [replace(each, time=1e9) for each in results.read(folder)])
+    publish([folder], tmp_path / "published")
+    for source in (folder, tmp_path / "published"):
+        found = write_report([source], tmp_path / "out")
+        for path in (found.page, found.markdown):
+            text = path.read_text(encoding="utf-8")
+            assert "from records up to 2001-09-09 01:46 UTC." in text
+            assert not re.search(r"\b20[2-9]\d-\d\d-\d\d\b", text)
 
 
 def test_without_records_it_says_what_would_make_them(tmp_path):

@@ -1,3 +1,4 @@
+import errno
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pidformer.files import temporary_beside
 from pidformer.reproduce.claims import JobClaims
 
 
@@ -71,6 +73,7 @@ def test_letting_go_shows_no_claim_that_was_overtaken(tmp_path, monkeypatch):
     assert seen == [3, 3, 0]
 
 
+@pytest.mark.slow
 def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path):
     about = mine(tmp_path)
     claim_file(tmp_path, "job", 1, place=about["place"], pid=dead_pid(), born=about["born"])
@@ -106,6 +109,38 @@ def test_an_empty_claim_is_alive_until_it_has_not_moved(tmp_path):
     (tmp_path / "job.1.json").write_text("")
     claims = JobClaims(tmp_path, stale=0.0)
     assert claims.take("job") is None and claims.take("job") is not None
+
+
+@pytest.mark.parametrize("name", ["write", "link"])
+def test_a_full_disk_or_a_killed_process_leaves_nothing_beside_the_claims(
+    tmp_path, monkeypatch, name
+):
+    left = temporary_beside(tmp_path / "job.1.json")
+    left.write_text("half")
+    left.rename(tmp_path / left.name.replace(f".{os.getpid()}-", f".{dead_pid()}-"))
+    claims = JobClaims(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(*((Path, "write_text") if name == "write" else (os, "link")), full)
+    if name == "link":  # as on a disk without links, with no room for a name either
+        monkeypatch.setattr(os, "open", full)
+    with pytest.raises(OSError, match="No space left"):
+        claims.take("job")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_without_links_has_claims_too(tmp_path, monkeypatch):
+    def link(*_):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", link)
+    one, two = JobClaims(tmp_path), JobClaims(tmp_path)
+    with one.take("job"):
+        assert two.take("job") is None and two.holder("job")["pid"] == os.getpid()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_heartbeat_moves_and_tells(tmp_path):
@@ -157,6 +192,7 @@ def grab(folder, gate, wins):
     gate.wait()  # alive until all have tried
 
 
+@pytest.mark.slow
 def test_of_many_processes_one_gets_each_claim(tmp_path):
     stale = mine(tmp_path) | {"pid": dead_pid()}
     for number in range(0, 20, 2):  # half of them are taken over

@@ -17,8 +17,8 @@ from pidformer.report.demo.page import COUNT
 from pidformer.report.panels import png_uri
 from pidformer.report.write import write_report
 from pidformer.reproduce import demo
-from pidformer.reproduce.demo_page import attacked_digits
 from pidformer.reproduce.demo_plan import demo_plan
+from pidformer.reproduce.job_kinds import attacked_digits
 from pidformer.robustness.compare import hits
 from pidformer.statistics import crossed_items
 

@@ -8,9 +8,9 @@ from pidformer.evaluation.suite import load_suite
 from pidformer.reproduce import make_plan, reproduce
 from pidformer.reproduce.display import plan_table
 from pidformer.reproduce.job_kinds import JobSetting, do, is_done
+from pidformer.reproduce.jobs import Spent, estimates
 from pidformer.reproduce.plan import PARTS, SCALES, TABLE
 from pidformer.reproduce.run import look
-from pidformer.reproduce.times import Spent, estimates
 from pidformer.results import Record, append
 from pidformer.runs.folder import write_recipe
 from pidformer.training.recipe import load_recipe

@@ -15,11 +15,12 @@ import torch
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.reproduce import job_kinds, run_plan
+from pidformer.reproduce import jobs as times_module
 from pidformer.reproduce import run as run_module
-from pidformer.reproduce import times as times_module
 from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look
 from pidformer.runs.folder import load_weights, save_weights
+from tests.processes import Process, ends_well
 from tests.reproduce.tiny import records_of, tiny_plan
 
 pytestmark = pytest.mark.slow
@@ -245,9 +246,7 @@ sys.exit(1 if found.failed else 0)
 
 def test_two_processes_share_the_jobs(whole, tmp_path):
     tiny_plan(tmp_path / "inputs", tmp_path / "out")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out")]
-    pair = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(timeout=300) for process in pair] == [0, 0]
+    ends_well(*(Process(SCRIPT, tmp_path / "inputs", tmp_path / "out") for _ in range(2)))
     assert set(starts(tmp_path / "out").values()) == {1}  # each job ran once
     found, expected = records_of(tmp_path / "out"), records_of(whole.plan.out)
     assert without_inputs(found) == without_inputs(expected)

@@ -8,17 +8,17 @@ import pytest
 import yaml
 
 from pidformer import results
-from pidformer.control import PIDGains
+from pidformer.control import PIDGains, as_feedback
 from pidformer.errors import InputError
 from pidformer.evaluation.suite import load_suite
+from pidformer.models.build import build_classifier
 from pidformer.reproduce import make_plan, reproduce, run_plan
+from pidformer.reproduce import plan as study
 from pidformer.reproduce.job_kinds import JobSetting
+from pidformer.reproduce.jobs import Spent, Times, estimates
 from pidformer.reproduce.run import JobState, _fits
-from pidformer.reproduce.study import StudyPlan, StudyRow, load_study
-from pidformer.reproduce.study import plan as study
-from pidformer.reproduce.study.fields import read_measures
-from pidformer.reproduce.study.file import gains_by_layer
-from pidformer.reproduce.times import Spent, Times, estimates
+from pidformer.reproduce.study import StudyPlan, StudyRow, gains_by_layer, load_study, read_measures
+from pidformer.training.recipe import load_recipe
 from study.pages import write_results
 from study.records import read_studies
 from tests.training.tiny import tiny_recipe
@@ -36,15 +36,24 @@ def shipped():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"expects": {"Clean": "better"}}, "hypothesis H1 has no `text`"),
+        (
+            {"expects": {"Clean": "better"}},
+            "hypotheses.H1.text is missing; study keys without a default",
+        ),
         ({"text": "x", "expects": {"Clean": "good"}}, "expects 'good' of Clean; it may expect"),
         ({"text": "x", "expects": {"Clean": "better"}}, "and `pairs` or a `correlation`"),
         ({"text": "x", "expects": {}, "pairs": AB}, "needs metrics in `expects`"),
-        ({"text": "x", "expects": ["Clean"]}, "expects of hypothesis H1 must be `key: value`"),
-        ({"text": "x", "expects": {"Clean": None}, "pairs": ["a"]}, "list of .row, other row."),
+        ({"text": "x", "expects": ["Clean"]}, "hypotheses.H1.expects must be a section of keys"),
+        (
+            {"text": "x", "expects": {"Clean": None}, "pairs": ["a"]},
+            "hypotheses.H1.pairs must be a list",
+        ),
         ({"text": "x", "expects": {"Clean": None}, "pairs": [["a", "c"]]}, "row of the study 'c'"),
-        ({"text": "x", "expects": {"Clean": None}, "correlation": "r"}, "correlation of hypo"),
-        ({"text": "x", "expected": {}}, "key of hypothesis H1"),
+        (
+            {"text": "x", "expects": {"Clean": None}, "correlation": "r"},
+            "H1.correlation must be one of largest",
+        ),
+        ({"text": "x", "expected": {}}, "unknown study key 'hypotheses.H1.expected'"),
         (
             {
                 "text": "x",
@@ -77,8 +86,31 @@ def test_control_where_it_is_to_act():
     assert [layer for layer, own in enumerate(every) if own == gains] == [3, 6]
     averaged = gains_by_layer(gains, 4, average=True)
     assert [own.i for own in averaged[1:]] == [0.3, 0.15, pytest.approx(0.1)]
+    half = as_feedback("0.6,0.3,0.1,0.5,implicit,step=0.5")
+    stepped = gains_by_layer(half, 3, average=True, act="every-1")
+    assert [own.i for own in stepped[1:]] == [0.3, 0.15] and stepped[2].step == 0.5
     with pytest.raises(InputError, match="act must be early, late or every-K"):
         gains_by_layer(gains, 4, act="middle")
+
+
+def test_a_row_takes_every_way_to_write_gains(tmp_path):
+    """Another discretisation, or another method: what the row says is what the network has."""
+    texts = ["0.8,0.5,0.05,0.1,implicit", "0.8,0.5,0.05,0.1,step=0.5", "xsa", "laplacian"]
+    path = tmp_path / "rows.yaml"
+    rows = {f"row{n}": {"gains": text} for n, text in enumerate(texts)}
+    rows["late"] = {"gains": texts[0], "act": "late"}
+    path.write_text(yaml.safe_dump(FIELDS | {"groups": {"g": GROUP | {"rows": rows}}}))
+    size = [f"model.options.{o}" for o in ("embed_dim=32", "num_heads=2", "depth=12")]
+    found = {
+        row.name: load_recipe("digits/pid.yaml", [*size, *row.overrides])
+        for row in load_study(path).rows
+    }
+    models = {
+        name: build_classifier(own.to_dict()["model"], num_classes=3, channels=1, image_size=8)
+        for name, own in found.items()
+    }
+    assert [models[f"row{n}"].gains for n in range(4)] == [as_feedback(t) for t in texts]
+    assert models["late"].gains[-1] == as_feedback(texts[0])
 
 
 def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
@@ -182,63 +214,74 @@ def with_row(row, name="a"):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (FIELDS | {"suite": {}}, "unknown key of study .* 'suite'; did you mean 'suites'"),
-        ({k: v for k, v in FIELDS.items() if k != "recipe"}, "has no `recipe`; it needs recipe, "),
-        ([1], "study .* must be `key: value` pairs, got"),
-        (FIELDS | {"groups": ["g"]}, "groups of study .* must be `key: value` pairs"),
-        (FIELDS | {"groups": {"g": {"rows": {"a": {}}}}}, "group g has no `seeds`; it needs seeds"),
-        (FIELDS | {"groups": {"g": GROUP | {"seeds": []}}}, "seeds of group g must be a list of"),
-        (FIELDS | {"groups": {"g": GROUP | {"seeds": 3}}}, "seeds of group g must be a list of"),
+        (FIELDS | {"suite": {}}, "unknown study key 'suite'; did you mean 'suites'"),
+        ({k: v for k, v in FIELDS.items() if k != "recipe"}, "recipe is missing; study keys"),
+        ([1], "study key must be a section of keys, got"),
+        (FIELDS | {"groups": ["g"]}, "groups must be a section of keys"),
+        (FIELDS | {"groups": {"g": {"rows": {"a": {}}}}}, "groups.g.seeds is missing; study keys"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": []}}}, "groups.g.seeds must be numbers"),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": 3}}}, "groups.g.seeds must be a list"),
         (
             FIELDS | {"groups": {"g": GROUP | {"images": "both"}}},
-            "of group g must be odd, even or all",
+            "groups.g.images must be one of odd, even, all",
         ),
-        (FIELDS | {"groups": {"g": GROUP | {"rows": ["a"]}}}, "rows of group g must be"),
+        (
+            FIELDS | {"groups": {"g": GROUP | {"rows": ["a"]}}},
+            "groups.g.rows must be a section of keys",
+        ),
         (
             FIELDS | {"groups": {"g": GROUP | {"rows": {"a": {"gain": "1,0,0"}}}}},
-            "unknown key of row a 'gain'; did you mean 'gains'",
+            "unknown study key 'groups.g.rows.a.gain'; did you mean 'groups.g.rows.a.gains'",
         ),
-        (FIELDS | {"suites": ["study"]}, "suites must be `key: value` pairs"),
-        (FIELDS | {"suites": {"study": 0}}, "suite study takes a number of images, or null"),
+        (FIELDS | {"suites": ["study"]}, "suites must be a section of keys"),
+        (FIELDS | {"suites": {"study": 0}}, "suites.study.limit must be at least 1, got 0"),
         (
             FIELDS | {"suites": {"study": {"limits": 1}}},
-            "key of suite study 'limits'; did you mean",
+            "study key 'suites.study.limits'; did you mean",
         ),
-        (FIELDS | {"suites": {"study": {"seeds": 0}}}, "seeds of suite study must be a list"),
-        (FIELDS | {"suites": {"study": {"domain": "pixels"}}}, "did you mean 'pixel'"),
+        (FIELDS | {"suites": {"study": {"seeds": 0}}}, "suites.study.seeds must be a list"),
+        (FIELDS | {"suites": {"study": {"domain": "pixels"}}}, "must be one of pixel, normalized"),
         (FIELDS | {"suites": {"study": {"curve": "fgsm"}}}, "needs both `curve` and `eps`"),
         (FIELDS | {"suites": {"a/x.yaml": 1, "b/x.yaml": 1}}, "two suites are called x"),
-        (FIELDS | {"overrides": "seed=1"}, "overrides must be a list of texts, got 'seed=1'"),
-        (FIELDS | {"data": "tiny-imagenet-100"}, "data must be a list of texts"),
+        (FIELDS | {"overrides": "seed=1"}, "overrides must be a list, got 'seed=1'"),
+        (FIELDS | {"data": "tiny-imagenet-100"}, "data must be a list, got"),
         (FIELDS | {"recipe": 3}, "recipe must be text, got 3"),
-        (FIELDS | {"primary": {"rows": ["a"]}}, "primary has no `metrics`"),
-        (FIELDS | {"primary": ["a"]}, "primary must be `key: value` pairs"),
-        (FIELDS | {"contrasts": [["a"]]}, "contrasts must be a list of .row, other row., got"),
-        (FIELDS | {"choose": {"groups": ["g"]}}, "choose has no `metrics`"),
+        (FIELDS | {"primary": {"rows": ["a"]}}, "primary.metrics is missing"),
+        (FIELDS | {"primary": ["a"]}, "primary must be a section of keys"),
+        (FIELDS | {"contrasts": [["a"]]}, "contrasts must have 2 entries, got"),
+        (FIELDS | {"choose": {"groups": ["g"]}}, "choose.metrics is missing"),
         (FIELDS | {"choose": {"groups": ["gg"], "metrics": []}}, "unknown group of the study 'gg'"),
         (
             FIELDS | {"choose": {"groups": ["g"], "without": ["b"], "metrics": ["Clean"]}},
             "unknown row of the groups to choose from 'b'",
         ),
-        (FIELDS | {"contrasts": 3}, "contrasts must be a list of .row, other row., got 3"),
+        (FIELDS | {"contrasts": 3}, "contrasts must be a list, got 3"),
         (FIELDS | {"contrasts": [["a", "b"]]}, "unknown row of the study 'b'"),
-        (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "set of group g must be a list"),
-        (FIELDS | {"groups": {"g": GROUP | {"depth": "x"}}}, "depth of group g must be a number"),
-        (FIELDS | {"groups": {"g": GROUP | {"seeds": [-1]}}}, "seeds of group g must be a list of"),
-        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "of group g must be odd, even or all"),
-        (FIELDS | {"groups": {1: GROUP}}, "a group must be text, got 1"),
+        (FIELDS | {"groups": {"g": GROUP | {"set": "seed=1"}}}, "groups.g.set must be a list"),
+        (
+            FIELDS | {"groups": {"g": GROUP | {"depth": "x"}}},
+            "groups.g.depth must be a whole number",
+        ),
+        (FIELDS | {"groups": {"g": GROUP | {"seeds": [-1]}}}, "groups.g.seeds must be numbers"),
+        (FIELDS | {"groups": {"g": GROUP | {"images": []}}}, "g.images must be one of odd, even"),
+        (FIELDS | {"groups": {1: GROUP}}, "a group is named by letters, digits, .* got 1"),
         (with_row({}, name="a/b"), "a row is named by letters, digits, dots, _ and -, got 'a/b'"),
         (with_row({}, name=1), "a row is named by letters, digits, dots, _ and -, got 1"),
-        (with_row({"gains": 0.4}), "gains of row a must be text, got 0.4"),
-        (with_row({"gains": "0.4,0,0", "act": 3}), "act of row a must be text, got 3"),
+        (with_row({"gains": 0.4}), "rows.a.gains must be text, got 0.4"),
+        (with_row({"gains": "xsaa"}), "unknown preset 'xsaa'; did you mean 'xsa'"),
+        (with_row({"gains": "deit,step=2"}), r"step must be in \(0, 1\]"),
+        (with_row({"gains": "0.4,0,0", "act": 3}), "rows.a.act must be text, got 3"),
         (with_row({"act": "late"}), "row a has `act` and no `gains`"),
         (with_row({"learn": True}), "row a has `learn` and no `gains`"),
-        (with_row({"set": "seed=1"}), "set of row a must be a list of texts"),
+        (with_row({"set": "seed=1"}), "rows.a.set must be a list, got"),
         (
             FIELDS | {"groups": {"g": GROUP, "h": GROUP | {"set": ["optim.lr=1"]}}},
             "row a differs between groups g and h; name it anew",
         ),
-        (FIELDS | {"suites": {"stuby": None}}, "unknown suite 'stuby'; did you mean 'study'"),
+        (
+            FIELDS | {"recipe": "digits/pid.yaml", "suites": {"stuby": None}},
+            "unknown suite 'stuby'; did you mean 'study'",
+        ),
     ],
 )
 def test_a_study_that_is_written_wrong_gets_one_clear_line(tmp_path, fields, message):

@@ -4,9 +4,12 @@ import pytest
 import yaml
 
 from pidformer import results
+from pidformer.errors import InputError
+from pidformer.evaluation.language import robustness_rows
 from pidformer.reproduce import Job, Plan, make_plan, run_plan
-from pidformer.reproduce.job_kinds import JobSetting
+from pidformer.reproduce.job_kinds import LAST_ROWS, JobSetting
 from pidformer.reproduce.plan import _report_of_recipes
+from pidformer.robustness.segmentation import segmentation_threats
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
@@ -38,7 +41,7 @@ def check(plan, kind, words):
     again = run_plan(plan, JobSetting(device="cpu"), is_shown=False)
     assert not again.failed and len([r for r in results.read(run) if r.kind == kind]) == 2
     text = (plan.out / "report" / "report.md").read_text()
-    assert words in text and "evaluate_" in text
+    assert words in text and "pidformer evaluate" in text
     return records
 
 
@@ -72,3 +75,51 @@ def test_the_papers_segmenters_start_from_its_classifiers(tmp_path):
     assert job.arguments["overrides"] == (f"segmentation.backbone={run}",)
     assert plan.by_id[job.needs[0]].arguments["run"] == run
     assert not any(j.kind == "evaluate" and "imagenet" in j.id for j in plan.jobs)
+
+
+def study_of(recipe, data, suites, root):
+    (root / "tiny.yaml").write_text(yaml.safe_dump(recipe.to_dict() | {"seed": 0}))
+    rows = {"p": {"gains": "0.6,0,0,1"}}
+    groups = {"g": {"seeds": [10], "images": "all", "rows": rows}}
+    fields = {"recipe": str(root / "tiny.yaml"), "data": [data], "suites": suites, "groups": groups}
+    (root / "study.yaml").write_text(yaml.safe_dump(fields))
+    return make_plan(root / "out", study=root / "study.yaml", data=root)
+
+
+@pytest.mark.parametrize("task", ["segmentation", "language"])
+def test_a_study_of_scenes_or_text_is_measured_under_threats_and_published(tmp_path, task):
+    if task == "language":
+        pytest.importorskip("transformers")
+        (tmp_path / "novels").mkdir()
+        for split in ("train", "valid", "test"):
+            text = "the cat sat on the mat and the dog ran\n" * 60
+            (tmp_path / "novels" / f"{split}.txt").write_text(text)
+        recipe, data, suites = tiny_language("schedule.epochs=1"), "novels", ("test", "robustness")
+    else:
+        write_parquet(tmp_path / "camvid")
+        recipe, data = tiny_segmenter("schedule.epochs=1"), "camvid"
+        suites = ("single", "robustness")
+    plan = study_of(recipe, data, dict.fromkeys(suites), tmp_path)
+    kinds = [job.kind for job in plan.jobs]
+    assert kinds == ["train", "evaluate", "evaluate", "publish"]
+    found = run_plan(plan, JobSetting(device="cpu"), is_shown=False)
+    assert not found.failed and {line.state for line in found.lines} == {"done"}
+    published = tmp_path / "out" / "results" / "study" / "p-seed10.jsonl"
+    text = published.read_text()
+    assert LAST_ROWS[task] in text and "--suite robustness" in text
+
+
+def test_the_rows_with_which_robustness_ends_are_the_last():
+    assert list(segmentation_threats())[-1] == LAST_ROWS["segmentation"]
+    *_, (name, changes) = robustness_rows()
+    assert LAST_ROWS["language"] == f"strided/test/{name}" and changes == {"window": 1024}
+
+
+def test_a_study_names_no_suite_of_another_task(tmp_path):
+    write_parquet(tmp_path / "camvid")
+    for suites, said in (
+        ({"study": None}, "unknown suite of segmentation 'study'"),
+        ({"single": {"domain": "normalized"}}, "for classification alone"),
+    ):
+        with pytest.raises(InputError, match=said):
+            study_of(tiny_segmenter(), "camvid", suites, tmp_path)

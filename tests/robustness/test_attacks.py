@@ -17,7 +17,7 @@ from pidformer.robustness import (
     Square,
     accuracy_under,
 )
-from pidformer.robustness.draws import Draws
+from pidformer.robustness.threat import Draws
 
 SMALL = PGD(eps=0.1, steps=5, step_size=0.04)
 

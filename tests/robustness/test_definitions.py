@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from pidformer.robustness.corruptions import CORRUPTIONS, EXTRA_CORRUPTIONS, Corruption
-from pidformer.robustness.corruptions.fields import RandomFields
-from pidformer.robustness.corruptions.severities import severity_constants
+from pidformer.robustness.corruptions.corruption import severity_constants
+from pidformer.robustness.corruptions.filters import RandomFields
 from pidformer.robustness.corruptions.weather import frost_textures
 from tests.robustness import reading
 from tests.robustness.photographs import photographs

@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from pidformer.robustness import SPSA, Square
-from pidformer.robustness.apgd import _checkpoints
-from pidformer.robustness.attack import PIXELS, UNBOUNDED
-from pidformer.robustness.draws import Draws, random_signs
-from pidformer.robustness.geometry import onto_plane
-from pidformer.robustness.pyramids import moved, pair, pyramid, tiled, window
+from pidformer.robustness.attack import PIXELS, UNBOUNDED, onto_plane
+from pidformer.robustness.autoattack import _checkpoints
+from pidformer.robustness.black_box import moved, pair, pyramid, tiled, window
+from pidformer.robustness.threat import Draws, random_signs
 
 
 def quadratic(x):

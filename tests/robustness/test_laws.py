@@ -234,7 +234,7 @@ def test_early_stop_breaks_what_is_broken_at_any_step(model, data, make):
 
 
 def _start(images, seed):
-    from pidformer.robustness.draws import Draws
+    from pidformer.robustness.threat import Draws
 
     drawn = Draws.of_batch(images, seed, 0).at(0).uniform(*images.shape[1:])
     return (2 * drawn - 1).to(images.dtype)

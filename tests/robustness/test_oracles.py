@@ -3,9 +3,10 @@
 import pytest
 import torch
 
-from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, SPSA, AutoAttack, Square, pyramids
-from pidformer.robustness import square as square_module
-from pidformer.robustness.draws import Draws, random_signs
+from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, SPSA, AutoAttack, Square
+from pidformer.robustness import black_box as pyramids
+from pidformer.robustness import black_box as square_module
+from pidformer.robustness.threat import Draws, random_signs
 
 CLOSE = {"atol": 1e-6, "rtol": 0}
 

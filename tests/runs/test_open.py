@@ -6,11 +6,11 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+import pidformer as pf
 from pidformer.errors import InputError
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe
 from pidformer.runs.open import open_subject, outline
-from pidformer.training.run import train
-from pidformer.training.tasks import build_task
+from pidformer.training.run import build_task, train
 from tests.training.tiny import tiny_recipe
 
 pytestmark = pytest.mark.slow
@@ -107,6 +107,13 @@ def test_bad_names_get_one_line(text, words):
     with pytest.raises(InputError) as caught:
         open_subject(text)
     assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_weights_of_a_converted_model_are_not_taken_for_a_plain_one(tmp_path):
+    converted = pf.convert(timm.create_model(SMALL), "0.4,0.1,0.05")
+    save_file(converted.state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(InputError, match=r"does not fit test_vit \(pidformer\._extra_state"):
+        open_subject(f"timm:{SMALL}@{tmp_path}/w.safetensors")
 
 
 def test_weights_of_another_model_are_refused(tmp_path):

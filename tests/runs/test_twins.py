@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pidformer.report.run import read_run
+from pidformer.report.collect import read_run
 from pidformer.runs.twins import control_free_hash, recipe_hash
 from tests.training.tiny import tiny_recipe
 

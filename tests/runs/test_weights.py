@@ -8,7 +8,7 @@ import torch
 import pidformer as pf
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
-from pidformer.report.run import read_run
+from pidformer.report.collect import read_run
 from pidformer.runs.folder import (
     load_weights,
     save_checkpoint,
@@ -19,8 +19,8 @@ from pidformer.runs.folder import (
 from pidformer.runs.open import open_subject, run_fingerprint
 from pidformer.runs.weights import fingerprint, start_from
 from pidformer.training.converted import convert_run
+from pidformer.training.run import build_task
 from pidformer.training.segmentation import read_backbone
-from pidformer.training.tasks import build_task
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmentation
 from tests.training.tiny import tiny_recipe

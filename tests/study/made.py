@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from pidformer import results
+from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric
-from pidformer.report.run import PublishedRun
 from pidformer.results import Record
 from pidformer.robustness.compare import hits
 from study.pages import results_pages

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pidformer.report.metrics import Metric
-from pidformer.reproduce.study import StudyPlan, StudyRow
-from pidformer.reproduce.study.fields import Choice
+from pidformer.reproduce.study import Choice, StudyPlan, StudyRow
 from study.choice import choice_section
 from study.comparisons import compare_all
 from tests.study.made import metric, study_of

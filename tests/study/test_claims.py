@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 
 from pidformer import PIDGains
 from pidformer.errors import InputError
-from pidformer.report import paper
+from pidformer.report.table1_view import TABLE1
 from pidformer.report.table_view import minus
+from pidformer.report.templates import TEXTS
 from pidformer.statistics import Crossed
 from study import verdicts
 from study.claims import read_claims
@@ -124,11 +125,11 @@ def test_the_verdict_follows_from_interval_and_seeds():
         (("parts", 0, "answers", "a"), ["pid"], "is STUDY/VARIANT, got 'pid'"),
         (("parts", 0, "answers", "c"), ["s/pid"], "unknown key of answers of 'Table 1' 'c'"),
         (("parts", 0, "claims", 0, "metric"), "y", "unknown metric of claim 'Clean'"),
-        (("parts", 0, "claims", 0, "expects"), "good", "unknown `expects` of claim"),
+        (("parts", 0, "claims", 0, "expects"), "good", "expects must be one of better, worse"),
         (("parts", 0, "claims", 0, "paper"), [1], "must be [softmax, PID] or words"),
         (("parts", 0, "claims", 3, "verdict"), {"a": "yes"}, "unknown verdict of claim 'T' 'yes'"),
-        (("parts", 0, "claims", 0), "Clean", "must be `key: value` pairs"),
-        (("parts",), "none", "parts of claims.yaml must be a list"),
+        (("parts", 0, "claims", 0), "Clean", "must be a section of keys"),
+        (("parts",), "none", "claims.yaml: parts must be a list"),
         (("advice",), "It gains {s/pid/y}.", "unknown metric of s/pid in claims.yaml 'y'"),
         (("more",), 1, "unknown key of claims.yaml 'more'"),
     ],
@@ -155,8 +156,8 @@ def test_a_file_that_is_no_yaml_gets_one_line(tmp_path):
 def test_the_papers_numbers_are_those_of_its_tables():
     claims = yaml.safe_load((ROOT / "results" / "claims.yaml").read_text())
     given = [one["paper"] for part in claims["parts"] for one in part["claims"]]
-    numbers = [tuple(pair) for pair in given if not isinstance(pair, str)]
-    tables = (paper.TABLE1, paper.TABLE2, paper.TABLE3)
+    numbers = [pair for pair in given if not isinstance(pair, str)]
+    tables = (TABLE1, TEXTS["paper"]["table2"], TEXTS["paper"]["table3"])
     assert numbers == [pair for table in tables for pair in table.values()]
 
 

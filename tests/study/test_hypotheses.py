@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from pidformer.report.metrics import Metric
-from pidformer.reproduce.study import StudyPlan, StudyRow
-from pidformer.reproduce.study.fields import Hypothesis
+from pidformer.reproduce.study import Hypothesis, StudyPlan, StudyRow
 from pidformer.results import Record
 from pidformer.robustness.compare import over_items
 from pidformer.statistics import Crossed

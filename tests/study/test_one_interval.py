@@ -8,8 +8,7 @@ from scipy import stats
 
 from pidformer.cli import main
 from pidformer.report.collect import collect
-from pidformer.report.demo.models import MODELS, DemoModel
-from pidformer.report.demo.verdicts import residual_verdict
+from pidformer.report.demo.models import MODELS, DemoModel, residual_verdict
 from pidformer.report.publish import publish
 from pidformer.report.table_view import minus
 from pidformer.report.write import write_report
@@ -46,6 +45,7 @@ def demo_headline(runs):
     return residual_verdict(models).headline
 
 
+@pytest.mark.slow
 def test_four_places_give_the_same_interval(runs, tmp_path, capsys):
     gain = 100.0 * (outcomes(runs, "pid", "clean") * 1.0 - outcomes(runs, "softmax", "clean"))
     parts = gain.mean(1).var(ddof=1) / 3, gain.mean(0).var(ddof=1) / 40
@@ -76,6 +76,7 @@ def test_four_places_give_the_same_interval(runs, tmp_path, capsys):
     assert shown == difference_text(evaluated)
 
 
+@pytest.mark.slow
 def test_corruptions_have_one_interval_too(runs, tmp_path):
     publish(runs, tmp_path / "results" / "digits")
     intervals = []

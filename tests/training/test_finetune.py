@@ -4,11 +4,15 @@ import pytest
 import torch
 
 import pidformer as pf
+from pidformer.convert.mark import MARK, unmarked
 from pidformer.errors import InputError
-from pidformer.runs.folder import load_weights, save_weights
+from pidformer.runs.folder import load_weights, read_model_info, save_weights
+from pidformer.runs.model import build_network
+from pidformer.runs.open import run_fingerprint
 from pidformer.runs.twins import recipe_hash
-from pidformer.runs.weights import start_from
+from pidformer.runs.weights import fingerprint, start_from
 from pidformer.training import load_recipe
+from pidformer.training.converted import convert_run
 from pidformer.training.recipe import SHIPPED
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
@@ -73,6 +77,27 @@ def test_a_timm_model_by_name_trains_and_loads(tmp_path):
     assert other.model.gains == pf.PIDGains(p=0.1)
     x = torch.rand(2, 1, 8, 8)
     assert not torch.equal(model(x), other(x))
+
+
+def test_a_timm_run_says_its_controller_and_one_from_before_loads_as_it_did(tmp_path, recwarn):
+    options = "{patch_size: 4, embed_dim: 16, depth: 2, num_heads: 2}"
+    timm = ("model.name=timm:vit_tiny_patch16_224", f"model.options={options}")
+    run, path = tmp_path / "run", tmp_path / "run" / "model.safetensors"
+    train(tiny_recipe(*timm, "schedule.epochs=1"), run, device="cpu", is_shown=False)
+    model, weights, name = pf.load(run), load_weights(path), run_fingerprint(run)
+    assert MARK in weights
+    convert_run(str(run), "0.1,0,0", tmp_path / "other")
+    other = load_weights(tmp_path / "other" / "model.safetensors")
+    assert float(other[MARK][0, 0]) == pytest.approx(0.1)
+    save_weights(path, unmarked(weights))
+    x = torch.rand(2, 1, 8, 8)
+    assert torch.equal(pf.load(run)(x), model(x)) and run_fingerprint(run) == name
+    for gains in ("null", "0.2,0,0"):  # a recipe says which controller its weights go on with
+        recipe = tiny_recipe(*timm, f"model.gains={gains}").to_dict()
+        network = build_network(recipe, read_model_info(run)["build"])
+        start_from(network, str(tmp_path / "other"))
+        assert fingerprint(network) == fingerprint(model.model)
+    assert not [w for w in recwarn if "controller" in str(w.message)]
 
 
 def test_twins_of_a_fine_tuning_share_their_recipe(softmax):

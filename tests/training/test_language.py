@@ -1,10 +1,6 @@
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,14 +17,12 @@ from pidformer.runs.model import load_language
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.converted import convert_run
 from pidformer.training.loop import Trainer
-from pidformer.training.run import train
-from pidformer.training.task import Place
-from pidformer.training.tasks import build_task
+from pidformer.training.run import build_task, train
+from pidformer.training.tasks import Place
+from tests.processes import COMMAND, ends_well, two
 from tests.training.tiny_language import tiny_language
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -333,7 +327,7 @@ def test_a_published_folder_loads_with_auto_classes_and_has_a_card(whole, texts,
 def test_a_punctuated_vocabulary_is_the_same_for_hugging_face():
     from collections import Counter
 
-    from pidformer.data.text.vocabulary import WordVocabulary, words_of
+    from pidformer.data.text.tokenizers import WordVocabulary, words_of
 
     text = "“It's well @-@ known,” he said (twice). <unk>\n\n= Next =\nO\u2019Hara's naïve 3.5 £!\n"
     words = [w for line in text.split("\n") for w in words_of(line, "punctuation")]
@@ -349,28 +343,17 @@ def test_two_processes_have_the_loss_curve_of_one(texts, tmp_path):
     recipe.write_text(yaml.safe_dump(given.to_dict()))
     train(given, tmp_path / "one", data=texts, device="cpu", is_shown=False)
     one = curve(tmp_path / "one")
-    many = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-        "-m", "pidformer", "train",
-    ]  # fmt: skip
-    where = ["--data", str(texts), "--device", "cpu", "--out", str(tmp_path / "two")]
-    done = subprocess.run(
-        [*many, str(recipe), "train.parallel=fsdp", *where],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    two = curve(tmp_path / "two")
-    assert len(one) > 20 and np.allclose(one, two, rtol=2e-4)
+    where = ["--data", texts, "--device", "cpu", "--out", tmp_path / "two"]
+    ends_well(*two(COMMAND, "train", recipe, "train.parallel=fsdp", *where))
+    many = curve(tmp_path / "two")
+    assert len(one) > 20 and np.allclose(one, many, rtol=2e-4)
     assert (tmp_path / "two" / "best.safetensors").exists()
 
 
 def test_table_3_has_a_line_for_each_controller(whole, texts, tmp_path):
     from pidformer.evaluation.language import evaluate_language
     from pidformer.report.collect import collect
-    from pidformer.report.other_tables import other_table
+    from pidformer.report.details import other_table
     from pidformer.report.table_view import Sources
 
     twins = [tmp_path / "softmax-seed0", tmp_path / "softmax-seed1"]

@@ -1,6 +1,6 @@
 import pytest
 
-from pidformer.data.plan import BatchPlan
+from pidformer.data.loaders import BatchPlan
 from pidformer.errors import InputError
 from pidformer.training import Recipe, load_recipe, recipe_from, shipped_recipes
 from pidformer.training.recipe import difference, recipe_name
@@ -155,4 +155,5 @@ def test_every_recipe_has_a_batch_that_its_data_and_eight_processes_allow(name, 
         world_size=world_size,
         is_mixing=recipe.augment.is_mixing,
     )
-    assert plan.steps_per_epoch > 10 and plan.local_size % recipe.train.accumulate == 0
+    local = plan.local.stop - plan.local.start
+    assert plan.steps_per_epoch > 10 and local % recipe.train.accumulate == 0

@@ -43,6 +43,7 @@ def test_a_resumed_run_writes_the_log_of_an_undisturbed_one(whole, tmp_path, mon
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_a_run_folder_holds_everything(whole):
     folder, scores = whole
     assert {p.name for p in folder.iterdir()} >= {
@@ -151,6 +152,7 @@ def test_a_folder_that_cannot_be_written(tmp_path):
         train(tiny_recipe(), tmp_path / "file" / "run", device="cpu", is_shown=False)
 
 
+@pytest.mark.slow
 def test_a_run_of_another_recipe_is_refused_with_the_difference(whole):
     before = sorted(p.stat().st_mtime_ns for p in whole[0].rglob("*"))
     with pytest.raises(InputError, match=r"optim.lr: 0.004 -> 0.1.*another --out"):
@@ -205,6 +207,7 @@ def test_a_finished_run_is_not_trained_again(whole):
     assert (whole[0] / "model.safetensors").stat().st_mtime_ns == before
 
 
+@pytest.mark.slow
 def test_load_gives_a_model_ready_to_use(whole):
     model = pf.load(whole[0])
     images = torch.rand(3, 1, 8, 8)
@@ -219,6 +222,7 @@ def test_load_gives_a_model_ready_to_use(whole):
         pf.load(whole[0], gains=pf.PIDGains(p=0.6, i=0.1, d=0.05))
 
 
+@pytest.mark.slow
 def test_loading_something_else_is_refused(tmp_path, whole):
     with pytest.raises(InputError, match="not a run folder"):
         pf.load(tmp_path)

@@ -2,8 +2,9 @@ import pytest
 import torch
 from timm.scheduler import CosineLRScheduler
 
+from pidformer.errors import InputError
 from pidformer.runs.recipe import ScheduleRecipe
-from pidformer.training.optimizer import learning_rate
+from pidformer.training.optimizer import last_step, learning_rate
 
 
 def test_epoch_wise_cosine_equals_timms():
@@ -30,3 +31,9 @@ def test_step_wise_schedule_moves_every_step_and_ends_at_the_minimum():
 def test_no_warmup():
     schedule = ScheduleRecipe(epochs=10, warmup_epochs=0)
     assert learning_rate(schedule, 1e-3, 0, 50) == 1e-3
+
+
+def test_epochs_that_would_not_end_are_refused():
+    assert last_step(ScheduleRecipe(epochs=300), 7) == 2100
+    with pytest.raises(InputError, match=r"epochs=900000000 of 7 steps each would be 6.3e\+09"):
+        last_step(ScheduleRecipe(epochs=900_000_000), 7)

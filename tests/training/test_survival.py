@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import warnings
 
@@ -16,10 +14,12 @@ from pidformer import results
 from pidformer.data import storage
 from pidformer.errors import InputError
 from pidformer.files import temporary_beside
+from pidformer.runs import folder
 from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.run import train
+from tests.processes import Process, ends_well
 from tests.training.tiny import same_weights, stop_after, tiny_recipe
 
 pytestmark = pytest.mark.slow
@@ -44,6 +44,22 @@ def test_a_run_that_ended_before_its_weights_were_written_gets_them(whole, tmp_p
     assert same_weights(run, whole[0])
 
 
+def test_a_run_that_ended_before_it_removed_old_checkpoints_removes_them(
+    whole, tmp_path, monkeypatch
+):
+    """Killed, or its disk full, just after the last checkpoint."""
+    run = tmp_path / "run"
+    inner = folder.keep_newest
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "keep_newest", lambda run, n: 1 / 0 if n == 33 else inner(run, n))
+        with pytest.raises(ZeroDivisionError):
+            train(tiny_recipe(), run, device="cpu", is_shown=False)
+    kept = sorted(path.name for path in (whole[0] / "checkpoints").iterdir())
+    assert len(list((run / "checkpoints").iterdir())) == len(kept) + 1
+    assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == kept
+
+
 def test_weights_that_a_full_disk_does_not_take_are_an_error_of_the_system(tmp_path):
     """The command line shows those in one line; safetensors has an exception of its own."""
     code = (
@@ -54,9 +70,8 @@ def test_weights_that_a_full_disk_does_not_take_are_an_error_of_the_system(tmp_p
         "except OSError as error:\n    print(error)\n"
     )
     path = tmp_path / "model.safetensors"
-    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"cannot write {path} (") and not list(tmp_path.iterdir())
+    said = ends_well(Process(code, path))
+    assert said.startswith(f"cannot write {path} (") and not list(tmp_path.iterdir())
 
 
 def test_finished_weights_without_a_checkpoint_are_not_trained_over(whole, tmp_path):

@@ -11,9 +11,8 @@ from pidformer.runs.recipe import OptimRecipe
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.loop import Trainer
 from pidformer.training.optimizer import build_optimizer
-from pidformer.training.run import train
-from pidformer.training.task import Place
-from pidformer.training.tasks import Classification, build_task
+from pidformer.training.run import build_task, train
+from pidformer.training.tasks import Classification, Place
 from tests.data.sets import write_parquet
 from tests.training.tiny import tiny_recipe
 

@@ -6,7 +6,7 @@ import pidformer as pf
 from pidformer.control import spectral_radius
 from pidformer.errors import InputError
 from pidformer.tune import Space, read_levels
-from pidformer.tune.search import search_grid, search_optuna
+from pidformer.tune.run import search_grid, search_optuna
 
 
 @given(kappa_min=st.sampled_from([-0.5, 0.0, 0.3]))

@@ -2,6 +2,7 @@
 
 from pidformer.analysis.certificate import Certificate, certify, suggest_gains
 from pidformer.analysis.growth import Growth, transient_growth
+from pidformer.analysis.products import AttentionMeasures, attention_measures
 from pidformer.analysis.response import Response, input_response
 from pidformer.analysis.similarity import (
     ControlScale,
@@ -23,6 +24,7 @@ from pidformer.analysis.trajectory import Trajectory, joint_trajectories, token_
 from pidformer.data import sample_images
 
 __all__ = [
+    "AttentionMeasures",
     "AttentionSpectrum",
     "Certificate",
     "ControlScale",
@@ -32,6 +34,7 @@ __all__ = [
     "SpectrumSummary",
     "Trajectory",
     "attention_matrices",
+    "attention_measures",
     "attention_spectrum",
     "certify",
     "control_scale",

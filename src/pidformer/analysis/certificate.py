@@ -16,6 +16,7 @@ from pidformer.analysis.response import Response, input_response
 from pidformer.analysis.similarity import Advance
 from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues
 from pidformer.control.design import DESIGNS, design_gains
+from pidformer.control.feedback import DiscreteGains
 from pidformer.control.gains import PIDGains
 from pidformer.control.report import stability_report
 from pidformer.control.stability import schur_cohn, settling_depth, spectral_radius
@@ -333,7 +334,13 @@ def suggest_gains(
     kind = acting[0].kind if acting and acting[0].kind in DESIGNS else "PI"
     beta = acting[0].beta if acting else 1.0
     lowest = float(np.quantile(kappas.real.numpy(), 1 - share))
-    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta)
+    form = acting[0] if acting else None
+    steps: Any = {}
+    if isinstance(form, DiscreteGains):
+        steps = {"derivative": form.derivative, "step": form.step}
+        if form.derivative == "implicit" and form.d:
+            steps["d"] = form.d
+    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta, **steps)
     for factor in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
         scaled = gains.scaled(factor)
         if float(schur_cohn(scaled, kappas).double().mean()) >= share:

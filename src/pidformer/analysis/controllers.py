@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from pidformer.analysis.inspection import Model, inner_model
-from pidformer.control.feedback import Feedback
-from pidformer.control.gains import GainTensors, PIDGains, as_gains, is_numbers
+from pidformer.control.feedback import Feedback, acting_law, as_feedback
+from pidformer.control.gains import GainTensors, PIDGains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
 from pidformer.nn import LearnedGains
@@ -46,16 +46,24 @@ class Controllers:
         different = set(self.acting)
         return different.pop() if len(different) == 1 else None
 
-    def tensors(self, depth: int, device: torch.device) -> GainTensors:
-        """The gains of a layer as tensors (H, 1, 1), float64."""
-        layer = self.layers[depth]
+    def loop(self, depth: int, matrix: Tensor) -> tuple[Tensor, GainTensors]:
+        """Attention (B, H, N, N) and gains (H, 1, 1), float64, of v_{l+1} = K v_l + control.
+
+        In another discretisation both are those of its law, s (A + skip) and s (p, i, d).
+        """
+        layer = [acting_law(gains) for gains in self.layers[depth]]
+        kernel, numbers = matrix, [[g.p, g.i, g.d] for g in layer]
         p, i, d = (
-            torch.tensor([getattr(gains, name) for gains in layer], dtype=torch.float64)
-            .view(-1, 1, 1)
-            .to(device)
-            for name in ("p", "i", "d")
+            torch.tensor(numbers, dtype=torch.float64).to(matrix.device)[..., None, None].unbind(1)
         )
-        return GainTensors(p, i, d, layer[0].beta)
+        if isinstance(layer[0], Feedback):
+            scale, skip = (
+                torch.tensor([getattr(g, name) for g in layer]).to(matrix)[:, None, None]
+                for name in ("scale", "skip")
+            )
+            eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+            kernel, p, i, d = scale * (matrix + skip * eye), scale * p, scale * i, scale * d
+        return kernel, GainTensors(p, i, d, layer[0].beta)
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
@@ -79,10 +87,12 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     if gains is not None:
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)
-        given = [as_gains(layer) for layer in given]
+        given = [as_feedback(layer) for layer in given]
+        if any(isinstance(layer, Feedback) for layer in given):
+            raise InputError(f"PID gains are analysed here, and {given[0]} has terms beyond them")
     else:
         given = [module.gains for module in attention]
-    if not any(given) or all(isinstance(g, PIDGains) and g.kind == "softmax" for g in given):
+    if not any(given) or all(type(g) is PIDGains and g.kind == "softmax" for g in given):
         return Controllers((), first_layer)
     if len(given) != len(heads):
         raise InputError(f"gains for {len(given)} layers do not fit a model of {len(heads)} layers")

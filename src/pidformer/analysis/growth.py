@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from pidformer.analysis.controllers import Controllers
+from pidformer.control.feedback import acting_law
 from pidformer.control.pid import PIDState, pid_step
 from pidformer.control.stability import closed_loop
 from pidformer.errors import InputError
@@ -47,12 +48,12 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
                 f"layers with attention {tuple(value.shape)} and {tuple(matrix.shape)} are not one "
                 "recursion; certify the parts of the model (encoder, decoder) by themselves"
             )
-        mixed = matrix @ value
         if controllers.layers:
-            gains = controllers.tensors(depth, matrix.device)
+            kernel, gains = controllers.loop(depth, matrix)
             control, state = pid_step(value, state, gains, controllers.first_layer)
-            mixed = mixed + control
-        value = mixed
+            value = kernel @ value + control
+        else:
+            value = matrix @ value
         values.append(_norm(value))
         if controllers.layers and depth == 0 and not controllers.acts(0):
             continue  # it sets the reference; the loop closes with the next layer
@@ -73,10 +74,9 @@ def _step(matrix: Tensor, controllers: Controllers, depth: int) -> Tensor:
     if not controllers.layers:
         return matrix
     return closed_loop(
-        matrix,
-        controllers.tensors(depth, matrix.device),
+        *controllers.loop(depth, matrix),
         has_integral=any(gains.i > 0 for gains in controllers.acting),
-        has_previous=any(gains.d > 0 for gains in controllers.acting),
+        has_previous=any(acting_law(gains).d > 0 for gains in controllers.acting),
     )
 
 

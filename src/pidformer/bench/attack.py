@@ -10,16 +10,16 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pidformer.bench import model as models
-from pidformer.bench.setting import GAINS, BenchSetting
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure
 from pidformer.robustness import FGSM, PGD
+from pidformer.robustness.attack import Precision
 
 EPS = 3 / 255
 OURS, PLAIN = "pidformer", "minimal loop"
@@ -75,9 +75,9 @@ def compare_attacks(
             for label, run in runs.items()
         ]
         group = _group(f"{name}, {what}", images)
-        yield [
-            _noted(row, left.get(row.label), len(images)) for row in measure(group, cases, setting)
-        ]
+        rows = measure(group, cases, setting)
+        notes = {label: f"{count} of {len(images)} right" for label, count in left.items()}
+        yield [replace(row, note=row.note or notes.get(row.label, "")) for row in rows]
 
 
 def predictions(network: nn.Module, images: Tensor) -> Tensor:
@@ -140,11 +140,6 @@ def _judged(
     return partial(run, images, labels)
 
 
-def _noted(row: Timing, right: int | None, total: int) -> Timing:
-    note = row.note or ("" if right is None else f"{right} of {total} right")
-    return replace(row, note=note)
-
-
 def _contenders(network: nn.Module, images: Tensor, size: AttackSize) -> dict[str, Runs]:
     """Attack to name to what runs it."""
     found: dict[str, Runs] = {"FGSM": {}, f"PGD-{size.steps}": {}}
@@ -165,18 +160,16 @@ def _contenders(network: nn.Module, images: Tensor, size: AttackSize) -> dict[st
 
 def _ours(network: nn.Module, size: AttackSize, is_cuda: bool) -> tuple[Runs, Runs]:
     """FGSM and PGD, PGD with early stop too, in each precision that is fast on the device."""
-    settings: dict[str, Any] = {
-        "eps": EPS, "step_size": size.step, "steps": size.steps, "random_start": False
-    }  # fmt: skip
+    pgd = PGD(eps=EPS, step_size=size.step, steps=size.steps, random_start=False)
     one: Runs = {}
     many: Runs = {}
-    for precision in ("float32", "tf32", "bfloat16") if is_cuda else ("float32",):
+    precisions: tuple[Precision, ...] = get_args(Precision) if is_cuda else ("float32",)
+    for precision in precisions:
         name = OURS if precision == "float32" else f"{OURS}, {precision}"
-        with_precision: dict[str, Any] = settings | {"precision": precision}
-        fgsm: Any = FGSM(eps=EPS, precision=with_precision["precision"])
-        one[name] = partial(fgsm, network)
-        many[name] = partial(PGD(**with_precision), network)
-        many[f"{name}, early stop"] = partial(PGD(**with_precision, early_stop=True), network)
+        one[name] = partial(FGSM(eps=EPS, precision=precision), network)
+        many[name] = partial(replace(pgd, precision=precision), network)
+        early = replace(pgd, precision=precision, early_stop=True)
+        many[f"{name}, early stop"] = partial(early, network)
     return one, many
 
 

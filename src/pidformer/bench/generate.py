@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from pidformer.bench.setting import BenchSetting
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import BenchSetting, Case, Timing, Workload, measure
 
 TWIN, PID = "softmax twin", "PID"
 DECODING = "language model, decoding"

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer import ops
-from pidformer.bench.setting import GAINS, BenchSetting, name_of
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
 
 TWIN, PID, TIMM = "softmax twin", "PID", "timm"
 SDPA_TWIN = "softmax twin, PyTorch's kernels"
@@ -138,12 +137,9 @@ def _step(
             made[label].compile(mode="reduce-overhead" if size.mode == "graphs" else None)
     take = training_step if step == TRAINING else inference
     run = take(made[label], pixels(size.batch, size.image, setting), setting)
-    return _on_torch(run) if label == SDPA_TWIN else run
 
-
-def _on_torch(run: Callable[[], object]) -> Callable[[], object]:
-    def inside() -> object:
+    def on_torch() -> object:
         with ops.kernels("torch"):
             return run()
 
-    return inside
+    return on_torch if label == SDPA_TWIN else run

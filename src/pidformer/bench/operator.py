@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pidformer.bench.setting import GAINS, BenchSetting, name_of
-from pidformer.bench.timing import Case, Timing, Workload, measure
+from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
 

@@ -10,8 +10,7 @@ from pidformer.bench.attack import attack
 from pidformer.bench.generate import generate
 from pidformer.bench.model import model
 from pidformer.bench.operator import operator
-from pidformer.bench.setting import BenchSetting, header
-from pidformer.bench.timing import Timing
+from pidformer.bench.timing import BenchSetting, Timing, header
 from pidformer.bench.train import train
 from pidformer.devices import as_device
 from pidformer.errors import unknown

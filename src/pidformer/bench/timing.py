@@ -1,18 +1,77 @@
-"""Contenders that take turns in one process: medians, spread, and ratios round by round."""
+"""Where a benchmark runs, and contenders that take turns in one process: medians, spread, and
+ratios round by round."""
 
 import gc
 import math
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
 import torch
 
-from pidformer.bench.setting import BenchSetting
-from pidformer.errors import is_out_of_memory
+from pidformer.errors import InputError, is_out_of_memory
 from pidformer.results import Record
+
+GAINS = "0.4,0.1,0.05"
+"""The controller of every benchmark: all three terms act."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSetting:
+    """Device, rounds and seed; a GPU gets the sizes of models in use, a CPU small ones."""
+
+    device: torch.device
+    rounds: int = 7
+    seed: int = 0
+    say: Callable[[str], None] = lambda _: None
+    """Told what is about to be measured."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise InputError(f"rounds must be at least 1, got {self.rounds}")
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What operators and models compute in."""
+        return torch.bfloat16 if self.is_gpu else torch.float32
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast("cuda", torch.bfloat16) if self.is_gpu else nullcontext()
+
+
+def header(setting: BenchSetting) -> dict[str, Any]:
+    """Device and versions that the numbers belong to."""
+    versions = {"python": platform.python_version()}
+    for name in ("pidformer", "torch", "timm", "triton", "transformers", "torchattacks"):
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    versions["torch"] = torch.__version__  # with what it was built for
+    return {
+        "device": torch.cuda.get_device_name(setting.device) if setting.is_gpu else "CPU",
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "rounds": setting.rounds,
+        "seed": setting.seed,
+        "dtype": name_of(setting.dtype),
+        "versions": versions,
+    }
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
 
 SHORTEST, SHORTEST_ON_GPU = 0.02, 0.2
 """Seconds that a sample lasts at least: shorter calls are repeated, so that launches overlap."""
@@ -34,12 +93,12 @@ class Case:
     make: Callable[[], Callable[[], object]]
     is_optional: bool = False
     """From another library: an error leaves the row empty, with the reason in its note."""
-    is_recorded: bool = False
-    """On a GPU, timed as a CUDA graph of the call: the host's launches do not count."""
+    wrap: Callable[[Callable[[], object]], Callable[[], object]] | None = None
+    """What makes of the warmed-up call the one that is timed."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workload:
+class _Table:
     """What the rows of one table share."""
 
     section: str
@@ -48,28 +107,39 @@ class Workload:
     dtype: str = "float32"
     mode: Literal["eager", "compiled", "graphs", "recorded", ""] = "eager"
     unit: Unit = "s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(_Table):
+    """What is measured for a table."""
+
     amount: float = 1.0
     """What a call does: layers in a row (a time is for one), or images, or tokens (for a rate)."""
 
     def value(self, seconds: float) -> float:
         return seconds / self.amount if self.unit == "s" else self.amount / seconds
 
+    def row(
+        self, label: str, values: Sequence[float], ratios: Sequence[float], **more: Any
+    ) -> "Timing":
+        """A row of the table; of no values, an empty one."""
+        about = {k: v for k, v in vars(self).items() if k != "amount"}
+        for prefix, numbers in (("", values), ("ratio_", ratios)):
+            if numbers:
+                names = (prefix.rstrip("_") or "value", f"{prefix}low", f"{prefix}high")
+                about |= dict(zip(names, spread(numbers), strict=True))
+        return Timing(**about, label=label, rounds=len(values), **more)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
+class Timing(_Table):
     """One contender in one group: median and quartiles over the rounds.
 
     `ratio` is the median of (this / baseline) within each round, so that a clock that drifts moves
     both. `peak_bytes` is what a call allocates on the GPU at its peak, beyond weights and inputs.
     """
 
-    section: str
-    what: str
     label: str
-    sizes: Mapping[str, int]
-    dtype: str
-    mode: str
-    unit: Unit
     rounds: int = 0
     value: float | None = None
     low: float | None = None
@@ -93,20 +163,12 @@ class Timing:
         return Record(kind="bench", metrics=found, settings={**settings, **fields})
 
 
-class Quartiles(NamedTuple):
-    """Quartiles of a few numbers."""
-
-    median: float
-    low: float
-    high: float
-
-
-def spread(values: Sequence[float]) -> Quartiles:
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
     """Median and quartiles; of one number three times that number."""
     if len(values) == 1:
-        return Quartiles(values[0], values[0], values[0])
+        return values[0], values[0], values[0]
     low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return Quartiles(statistics.median(values), low, high)
+    return statistics.median(values), low, high
 
 
 class _Ready(NamedTuple):
@@ -139,21 +201,22 @@ def measure(
     peaks = {label: found.peak for label, found in ready.items() if found.peak is not None}
     ready.clear()
     free_memory(setting.device)
-    return [
-        _row(group, case.label, values, peaks, baseline, notes.get(case.label, ""))
-        for case in cases
-    ]
+    rows = []
+    for case in cases:
+        own, peak, base = values.get(case.label, []), peaks.get(case.label), peaks.get(baseline)
+        paired = [a / b for a, b in zip(own, values.get(baseline, []), strict=False)]
+        more = {"peak_ratio": peak / base if peak is not None and base else None}
+        note = notes.get(case.label, "")
+        rows.append(group.row(case.label, own, paired, peak_bytes=peak, note=note, **more))
+    return rows
 
 
-def rows_of(
-    group: Workload, values: Mapping[str, Sequence[float]], baseline: str | None = None
-) -> list[Timing]:
-    """Rows of values that were measured elsewhere, one after the other: ratios are of medians."""
-    first = next(iter(values)) if baseline is None else baseline
-    base = statistics.median(values[first])
-    paired = {label: [value / base for value in found] for label, found in values.items()}
+def rows_of(group: Workload, values: Mapping[str, Sequence[float]]) -> list[Timing]:
+    """Rows of values that were measured elsewhere, one after the other: ratios are of medians, to
+    those of the first."""
+    base = statistics.median(next(iter(values.values())))
     return [
-        _filled(group, label, spread(list(found)), spread(paired[label]), len(found))
+        group.row(label, found, [value / base for value in found])
         for label, found in values.items()
     ]
 
@@ -165,8 +228,8 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
         for _ in range(WARM_UPS if setting.is_gpu else 1):
             run()
         peak = peak_bytes(run, setting.device)
-        if case.is_recorded and setting.is_gpu:
-            run = recorded(run)
+        if case.wrap is not None:
+            run = case.wrap(run)
         lasting = seconds(run, 1, setting.device)
     except Exception as error:
         if is_out_of_memory(error):
@@ -183,50 +246,6 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
         return _Ready(run, calls, peak)
     free_memory(setting.device)  # outside of the handler, whose traceback holds tensors
     return reason
-
-
-def _row(
-    group: Workload,
-    label: str,
-    values: Mapping[str, list[float]],
-    peaks: Mapping[str, int],
-    baseline: str,
-    note: str,
-) -> Timing:
-    if label not in values:
-        return _filled(group, label, None, None, 0, note=note)
-    paired = None
-    if baseline in values:
-        pairs = zip(values[label], values[baseline], strict=True)
-        paired = spread([one / other for one, other in pairs])
-    peak, base = peaks.get(label), peaks.get(baseline)
-    return _filled(
-        group,
-        label,
-        spread(values[label]),
-        paired,
-        len(values[label]),
-        peak_bytes=peak,
-        peak_ratio=peak / base if peak is not None and base else None,
-        note=note,
-    )
-
-
-def _filled(
-    group: Workload,
-    label: str,
-    found: Quartiles | None,
-    ratio: Quartiles | None,
-    rounds: int,
-    **more: Any,
-) -> Timing:
-    """A row of the group's table."""
-    about = {k: v for k, v in vars(group).items() if k != "amount"} | {"label": label}
-    for prefix, values in (("", found), ("ratio_", ratio)):
-        if values is not None:
-            middle = "ratio" if prefix else "value"
-            about |= {middle: values[0], f"{prefix}low": values[1], f"{prefix}high": values[2]}
-    return Timing(**about, rounds=rounds, **more)
 
 
 def seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
@@ -252,43 +271,20 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def recorded(run: Callable[[], object]) -> Callable[[], object]:
-    """What replays the kernels of a call."""
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, stream=side):
-        run()
-    return _Replay(graph, run)
-
-
-@dataclass(frozen=True)
-class _Replay:
-    """The kernels of a recorded call, with what they read and write."""
-
-    graph: torch.cuda.CUDAGraph
-    run: Callable[[], object]
-    """Kept for its tensors: a graph holds their addresses alone."""
-
-    def __call__(self) -> None:
-        self.graph.replay()
-
-
 def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
     """What a call allocates at its peak, beyond what was there before; None without a GPU.
 
     The most of a few calls: what the call before has not given back yet hides as much.
     """
-    return max(_peak(run, device) for _ in range(3)) if device.type == "cuda" else None
-
-
-def _peak(run: Callable[[], object], device: torch.device) -> int:
-    gc.collect()
-    wait(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    run()
-    wait(device)
-    return torch.cuda.max_memory_allocated(device) - before
+    if device.type != "cuda":
+        return None
+    peaks = []
+    for _ in range(3):
+        gc.collect()
+        wait(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        wait(device)
+        peaks.append(torch.cuda.max_memory_allocated(device) - before)
+    return max(peaks)

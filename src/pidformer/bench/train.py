@@ -24,8 +24,7 @@ from timm.data import create_transform
 
 from pidformer import results
 from pidformer.bench.model import PID, TWIN
-from pidformer.bench.setting import GAINS, BenchSetting
-from pidformer.bench.timing import Case, Timing, Workload, measure, rows_of
+from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, rows_of
 from pidformer.data import Augment, TrainImages, open_images
 from pidformer.interrupts import Interrupted, raise_for
 from pidformer.training import load_recipe
@@ -170,18 +169,10 @@ def write_set(folder: Path, jpegs: list[bytes], *, train: int, val: int) -> None
     """An image set in Parquet, the JPEGs over and over again."""
     folder.mkdir()
     for split, count in (("train", train), ("val", val)):
-        table = pa.table(
-            {
-                "image": [{"bytes": jpegs[row % len(jpegs)], "path": None} for row in range(count)],
-                "label": [row % CLASSES for row in range(count)],
-            },
-            schema=pa.schema(
-                {
-                    "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
-                    "label": pa.int64(),
-                }
-            ),
-        )
+        images = [{"bytes": jpegs[row % len(jpegs)], "path": None} for row in range(count)]
+        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        labels = [row % CLASSES for row in range(count)]
+        table = pa.table({"image": pa.array(images, kind), "label": labels})
         pq.write_table(table, folder / f"{split}.parquet", row_group_size=1024)
 
 

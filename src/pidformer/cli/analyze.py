@@ -77,6 +77,7 @@ def _print(found: Sequence[Analysis], figures: Sequence[str]) -> None:
     console.print(analysis_table(found))
     for model in found:
         console.print(f"\n{model.label}", style="bold", highlight=False)
+        console.print(model.verdict, highlight=False, soft_wrap=True)
         print_facts(console, model.in_words())
     console.print(f"\n{LEAVES_OUT}", highlight=False)
     console.print("\nfigures: " + ", ".join(figures), soft_wrap=True)

@@ -95,8 +95,8 @@ def evaluate(
     from pidformer.evaluation.images import evaluate_models
     from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets
     from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
+    from pidformer.report.details import PROTOCOLS
     from pidformer.report.figures import curve_figure
-    from pidformer.report.other_tables import PROTOCOLS
     from pidformer.report.table1 import as_data, rich_table, table1
     from pidformer.report.terminal_tables import scores_table
     from pidformer.robustness.compare import group_runs

@@ -31,7 +31,7 @@ def recipes(
             typer.echo(_comment(name))
         return _print(rows, ("key", "value", "meaning"), as_json)
     if keys:
-        from pidformer.training.keys import recipe_keys
+        from pidformer.training.recipe import recipe_keys
 
         rows = [
             {"key": k.name, "takes": k.kind, "default": k.default, "meaning": k.text}
@@ -53,8 +53,7 @@ def recipes(
 
 def _one(name: str) -> list[dict[str, Any]]:
     """The keys of the sections that a recipe has, with its values."""
-    from pidformer.training.keys import recipe_keys
-    from pidformer.training.recipe import load_recipe
+    from pidformer.training.recipe import load_recipe, recipe_keys
 
     fields = load_recipe(name).to_dict()
     rows = []

@@ -13,7 +13,7 @@ from pidformer.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pidformer.control import Derivative, PIDGains, StabilityReport
+    from pidformer.control import PIDGains, StabilityReport
 
 
 def stability(
@@ -24,7 +24,9 @@ def stability(
             "resformer, ...). Without gains: deit."
         ),
     ] = None,
-    gains: Annotated[str | None, typer.Option(help="P,I,D or P,I,D,BETA.")] = None,
+    gains: Annotated[
+        str | None, typer.Option(help="P,I,D or P,I,D,BETA; behind them implicit, step=0.5.")
+    ] = None,
     design: Annotated[
         str | None, typer.Option(help="Fastest gains of this kind: P, PD, PI or PID.")
     ] = None,
@@ -32,12 +34,18 @@ def stability(
         str,
         typer.Option(help="explicit (Definition 1, the network) or implicit (paper's equations)."),
     ] = "explicit",
+    step: Annotated[
+        float, typer.Option(help="Depth that a layer stands for, in (0, 1]; 1 is the paper's.")
+    ] = 1.0,
     kappa_min: Annotated[
         float, typer.Option(help="Smallest kernel eigenvalue to consider; 0 for causal attention.")
     ] = 0.0,
     kernel: Annotated[
         Path | None, typer.Option(help="A row-stochastic (N, N) matrix, .npy: use its spectrum.")
     ] = None,
+    disc: Annotated[
+        bool, typer.Option("--disc", help="Judge, or design, for all attention: the unit disc.")
+    ] = False,
     plot: Annotated[
         Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
     ] = None,
@@ -51,28 +59,40 @@ def stability(
     Example: pidformer stability --design PI --kappa-min -0.2
 
     Example: pidformer stability --preset deit --derivative implicit
+
+    Example: pidformer stability --design PI --disc --step 0.5
     """
-    from pidformer.control import PIDGains, as_feedback, design_gains, stability_report
+    from pidformer.control import PIDGains, as_spectrum, design_gains, discretised, stability_report
+    from pidformer.control.feedback import is_linear
 
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
-    form = _read_derivative(derivative, design, plot)
+    if kernel is not None and disc:
+        raise InputError("give one of --kernel and --disc, not both")
     matrix = _load_kernel(kernel) if kernel else None
-    kappas = None
+    kappas: Any = "disc" if disc else None
     if matrix is not None:
         from pidformer.analysis import eigenvalues
 
         kappas = eigenvalues(matrix)
         kappa_min = min(1.0, max(-1.0, float(kappas.real.min())))
+    form: Any = {"derivative": derivative, "step": step}
     if design is not None:
-        chosen = design_gains(design, kappa_min)
+        chosen = design_gains(design, kappa_min, kappas=kappas, **form)
     else:
-        chosen = PIDGains.parse(gains) if gains is not None else as_feedback(preset or "deit")
-    report = stability_report(chosen, kappa_min, kappas=kappas, derivative=form)
-    rows = _pole_rows(chosen, kappa_min, kappas, form)
+        if gains is not None and "," not in gains:
+            PIDGains.parse(gains)  # a name is a preset
+        chosen = discretised(gains or preset or "deit", **form)
+    if not is_linear(chosen):
+        _print_bound(chosen, as_json)
+        return
+    report = stability_report(chosen, kappa_min, kappas=kappas)
+    rows = _pole_rows(chosen, kappa_min, None if kappas is None else as_spectrum(kappas)[0])
     if plot is not None:
         from pidformer.report.stability import stability_figure
 
+        if type(chosen) is not PIDGains:
+            raise InputError(f"--plot draws the loop of PID gains; leave it out for {chosen!r}")
         stability_figure(chosen, plot, kappa_min=kappa_min, kernel=matrix, seed=seed)
     if as_json:
         print_json(report.to_dict() | {"poles": rows})
@@ -82,18 +102,22 @@ def stability(
             typer.echo(f"\nfigure: {plot}")
 
 
-def _read_derivative(name: str, design: str | None, plot: Path | None) -> Derivative:
-    """The derivative by its name; designs and figures are those of the network, so explicit."""
-    from pidformer.control.stability import check_derivative
+def _print_bound(law: Any, as_json: bool) -> None:
+    """What holds for a law that depends on the values, and so has no poles."""
+    from rich.console import Console
 
-    form = check_derivative(name)
-    for option, value in (("--design", design), ("--plot", plot)):
-        if form == "implicit" and value is not None:
-            raise InputError(
-                f"{option} knows the network's explicit derivative only; "
-                f"leave out {option} or --derivative implicit"
-            )
-    return form
+    from pidformer.control.feedback import token_bound
+
+    bound = token_bound(law)
+    verdict = "not linear, so without poles: measured only, by pidformer analyze of a trained model"
+    if as_json:
+        facts = {"gains": law.to_dict(), "kind": law.kind, "stable": None, "verdict": verdict}
+        print_json(facts | {"token_bound": bound})
+        return
+    within = f"no output token is longer than {bound:g} times the longest value"
+    lines = {"gains": f"{law!r} ({law.kind})", "verdict": verdict}
+    lines["bound"] = "none" if bound is None else within
+    print_facts(Console(), "\n".join(f"{name:<15} {text}" for name, text in lines.items()))
 
 
 def _load_kernel(path: Path) -> Tensor:
@@ -110,9 +134,7 @@ def _load_kernel(path: Path) -> Tensor:
     return as_kernel(array)
 
 
-def _pole_rows(
-    gains: PIDGains, kappa_min: float, kappas: Tensor | None, derivative: Derivative
-) -> list[dict[str, Any]]:
+def _pole_rows(gains: PIDGains, kappa_min: float, kappas: Tensor | None) -> list[dict[str, Any]]:
     """Poles at eleven kappa across the range, or at the eleven slowest eigenvalues."""
     import torch
 
@@ -121,9 +143,9 @@ def _pole_rows(
     if kappas is None:
         points = torch.linspace(kappa_min, 1, 11, dtype=torch.float64).to(torch.complex128)
     else:
-        radii = spectral_radius(gains, kappas, derivative=derivative)
+        radii = spectral_radius(gains, kappas)
         points = kappas[radii.argsort(descending=True)[:11]]
-    roots = poles(gains, points, derivative=derivative)
+    roots = poles(gains, points)
     return [
         {
             "kappa": [float(kappa.real), float(kappa.imag)],

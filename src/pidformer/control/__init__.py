@@ -12,10 +12,17 @@ from pidformer.control.energy import (
     laplacian,
     minimise_energy,
 )
-from pidformer.control.feedback import RELATIVES, Feedback, as_feedback, discretised
+from pidformer.control.feedback import (
+    RELATIVES,
+    DiscreteGains,
+    Feedback,
+    as_feedback,
+    discretised,
+)
 from pidformer.control.gains import (
     PAPER_GAINS,
     PRESETS,
+    Derivative,
     Gains,
     GainsLike,
     GainTensors,
@@ -32,7 +39,7 @@ from pidformer.control.response import (
     step_response,
 )
 from pidformer.control.stability import (
-    Derivative,
+    as_spectrum,
     characteristic_polynomial,
     closed_loop,
     continuous_poles,
@@ -59,6 +66,7 @@ __all__ = [
     "PRESETS",
     "RELATIVES",
     "Derivative",
+    "DiscreteGains",
     "Feedback",
     "FirstLayer",
     "FrequencyResponse",
@@ -73,6 +81,7 @@ __all__ = [
     "as_feedback",
     "as_gains",
     "as_kernel",
+    "as_spectrum",
     "bregman",
     "characteristic_polynomial",
     "closed_loop",

@@ -1,17 +1,20 @@
 """Controller design: the gains whose slowest mode decays fastest."""
 
 from collections.abc import Callable
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import scipy
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from pidformer.control.gains import GainsLike, Kind, PIDGains
+from pidformer.control.feedback import DiscreteGains, discretised
+from pidformer.control.gains import Derivative, GainsLike, Kind, PIDGains, check_derivative
 from pidformer.control.stability import (
     SETTLED,
-    Derivative,
+    as_spectrum,
     check_range,
     settling_depth,
     spectral_radius,
@@ -30,9 +33,11 @@ def worst_radius(
     points: int = 2001,
     *,
     derivative: Derivative = "explicit",
+    kappas: Any = None,
 ) -> float:
-    """Largest spectral radius over real kappa in [kappa_min, 1]."""
-    kappas = torch.linspace(kappa_min, 1, points, dtype=torch.float64)
+    """Largest spectral radius over real kappa in [kappa_min, 1], or over `kappas`."""
+    if kappas is None:
+        kappas = torch.linspace(kappa_min, 1, points, dtype=torch.float64)
     return float(spectral_radius(gains, kappas, derivative=derivative).max())
 
 
@@ -43,18 +48,25 @@ def design_gains(
     beta: float = 1.0,
     d: float | None = None,
     max_settling_depth: int | None = None,
+    kappas: Any = None,
+    derivative: Derivative = "explicit",
+    step: float = 1.0,
 ) -> PIDGains:
     """Gains of the network that minimise the worst spectral radius over kappa in [kappa_min, 1].
 
-    Closed forms for real kappa, with m = (1 + kappa_min) / 2:
+    Closed forms for real kappa, with m = (1 + kappa_min) / 2 and s = h the step, or h / (1 + d)
+    with an implicit derivative:
 
-        P:  p = m,      radius (1 - kappa_min) / 2
-        PI: p = i = m,  radius sqrt((1 - kappa_min) / 2)
+        P:  p = m + 1/s - 1,            radius s (1 - kappa_min) / 2
+        PI: p = m + 1/s - 1, i = p / h, radius its square root
 
-    The network's derivative is explicit, and an explicit D only narrows the stable region. So among
-    d >= 0 the best PD is P and the best PID is PI, and these are returned unless `d` is fixed; then
-    p (and i) are found by search. (An implicit D has no best: with p, and i, larger by d as well,
-    the radii above become (1 - kappa_min) / (2 (1 + d)) and its square root.)
+    An explicit D only narrows the stable region. So among d >= 0 the best PD is P and the best PID
+    is PI, and these are returned unless `d` is fixed; then p (and i) are found by search. An
+    implicit D has no best, for a larger one is always faster: it is 0 unless fixed.
+
+    `kappas` asks for the eigenvalues that a network really has (attention that was trained reaches
+    Re kappa = -1), or with "disc" for all that any attention can have; the gains are then found by
+    search from the closed form. With a step of 1 and no implicit D none are stable at -1.
 
     With `max_settling_depth`, returns not the fastest gains but the smallest (least p + i + d) that
     settle to 1 % within that many layers.
@@ -63,71 +75,79 @@ def design_gains(
         if kind in get_args(Kind):
             raise InputError(f"cannot design {kind} control; choose one of {', '.join(DESIGNS)}")
         raise unknown("design", kind, DESIGNS)
+    form = DiscreteGains(derivative=check_derivative(derivative), step=step, d=d or 0.0, beta=beta)
+    size = form.law.scale
     check_range(kappa_min)
-    if kappa_min == -1:
-        raise InputError("kappa_min must be > -1: at -1 no gains are stable")
+    points, where = None, f"[{kappa_min:g}, 1]"
+    if kappas is not None:
+        points, where = as_spectrum(kappas)
+        kappa_min = max(-1.0, min(1.0, float(points.real.min())))
+    if kappa_min == -1 and size == 1:
+        raise InputError(
+            "kappa_min must be > -1: at -1 no gains are stable, unless the step is shorter "
+            "(step=0.5) or the derivative implicit"
+        )
     if d is not None and "D" not in kind:
         raise InputError(f"d is fixed to {d}, but {kind} control has no derivative; use {kind}D")
-    fixed = PIDGains(d=d or 0.0, beta=beta).d
-    middle = (1 + kappa_min) / 2
-    fastest = PIDGains(p=middle, i=middle if "I" in kind else 0.0, d=0.0, beta=beta)
-    if fixed:
-        fastest = _search(fastest, fixed, kappa_min)
-    if max_settling_depth is None:
-        return fastest
-    return _gentlest(fastest, fixed, kappa_min, max_settling_depth)
+    middle = (1 + kappa_min) / 2 + (1 / size - 1)
+    fastest = replace(form, p=middle, i=middle / form.step if "I" in kind else 0.0)
+    if points is not None or (form.d and derivative == "explicit"):
+        fastest = _search(fastest, kappa_min, points, where)
+    if max_settling_depth is not None:
+        fastest = _gentlest(fastest, kappa_min, points, where, max_settling_depth)
+    plain = PIDGains(p=fastest.p, i=fastest.i, d=fastest.d, beta=beta)
+    return discretised(plain, derivative=derivative, step=step)
 
 
-def _search(start: PIDGains, d: float, kappa_min: float) -> PIDGains:
-    """Fastest p (and i) for a fixed d, by simplex search from the design with d = 0."""
+def _search(
+    start: DiscreteGains, kappa_min: float, points: Tensor | None, where: str
+) -> DiscreteGains:
+    """Fastest p (and i), by simplex search from the design for real kappa without an explicit D."""
 
-    def radius(gains: PIDGains) -> float:
-        return worst_radius(gains, kappa_min, _GRID)
+    def radius(gains: DiscreteGains) -> float:
+        return worst_radius(gains, kappa_min, _GRID, kappas=points)
 
-    found = _simplex(start, d, radius)
+    found = min((_simplex(replace(start, p=f * start.p), radius) for f in (1.0, 0.5)), key=radius)
     if radius(found) >= 1:
-        raise InputError(
-            f"no stable {found.kind} gains with d = {d} on [{kappa_min:g}, 1]; "
-            f"d must stay below {(1 + kappa_min) / 2:g}"
-        )
+        hint = f"d must stay below {(1 + kappa_min) / 2:g}" if start.d else "take a shorter step"
+        with_d = f" with d = {start.d}" if start.d else ""
+        raise InputError(f"no stable {found.kind} gains{with_d} on {where}; {hint}")
     return found
 
 
-def _gentlest(fastest: PIDGains, d: float, kappa_min: float, max_settling_depth: int) -> PIDGains:
+def _gentlest(
+    fastest: DiscreteGains, kappa_min: float, points: Tensor | None, where: str, most: int
+) -> DiscreteGains:
     """Smallest gains whose worst radius is at most 1 % ^ (1 / depth)."""
-    best_depth = settling_depth(worst_radius(fastest, kappa_min))
-    if max_settling_depth < 1 or best_depth is None or best_depth > max_settling_depth:
+    best_depth = settling_depth(worst_radius(fastest, kappa_min, kappas=points))
+    if most < 1 or best_depth is None or best_depth > most:
         raise InputError(
-            f"{fastest.kind} control on [{kappa_min:g}, 1] cannot settle within "
-            f"{max_settling_depth} layers; the fastest design takes {best_depth}"
+            f"{fastest.kind} control on {where} cannot settle within "
+            f"{most} layers; the fastest design takes {best_depth}"
         )
-    target = SETTLED ** (1 / max_settling_depth)
+    target = SETTLED ** (1 / most)
 
-    def cost(gains: PIDGains) -> float:
-        excess = worst_radius(gains, kappa_min, _GRID) - target
+    def cost(gains: DiscreteGains) -> float:
+        excess = worst_radius(gains, kappa_min, _GRID, kappas=points) - target
         return gains.p + gains.i + (1e3 * excess if excess > 0 else 0.0)
 
-    gentle = _simplex(fastest, d, cost)
+    gentle = _simplex(fastest, cost)
     # The simplex may stop a hair outside; step back towards the fastest design until inside.
     for share in np.concatenate([[0.0], np.geomspace(1e-9, 1, 60)]):
-        gains = PIDGains(
-            p=gentle.p + share * (fastest.p - gentle.p),
-            i=gentle.i + share * (fastest.i - gentle.i),
-            d=d,
-            beta=fastest.beta,
-        )
-        if worst_radius(gains, kappa_min) <= target:
+        p = gentle.p + share * (fastest.p - gentle.p)
+        gains = replace(gentle, p=p, i=gentle.i + share * (fastest.i - gentle.i))
+        if worst_radius(gains, kappa_min, kappas=points) <= target:
             return gains
     return fastest
 
 
-def _simplex(start: PIDGains, d: float, cost: Callable[[PIDGains], float]) -> PIDGains:
+def _simplex(start: DiscreteGains, cost: Callable[[DiscreteGains], float]) -> DiscreteGains:
     """Nelder-Mead over p, and over i too if the start has an integral; restarted once."""
     has_integral = start.i > 0
 
-    def build(x: NDArray[np.float64]) -> PIDGains:
+    def build(x: NDArray[np.float64]) -> DiscreteGains:
         p, i = abs(float(x[0])), abs(float(x[1])) if has_integral else 0.0
-        return PIDGains(p=p, i=i, d=d, beta=start.beta)
+        return replace(start, p=p, i=i)
 
     x = np.array([start.p, start.i] if has_integral else [start.p])
     for _ in range(2):

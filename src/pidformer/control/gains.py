@@ -3,14 +3,15 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple, Protocol
+from dataclasses import asdict, dataclass, fields
+from typing import Literal, NamedTuple, Protocol, cast, get_args
 
 from torch import Tensor
 
 from pidformer.errors import InputError, unknown
 
 Kind = Literal["softmax", "P", "I", "D", "PI", "PD", "ID", "PID"]
+Derivative = Literal["explicit", "implicit"]
 
 
 class Gains(Protocol):
@@ -55,7 +56,8 @@ class PIDGains:
     beta: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in asdict(self).items():
+        for name in (field.name for field in fields(self) if field.type in (float, "float")):
+            value = getattr(self, name)
             try:
                 number = float(value)
             except (TypeError, ValueError, OverflowError):
@@ -171,6 +173,13 @@ def as_gains(given: GainsLike) -> PIDGains:
         f"gains must be PIDGains, P,I,D,BETA (text or numbers), a preset or a mapping, got "
         f"{given!r}; PIDGains() is a layer without control"
     )
+
+
+def check_derivative(name: str) -> Derivative:
+    """The name itself, or an InputError if there is no such derivative."""
+    if name not in get_args(Derivative):
+        raise unknown("derivative", name, get_args(Derivative))
+    return cast(Derivative, name)
 
 
 def acts(gain: float | Tensor) -> bool:

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from pidformer.control.feedback import read_gains
+from pidformer.control.feedback import acting_law, read_gains
 from pidformer.control.gains import Gains, acts
 from pidformer.errors import InputError, unknown
 
@@ -59,7 +59,7 @@ class PIDController:
     first_layer: FirstLayer = "free"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gains", read_gains(self.gains))
+        object.__setattr__(self, "gains", acting_law(read_gains(self.gains)))
         check_first_layer(self.first_layer)
 
     def __call__(self, value: Tensor, state: PIDState | None) -> tuple[Tensor, PIDState]:

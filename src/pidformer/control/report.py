@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from pidformer.control.feedback import as_feedback
-from pidformer.control.gains import GainsLike, PIDGains
+from pidformer.control.feedback import DiscreteGains, discretised
+from pidformer.control.gains import Derivative, GainsLike, PIDGains
 from pidformer.control.stability import (
-    Derivative,
+    as_spectrum,
     check_range,
     gain_margin,
     gain_margin_over,
@@ -20,7 +20,6 @@ from pidformer.control.stability import (
     spectral_radius,
     stable_interval,
 )
-from pidformer.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,8 @@ class StabilityReport:
     def __str__(self) -> str:
         interval = self.stable_interval
         derivative = f", {self.derivative} D" if self.gains.d else ""
+        if isinstance(self.gains, DiscreteGains) and self.gains.step != 1:
+            derivative += f", step {self.gains.step:g}"
         lines = {
             "gains": f"{self.gains!r} ({self.gains.kind}{derivative})",
             "verdict": self.verdict,
@@ -114,36 +115,34 @@ def stability_report(
     """Judge the gains over real kappa in [kappa_min, kappa_max], or over given eigenvalues.
 
     For the interval the verdict is exact; the worst kappa comes from a grid of 2001 points that
-    includes both ends. Every one of `kappas`, real or complex, is examined.
+    includes both ends. Every one of `kappas`, real or complex, is examined; "disc" stands for the
+    unit disc, where all eigenvalues of all attention lie (`as_spectrum`).
     """
-    gains = as_feedback(gains)
+    gains = discretised(gains, derivative=derivative)
     if kappas is None:
         check_range(kappa_min, kappa_max)
         spectrum = f"[{kappa_min:g}, {kappa_max:g}]"
         points = torch.linspace(kappa_min, kappa_max, 2001, dtype=torch.float64).to(
             torch.complex128
         )
-        stable = is_stable(gains, kappa_min, kappa_max, derivative=derivative)
-        allowed = gain_margin(gains, kappa_min, derivative=derivative)
+        stable = is_stable(gains, kappa_min, kappa_max)
+        allowed = gain_margin(gains, kappa_min)
     else:
-        points = torch.as_tensor(kappas, dtype=torch.complex128).flatten()
-        if len(points) == 0 or not bool(torch.isfinite(torch.view_as_real(points)).all()):
-            raise InputError("kappas must be finite, and at least one must be given")
-        spectrum = f"{len(points)} eigenvalue" + ("s" if len(points) > 1 else "")
-        stable = bool(schur_cohn(gains, points, derivative=derivative).all())
-        allowed = gain_margin_over(points, gains, derivative)
-    radii = spectral_radius(gains, points, derivative=derivative)
+        points, spectrum = as_spectrum(kappas)
+        stable = bool(schur_cohn(gains, points).all())
+        allowed = gain_margin_over(points, gains, "explicit")
+    radii = spectral_radius(gains, points)
     worst = int(radii.argmax())
     radius = float(radii[worst])
     return StabilityReport(
         gains=gains,
-        derivative=derivative,
+        derivative=gains.derivative if isinstance(gains, DiscreteGains) else "explicit",
         stable=stable,
         spectrum=spectrum,
         worst_kappa=complex(points[worst]),
         worst_radius=radius,
         margin=1 - radius,
         gain_margin=allowed,
-        stable_interval=stable_interval(gains, derivative=derivative),
+        stable_interval=stable_interval(gains),
         settling_depth=settling_depth(radius) if stable else None,
     )

@@ -27,17 +27,31 @@ the PID controller s (P, I, D) at s (own kappa + skip), s its scale.
 
 import math
 from dataclasses import replace
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from pidformer.control.feedback import Feedback, as_feedback, discretised
-from pidformer.control.gains import MAX_GAIN, Gains, GainsLike, PIDGains
+from pidformer.control.feedback import (
+    DiscreteGains,
+    Feedback,
+    acting_law,
+    as_feedback,
+    discretised,
+    is_linear,
+)
+from pidformer.control.gains import (
+    MAX_GAIN,
+    Derivative,
+    Gains,
+    GainsLike,
+    PIDGains,
+    check_derivative,
+)
 from pidformer.errors import InputError, unknown
 
-Derivative = Literal["explicit", "implicit"]
-
+DISC_POINTS = 721
+"""Points of the unit circle, -1 and 1 among them, on which the disc is judged."""
 SETTLED = 0.01
 """A mode counts as settled once it has decayed to this share."""
 
@@ -50,13 +64,6 @@ def in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
         return as_feedback(gains), torch.as_tensor(kappa, dtype=torch.complex128)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"the arguments are gains, then kappa (numbers): {error}") from None
-
-
-def check_derivative(name: str) -> Derivative:
-    """The name itself, or an InputError if there is no such derivative."""
-    if name not in get_args(Derivative):
-        raise unknown("derivative", name, get_args(Derivative))
-    return cast(Derivative, name)
 
 
 def characteristic_polynomial(
@@ -87,9 +94,10 @@ def _as_pid(gains: PIDGains, derivative: Derivative) -> tuple[PIDGains, float, f
     """PID gains (explicit) and a line such that their poles at `slope kappa + shift` are these."""
     if check_derivative(derivative) == "implicit":
         gains = discretised(gains, derivative=derivative)
+    gains = acting_law(gains)
     if not isinstance(gains, Feedback):
         return gains, 1.0, 0.0
-    if gains.exclude:
+    if not is_linear(gains):
         raise InputError(
             f"{gains.kind} is not linear in the values, so it has no poles: measured only, by "
             "pidformer analyze of a trained network"
@@ -214,7 +222,7 @@ def gain_margin(
     Without control, or with an implicit D of at least P/2 + I/4, no factor does.
     """
     gains = as_feedback(gains)
-    if isinstance(gains, Feedback):
+    if isinstance(gains, Feedback | DiscreteGains):
         ends = torch.tensor([kappa_min, 1.0], dtype=torch.complex128)  # the worst is at an end
         return gain_margin_over(ends, gains, derivative)
     load = _load(gains, 1 if check_derivative(derivative) == "explicit" else -1)
@@ -249,6 +257,23 @@ def settling_depth(radius: float) -> int | None:
     if radius >= 1:
         return None
     return max(1, math.ceil(math.log(SETTLED) / math.log(radius) - 1e-9)) if radius > 0 else 1
+
+
+def as_spectrum(kappas: Any) -> tuple[Tensor, str]:
+    """Eigenvalues, complex128 and flat, and what they are in words.
+
+    "disc" is the unit disc, where all eigenvalues of all row-stochastic matrices lie. The largest
+    |pole| is a subharmonic function of kappa, so that its points are those of the circle.
+    """
+    if isinstance(kappas, str):
+        if kappas != "disc":
+            raise unknown("spectrum", kappas, ("disc",))
+        angle = torch.linspace(-math.pi, math.pi, DISC_POINTS, dtype=torch.float64)
+        return torch.polar(torch.ones_like(angle), angle), "the unit disc"
+    points = torch.as_tensor(kappas, dtype=torch.complex128).flatten()
+    if len(points) == 0 or not bool(torch.isfinite(torch.view_as_real(points)).all()):
+        raise InputError("kappas must be finite, and at least one must be given")
+    return points, f"{len(points)} eigenvalue" + ("s" if len(points) > 1 else "")
 
 
 def check_range(kappa_min: float, kappa_max: float = 1.0) -> None:

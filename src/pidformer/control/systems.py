@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pidformer.control.feedback import Feedback, acting_law, as_feedback, with_own
 from pidformer.control.gains import GainsLike, PIDGains, as_gains
 from pidformer.control.pid import FirstLayer, PIDController, PIDState
 from pidformer.errors import InputError
@@ -169,14 +170,22 @@ def simulate(
     steps: int,
     first_layer: FirstLayer = "free",
 ) -> Tensor:
-    """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D)."""
+    """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D).
+
+    Of any law: `gains` may be what `as_feedback` takes, another discretisation too.
+    """
     kernel = as_kernel(kernel)
-    value = as_values(v0, len(kernel))
-    controller = PIDController(PIDGains() if gains is None else as_gains(gains), first_layer)
+    value = start = as_values(v0, len(kernel))
+    law = acting_law(PIDGains() if gains is None else as_feedback(gains))
+    controller = PIDController(law, first_layer)
     state: PIDState | None = None
     values = [value]
     for _ in range(steps):
         control, state = controller(value, state)
-        value = kernel @ value + control
+        if isinstance(law, Feedback):
+            mixed = kernel @ (law.first * start + law.own * value)
+            value = with_own(mixed, value, control, law.skip, law.exclude, law.scale)
+        else:
+            value = kernel @ value + control
         values.append(value)
     return torch.stack(values)

@@ -10,9 +10,11 @@ from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
-from pidformer.models.gains import GainsLike, layer_gains, resolve_gains
+from pidformer.models.gains import GainsLike, layer_gains, refuse_terms, resolve_gains
 from pidformer.models.vit import learned_layers
 from pidformer.nn.gains import LearnedGains, device_of, learned_gains
+
+_NEW_WEIGHTS = "it brings weights, and a converted model keeps those it has; train one of ours"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +45,10 @@ class Conversion:
                 "convert needs gains, as pf.PIDGains(p=0.4); PIDGains() changes nothing"
             )
         by_layer = [layer or PIDGains() for layer in layer_gains(resolved, depth)]
+        refuse_terms(by_layer, dict.fromkeys(("gate", "embedded"), _NEW_WEIGHTS))
         if layers is not None:
             chosen = {_checked(layer, depth) for layer in layers}
-            by_layer = [g if n in chosen else g.scaled(0.0) for n, g in enumerate(by_layer)]
+            by_layer = [g if n in chosen else PIDGains(beta=g.beta) for n, g in enumerate(by_layer)]
         learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
 

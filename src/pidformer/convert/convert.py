@@ -25,14 +25,14 @@ def convert(
     learn_gains: bool = False,
     inplace: bool = False,
 ) -> Model:
-    """The model with a controller in its attention: same weights, same state-dict keys.
+    """The model with a controller in its attention: same weights under the same names.
 
     For timm's vision transformers and for Hugging Face models that attend through its attention
     interface. `gains` are for all layers (`PIDGains`, "P,I,D,BETA", a preset, a mapping) or a
     sequence with one for each; zero gains change nothing. `layers` are those that are controlled,
     all by default. `learn_gains` adds parameters, per layer and head, inside the region of
     stability. A copy is converted unless `inplace`. A converted model is given other gains by
-    converting it again.
+    converting it again. A state dict of a timm model then has one key more, which says so.
 
     Loops over depth must be the model's own: checkpointing is non-reentrant only.
     """
@@ -78,8 +78,8 @@ def _way_in(model: nn.Module) -> Any:
     inner = getattr(model, "model", None)
     hint = f"; convert the {type(inner).__name__} inside it" if isinstance(inner, nn.Module) else ""
     raise InputError(
-        f"{type(model).__name__} cannot be converted: supported are timm's VisionTransformer and "
-        f"Eva, and models of transformers{hint}"
+        f"{type(model).__name__} cannot be converted: supported are timm's VisionTransformer, Eva, "
+        f"Beit and VisionTransformerRelPos, and models of transformers{hint}"
     )
 
 

@@ -12,10 +12,12 @@ ENCODERS: dict[str, str] = _TABLES["encoders"]
 VISION: dict[str, str] = _TABLES["vision"]
 FAMILIES = DECODERS | ENCODERS | VISION
 """Model types, and the class that attends in each."""
+KEEPS_KEYWORDS = frozenset(_TABLES["keeps_keywords"])
+"""Attention classes that take keyword arguments, and do not hand them to the interface."""
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _TABLES["refused"].items() for name in names
 }
-"""Model types that people ask for, and why they cannot be converted."""
+"""Model types that people ask for, and why they cannot be converted, or not as a whole."""
 
 
 def check_family(name: str, given: object) -> str:

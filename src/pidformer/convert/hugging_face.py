@@ -16,8 +16,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pidformer.convert.conversion import Conversion, remove, shown_gains
-from pidformer.convert.families import FAMILIES, check_family
-from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
+from pidformer.convert.families import FAMILIES, KEEPS_KEYWORDS, REFUSED, check_family
+from pidformer.convert.interface import KEYWORD, NAME, Tape, hold_tape, watch_cache
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
@@ -42,6 +42,8 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
         module.pid_layer = layer
         module.extra_repr = partial(shown_gains, module)
         module.register_forward_pre_hook(watch_cache, with_kwargs=True)
+        if type(module).__name__ in KEEPS_KEYWORDS:
+            module.register_forward_pre_hook(hold_tape, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
@@ -58,7 +60,7 @@ def revert_hugging_face(model: Any) -> None:
     attention = _controlled(model)
     for module in model.modules():
         for number, hook in list(module._forward_pre_hooks.items()):
-            if hook in (_begin, watch_cache):
+            if hook in (_begin, watch_cache, hold_tape):
                 del module._forward_pre_hooks[number]
                 del module._forward_pre_hooks_with_kwargs[number]
     remove(attention)
@@ -170,6 +172,8 @@ def _attention(model: Any) -> list[Any]:
     found = [m for m in model.modules() if type(m).__name__ == FAMILIES[kind]]
     depth = model.config.num_hidden_layers
     if len(found) != depth:
+        if kind in REFUSED:
+            raise InputError(f"{name} (model type {kind!r}) cannot be converted: {REFUSED[kind]}")
         others = sorted({type(m).__name__ for m in model.modules() if "Attention" in str(type(m))})
         raise InputError(
             f"{name} has {len(found)} {FAMILIES[kind]} in {depth} layers (found: "

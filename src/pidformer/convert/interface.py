@@ -84,7 +84,7 @@ def pid_attention_forward(
 
     A query head's value is that of its group. A module without a controller just attends.
     """
-    tape: Tape | None = options.pop(KEYWORD, None)
+    tape: Tape | None = options.pop(KEYWORD, None) or module.__dict__.pop(KEYWORD, None)
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
     if tape is None and hasattr(getattr(module, "config", None), "pidformer"):
@@ -174,6 +174,15 @@ def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
         return WatchedCache(given, tape, module) if isinstance(given, Cache) else given
 
     return tuple(watched(a) for a in args), {k: watched(v) for k, v in kwargs.items()}
+
+
+def hold_tape(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+    """Before each call of an attention module that keeps its keyword arguments to itself.
+
+    The tape waits at the module until the interface is called, inside the same call: recomputed
+    under checkpointing, the module is handed its own tape again.
+    """
+    module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
 
 
 # Our attention, and the mask that goes with it: without one, causality would be lost. At import,

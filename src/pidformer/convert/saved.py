@@ -4,36 +4,34 @@ import json
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
 
 from pidformer.convert.conversion import Conversion
+from pidformer.convert.mark import MARK, marks
 from pidformer.convert.timm import ControlledModel, convert_timm, revert_timm
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
 
 Model = TypeVar("Model", bound=nn.Module)
-MARK = "pidformer.gains"
-"""A key that no plain model has: loading the file into one says so."""
+EARLIER_MARK = "pidformer.gains"
+"""The key in files of version 0.2.0."""
 
 
 def save(model: nn.Module, path: str | Path) -> None:
     """Write a converted timm model to a safetensors file: its weights, its controller and a mark.
 
-    `restore` reads it. For timm's own `load_state_dict` the mark is an unexpected key, so that the
-    weights are not taken for those of a plain model.
+    `restore` reads it. For timm's own `load_state_dict` the mark, which every state dict of the
+    model has, is an unexpected key: the weights are not taken for those of a plain model.
     """
     if not isinstance(model, ControlledModel):
         raise InputError(
             f"pf.save writes converted timm models, got {type(model).__name__}; Hugging Face "
             "models have save_pretrained, plain ones a state_dict"
         )
-    conversion = model._conversion
     tensors = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    tensors[MARK] = torch.tensor([(g.p, g.i, g.d, g.beta) for g in conversion.gains])
-    facts = {"format": "pt", "pidformer": json.dumps(conversion.to_dict())}
+    facts = {"format": "pt", "pidformer": json.dumps(model.pidformer.conversion.to_dict())}
     with atomic_path(Path(path)) as temporary:
         save_file(tensors, temporary, metadata=facts)
 
@@ -45,6 +43,7 @@ def restore(model: Model, path: str | Path) -> Model:
     """
     conversion, tensors = _read(Path(path))
     convert_timm(model, lambda depth: _fitting(conversion, depth, path))
+    tensors |= marks(model.state_dict())  # those of the file are its metadata, in short
     shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     given = {name: tuple(t.shape) for name, t in tensors.items()}
     if shapes != given:
@@ -66,11 +65,11 @@ def _read(path: Path) -> tuple[Conversion, dict[str, Any]]:
             tensors = {name: held.get_tensor(name) for name in held.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} is no readable safetensors file ({error})") from None
-    if MARK not in tensors or "pidformer" not in facts:
+    if tensors.keys().isdisjoint((MARK, EARLIER_MARK)) or "pidformer" not in facts:
         raise InputError(
             f"{path} holds no controller; load it into a timm model, then pf.convert that"
         )
-    del tensors[MARK]
+    tensors.pop(EARLIER_MARK, None)
     try:
         saved = json.loads(facts["pidformer"])
     except ValueError as error:

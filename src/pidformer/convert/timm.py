@@ -1,7 +1,8 @@
-"""timm's vision transformers with a controller: same weights, same keys, our loop over depth.
+"""timm's vision transformers with a controller: same weights, our loop over depth.
 
 A model, its blocks and their attention become instances of subclasses of their own classes, whose
-forward carries the state along: `x, state = block(x, state)`. Nothing else about them changes.
+forward carries the state along: `x, state = block(x, state)`. A state dict has one key more, the
+mark of the controller. Nothing else about them changes.
 """
 # B images, N tokens, C width, H heads, D head dim
 
@@ -13,13 +14,22 @@ import torch
 import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat
 from timm.layers.attention import Attention, AttentionRope
+from timm.models import beit
+from timm.models.beit import Beit
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
+from timm.models.vision_transformer_relpos import (
+    RelPosAttention,
+    RelPosBlock,
+    ResPostRelPosBlock,
+    VisionTransformerRelPos,
+)
 from torch import Tensor, nn
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.convert.conversion import Conversion, remove, shown_gains
+from pidformer.convert.mark import Mark
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend, seen_values
@@ -29,9 +39,10 @@ for _step in ("seen_values", "of_queries"):
     torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
 
 Carried = tuple[Tensor, PIDState | None]
-MODELS = (VisionTransformer, Eva)
-BLOCKS = (Block, ResPostBlock, EvaBlock, EvaBlockPostNorm)
-ATTENTION = (Attention, AttentionRope, EvaAttention)
+MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos)
+POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
+BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, *POST_NORM)
+ATTENTION = (Attention, AttentionRope, EvaAttention, beit.Attention, RelPosAttention)
 
 
 class Controlled:
@@ -59,12 +70,14 @@ class ControlledAttention(Controlled):
         state: PIDState | None = None,
         *,
         rope: Tensor | None = None,
+        bias: Tensor | None = None,
         attn_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Carried:
-        gate = self.gate(x).sigmoid() if self.gate is not None else None
+        gate = self.gate(x).sigmoid() if getattr(self, "gate", None) is not None else None
         q, k, value = _projected(self, x)
-        q, k = self.q_norm(q), self.k_norm(k)
+        q, k = _through(self, "q_norm", q), _through(self, "k_norm", k)
+        attn_mask = _biased(self, bias, attn_mask)
         if rope is not None:
             q, k = (_rotated(self, part, rope).type_as(value) for part in (q, k))
         own_heads = getattr(self, "num_kv_heads", self.num_heads)
@@ -75,7 +88,7 @@ class ControlledAttention(Controlled):
         out, state = attend(
             self, q, k, v, state, attn_mask=attn_mask, is_causal=is_causal, value=value
         )
-        merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
+        merged = _through(self, "norm", out.transpose(1, 2).flatten(2))  # (B, N, C)
         if gate is not None:
             merged = merged * gate
         return self.proj_drop(self.proj(merged)), state
@@ -105,6 +118,24 @@ def _projected(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return q, k, v
 
 
+def _through(attention: Any, name: str, x: Tensor) -> Tensor:
+    """x through a part that not every attention of timm has."""
+    part = getattr(attention, name, None)
+    return x if part is None else part(x)
+
+
+def _biased(attention: Any, bias: Tensor | None, mask: Tensor | None) -> Tensor | None:
+    """What is added to the scores: a bias by relative position, the model's or the block's own."""
+    if getattr(attention, "relative_position_bias_table", None) is not None:  # BEiT
+        own = attention._get_rel_pos_bias()
+        bias = own if bias is None else own + bias
+    elif getattr(attention, "rel_pos", None) is not None:
+        bias = attention.rel_pos.get_bias()
+    if bias is None or mask is None:
+        return mask if bias is None else bias
+    return bias.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else bias + mask
+
+
 def _rotated(attention: Any, x: Tensor, rope: Tensor) -> Tensor:
     """Queries or keys, turned by their positions; class and register tokens have none."""
     prefix, half = attention.num_prefix_tokens, getattr(attention, "rotate_half", False)
@@ -119,7 +150,7 @@ class ControlledBlock(Controlled):
     """
 
     def forward(self: Any, x: Tensor, state: PIDState | None = None, **options: Any) -> Carried:
-        is_post = issubclass(self.original, ResPostBlock | EvaBlockPostNorm)
+        is_post = issubclass(self.original, POST_NORM)
         mixed, state = self.attn(x if is_post else self.norm1(x), state, **options)
         x = x + self.drop_path1(self.norm1(mixed) if is_post else _scaled(self, 1, mixed))
         made = self.mlp(x if is_post else self.norm2(x))
@@ -129,7 +160,7 @@ class ControlledBlock(Controlled):
 
 def _scaled(block: Any, part: int, x: Tensor) -> Tensor:
     """Layer scale, by the two names that timm has for it."""
-    if issubclass(block.original, Block):
+    if issubclass(block.original, Block | RelPosBlock):
         return getattr(block, f"ls{part}")(x)
     gamma = getattr(block, f"gamma_{part}")
     return x if gamma is None else gamma * x
@@ -139,12 +170,12 @@ class ControlledModel(Controlled, ControlledDepth):
     """A converted vision transformer."""
 
     _no_split_modules: tuple[str, ...]
-    _conversion: Conversion
+    pidformer: Mark
 
     @property
     def gains(self) -> PIDGains | tuple[PIDGains, ...]:
         """The gains the model was converted with: for all layers, or one per layer."""
-        return self._conversion.model_gains
+        return self.pidformer.conversion.model_gains
 
     def no_weight_decay(self: Any) -> set[str]:
         """timm's set, and the learned gains."""
@@ -160,6 +191,25 @@ class ControlledEva(ControlledModel):
         if getattr(self, "rope_mixed", False) and rope is not None:  # one rotation per layer
             steps = [partial(block, rope=rope[depth]) for depth, block in enumerate(blocks)]
         return self.norm_pre(tokens), steps
+
+
+class ControlledBias(ControlledModel):
+    """The same for models whose scores have a bias by relative position, which blocks may share."""
+
+    def _begin(self: Any, x: Tensor, blocks: Sequence[Any]) -> tuple[Tensor, Sequence[Any]]:
+        tokens = self.patch_embed(x)
+        if self.cls_token is not None:
+            tokens = torch.cat((self.cls_token.expand(x.shape[0], -1, -1), tokens), dim=1)
+        if isinstance(self, Beit):
+            tokens = self.pos_drop(tokens if self.pos_embed is None else tokens + self.pos_embed)
+            shared = None if self.rel_pos_bias is None else self.rel_pos_bias()
+        else:
+            shared = None if self.shared_rel_pos is None else self.shared_rel_pos.get_bias()
+        return tokens, [partial(block, bias=shared) for block in blocks]
+
+
+MIXINS = {Eva: ControlledEva, Beit: ControlledBias, VisionTransformerRelPos: ControlledBias}
+"""What replaces the loop of a model; of a plain vision transformer, `ControlledModel`."""
 
 
 def is_timm(model: nn.Module) -> bool:
@@ -184,9 +234,9 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
         block.out = nn.Identity()
         block.__class__ = _made(ControlledBlock, block.__class__)
     conversion.put(attention, controllers)
-    mixin = ControlledEva if isinstance(model, Eva) else ControlledModel
+    mixin = next((MIXINS[kind] for kind in MIXINS if isinstance(model, kind)), ControlledModel)
     model.__class__ = _made(mixin, model.__class__)
-    model._conversion = conversion
+    model.pidformer = Mark(conversion)
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
 
@@ -203,7 +253,7 @@ def revert_timm(model: Any) -> None:
         del block.attn.state_heads, block.out
     for module in [model, *model.blocks, *(block.attn for block in model.blocks)]:
         module.__class__ = module.original
-    del model._conversion, model._no_split_modules
+    del model.pidformer, model._no_split_modules
 
 
 @cache
@@ -224,10 +274,10 @@ def _check(model: Any) -> None:
         getattr(type(model), name) is not getattr(known, name)
         for name in ("forward_features", "forward_intermediates")
     ):
-        names = " and ".join(kind.__name__ for kind in MODELS)
+        names = ", ".join(kind.__name__ for kind in MODELS)
         raise InputError(
             f"{type(model).__name__} cannot be converted; those of timm's models can whose loop "
-            f"over depth is that of {names} (vit_*, deit_*, deit3_*, *_dinov2, eva02_*)"
+            f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*)"
         )
     for depth, block in enumerate(model.blocks):
         if type(block) not in BLOCKS:

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from pidformer.data.sources import ImageSource
 from pidformer.errors import InputError, shortened
 
 Resident = Literal["auto"] | bool
@@ -58,18 +57,22 @@ def check_rank(rank: int, world_size: int) -> None:
         raise InputError(f"rank must be below world_size {world_size}, got {rank}")
 
 
+def local_part(batch_size: int, rank: int, world_size: int) -> slice:
+    """The rows of a global batch that process `rank` of `world_size` has."""
+    check_counts(batch_size=batch_size)
+    check_rank(rank, world_size)
+    if batch_size % world_size:
+        raise InputError(
+            f"batch_size {batch_size} cannot be shared by {world_size} processes; "
+            "it is the global batch: choose a multiple of world_size"
+        )
+    share = batch_size // world_size
+    return slice(rank * share, (rank + 1) * share)
+
+
 def check_resident(resident: Resident) -> None:
     if resident != "auto" and not isinstance(resident, bool):
         raise InputError(f"resident must be 'auto', true or false, got {resident!r}")
-
-
-def check_training_set(source: ImageSource) -> None:
-    if not len(source) or not source.classes or int(source.labels.min()) < 0:
-        raise InputError(
-            "a training set needs images and a class for each; this one has "
-            f"{len(source)} images, {len(source.classes)} classes and "
-            f"{int((source.labels < 0).sum())} images without a class; choose another split"
-        )
 
 
 def check_colour(name: str, values: Sequence[float], channels: int) -> None:

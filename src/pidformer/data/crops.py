@@ -32,12 +32,11 @@ def crop_boxes(
     Area uniform in `scale`, width over height log-uniform in `ratio`; the first draw that fits
     counts, and if none does, the largest central box with an allowed ratio.
     """
-    h, w, fits = _rectangles(rng, count, height, width, height * width, scale, ratio)
-    top, left = _corners(rng, height - h, width - w)
+    boxes, fits = _boxes(rng, count, height, width, 0, scale, ratio)
     central_w = min(width, round(height * ratio[1]))
     central_h = min(height, round(width / ratio[0]))
     central = ((height - central_h) // 2, (width - central_w) // 2, central_h, central_w)
-    return np.where(fits[:, None], np.stack([top, left, h, w], axis=1), np.array(central))
+    return np.where(fits[:, None], boxes, np.array(central))
 
 
 def erase_boxes(
@@ -45,9 +44,8 @@ def erase_boxes(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which images have a box erased, int64 (n,), and their boxes (n, 4) as in `crop_boxes`."""
     rows = np.flatnonzero(rng.random(count) < probability)
-    h, w, fits = _rectangles(rng, len(rows), height - 1, width - 1, height * width, *ERASED)
-    top, left = _corners(rng, height - h, width - w)
-    return rows[fits], np.stack([top, left, h, w], axis=1)[fits]
+    boxes, fits = _boxes(rng, len(rows), height, width, 1, *ERASED)
+    return rows[fits], boxes[fits]
 
 
 def resized_crop(images: Tensor, boxes: Tensor, size: int) -> Tensor:
@@ -103,32 +101,27 @@ def erase(
     return images.index_copy_(0, rows, torch.where(inside, fill, images[rows]))
 
 
-def _rectangles(
+def _boxes(
     rng: np.random.Generator,
     count: int,
-    max_height: int,
-    max_width: int,
-    area: int,
+    height: int,
+    width: int,
+    margin: int,
     scale: tuple[float, float],
     ratio: tuple[float, float],
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """For each image the first of `ATTEMPTS` draws that fits: heights, widths, whether one did."""
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each image the first of `ATTEMPTS` boxes that fits, (count, 4), and whether one did."""
+    area = height * width
     share = rng.uniform(scale[0] * area, scale[1] * area, (count, ATTEMPTS))
     aspect = np.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1]), share.shape))
     w = np.rint(np.sqrt(share * aspect))
     h = np.rint(np.sqrt(share / aspect))
-    fits = (h <= max_height) & (w <= max_width)
+    fits = (h <= height - margin) & (w <= width - margin)
     first = np.arange(count), fits.argmax(axis=1)
-    h, w = np.maximum(h[first], 1).astype(np.int64), np.maximum(w[first], 1).astype(np.int64)
-    return h, w, fits[first]
-
-
-def _corners(
-    rng: np.random.Generator, down: np.ndarray, right: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Whole numbers, uniform in 0..down and 0..right."""
-    u = rng.random((2, len(down)))
-    return (u[0] * (down + 1)).astype(np.int64), (u[1] * (right + 1)).astype(np.int64)
+    h, w = np.maximum(h[first], 1), np.maximum(w[first], 1)
+    down, right = rng.random((2, count))  # uniform among the corners there are
+    boxes = (down * (height - h + 1)).astype(int), (right * (width - w + 1)).astype(int), h, w
+    return np.stack(boxes, axis=1).astype(np.int64), fits[first]
 
 
 def _whole_levels(values: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from pidformer.data.sources import ArrayImages
-from pidformer.errors import unknown
+from pidformer.errors import check_known
 
 FILE = Path(__file__).with_name("digits.npz")
 """levels 0..16, uint8 (1797, 8, 8), and labels, uint8 (1797,)."""
@@ -23,8 +23,7 @@ def open_digits(split: str) -> ArrayImages:
 
     Images keep their original order; grey levels 0..16 become 0..255.
     """
-    if split not in ("train", "val"):
-        raise unknown("split of digits", split, ("train", "val"))
+    check_known("split of digits", split, ("train", "val"))
     with np.load(FILE, allow_pickle=False) as file:
         levels, labels = file["levels"], file["labels"]
     images = (levels * (255 / 16)).round().astype(np.uint8)

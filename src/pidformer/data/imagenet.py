@@ -4,7 +4,7 @@ import json
 from functools import cache
 from importlib.resources import files
 
-from pidformer.errors import unknown
+from pidformer.errors import check_known
 
 SUBSETS = ("imagenet-a", "imagenet-r", "imagenet-o")
 
@@ -19,8 +19,7 @@ def subset_indices(name: str) -> tuple[int, ...]:
 
     For ImageNet-O these are the classes its images are mistaken for; they belong to none.
     """
-    if name not in SUBSETS:
-        raise unknown("200-class set", name, SUBSETS)
+    check_known("200-class set", name, SUBSETS)
     return tuple(_table()[name])
 
 

@@ -15,15 +15,19 @@ from PIL import Image
 from torch import Tensor
 
 from pidformer.data import arguments, crops
-from pidformer.data.augment import Augment
+from pidformer.data.augment import (
+    Augment,
+    Transform,
+    draw_mix,
+    mix_images,
+    soft_targets,
+    train_transform,
+)
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
-from pidformer.data.mixing import draw_mix, mix_images, soft_targets
 from pidformer.data.pictures import fit, fit_for_evaluation, pixels
-from pidformer.data.plan import BatchPlan
 from pidformer.data.randomness import Purpose, numbers, seeded_globals
 from pidformer.data.sources import ImageSource
 from pidformer.data.storage import choose_storage, fits_in_memory
-from pidformer.data.transforms import Transform, train_transform
 from pidformer.errors import InputError
 
 
@@ -53,31 +57,32 @@ class TrainImages(TrainLoader[Image.Image]):
         mean: Sequence[float],
         std: Sequence[float],
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
         arguments.check_counts(image_size=image_size)
-        arguments.check_training_set(source)
+        if not len(source) or not source.classes or int(source.labels.min()) < 0:
+            raise InputError(
+                "a training set needs images and a class for each; this one has "
+                f"{len(source)} images, {len(source.classes)} classes and "
+                f"{int((source.labels < 0).sum())} images without a class; choose another split"
+            )
         arguments.check_colour("mean", mean, source.channels)
         arguments.check_colour("std", std, source.channels)
-        plan = BatchPlan(
-            images=len(source),
+        super().__init__(
+            source,
+            noun="image",
             batch_size=batch_size,
-            repeats=augment.repeats,
             seed=seed,
-            rank=rank,
-            world_size=world_size,
+            repeats=augment.repeats,
             is_mixing=augment.is_mixing,
+            **options,
         )
-        super().__init__(source, plan, noun="image", **options)
         self.augment = augment
         self._set, self._size, self._fill = source, image_size, tuple(mean)
         self._mean, self._std = (
             torch.tensor(values, dtype=torch.float32, device=self._device) for values in (mean, std)
         )
-        self._open(resident)
+        self._open(options.get("resident", "auto"))
 
     def _open(self, resident: arguments.Resident) -> None:
         source, self._kept = self._set, ()
@@ -86,7 +91,6 @@ class TrainImages(TrainLoader[Image.Image]):
             self._keep(
                 lambda image: (pixels(fit(image, *stored)),),
                 (source.channels, *stored),
-                show_progress=self._plan.rank == 0,
             )
             self._kept += (source.labels.to(self._device),)
 
@@ -174,27 +178,20 @@ class EvalImages(Loader[Image.Image]):
         image_size: int,
         batch_size: int,
         crop_ratio: float = 0.875,
-        rank: int = 0,
-        world_size: int = 1,
-        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
         arguments.check_counts(image_size=image_size, batch_size=batch_size)
-        arguments.check_rank(rank, world_size)
-        arguments.check_resident(resident)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
-        indices = np.arange(rank, len(source), world_size)
-        super().__init__(source, indices, consequence="left out", **options)
+        super().__init__(source, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
         shape = (source.channels, image_size, image_size)
+        resident = options.get("resident", "auto")
         if resident == "auto":
             resident = fits_in_memory(len(self._indices) * math.prod(shape), self._device)
         if resident:
-            self._keep(
-                lambda image: (pixels(self._prepare(image)),), shape, show_progress=rank == 0
-            )
+            self._keep(lambda image: (pixels(self._prepare(image)),), shape)
             self._kept += (source.labels[self._indices].to(self._device),)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What all loaders share: members kept on the device or streamed from workers, epochs, resuming.
+"""What all loaders share: members kept on the device or streamed, the order of batches, resuming.
 
 A subclass says how a worker turns a member into tensors, how kept tensors are augmented in
 batches, and how the tensors of either way become a batch.
@@ -7,6 +7,7 @@ batches, and how the tensors of either way become a batch.
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypedDict, TypeVar, Unpack
 
 import numpy as np
@@ -14,12 +15,19 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pidformer.data.arguments import check_counts, check_start
+from pidformer.data.arguments import (
+    Resident,
+    check_counts,
+    check_rank,
+    check_resident,
+    check_start,
+    local_part,
+)
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.plan import BatchPlan
+from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.sources import Decodable
 from pidformer.data.storage import decode_all
-from pidformer.devices import as_device
+from pidformer.devices import as_device, usable_cores
 from pidformer.errors import InputError, some
 
 T = TypeVar("T")
@@ -37,6 +45,11 @@ class Options(TypedDict, total=False):
     """Processes that decode what is streamed; 0, the default, decodes in this one."""
     corrupt_limit: float
     """Share of the set that may be unreadable, 0.001 by default."""
+    resident: Resident
+    """Whether the decoded set is kept on the device; "auto", the default, where it fits."""
+    rank: int
+    """This process, of `world_size` (1 by default)."""
+    world_size: int
 
 
 class Batch(NamedTuple):
@@ -53,50 +66,6 @@ class Loaded(NamedTuple):
     indices: list[int]
     unreadable: list[int]
     problem: str = ""
-
-
-class CorruptTally:
-    """The unreadable images that one loader has met.
-
-    Worker processes only report indices; the tally lives in the process that iterates.
-    """
-
-    def __init__(self, source: Decodable[object], limit: float, consequence: str) -> None:
-        if not isinstance(limit, int | float) or not 0 <= limit <= 1:
-            raise InputError(f"corrupt_limit must be a share in [0, 1], got {limit!r}")
-        self._source = source
-        self._limit = limit
-        self._consequence = consequence
-        self._met: set[int] = set()
-
-    @property
-    def allowed(self) -> int:
-        """How many may be unreadable; never all."""
-        count = len(self._source)
-        return min(math.floor(self._limit * count + 1e-9), count - 1)  # 0.29 * 100 is 28.99...
-
-    def __len__(self) -> int:
-        return len(self._met)
-
-    def add(self, indices: Iterable[int]) -> None:
-        """Warn of those not met before; InputError when the set has more than allowed."""
-        new = sorted(set(indices) - self._met)
-        if not new:
-            return
-        self._met.update(new)
-        if len(self._met) > self.allowed:
-            raise InputError(
-                f"{len(self._met)} of {len(self._source)} images cannot be read, "
-                f"corrupt_limit={self._limit:g} allows {self.allowed}: "
-                f"{self._names(sorted(self._met))}; repair the set or raise the limit"
-            )
-        warnings.warn(
-            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}",
-            stacklevel=3,
-        )
-
-    def _names(self, indices: list[int]) -> str:
-        return some([self._source.name(index) for index in indices], 10)
 
 
 def first_readable(
@@ -137,29 +106,39 @@ class Samples(Dataset[Loaded], Generic[T]):
 
 
 class Loader(Generic[T]):
-    """The members `indices` of a set, kept on the device or streamed.
+    """Members of a set, kept on the device or streamed: of `limit`, every world_size-th.
 
-    Unreadable members are counted, up to `corrupt_limit` of the set.
+    Unreadable members are counted, up to `corrupt_limit` of the set. Worker processes only report
+    them; the process that iterates keeps count.
     """
+
+    _readable: np.ndarray  # rows of `_kept`
 
     def __init__(
         self,
         source: Decodable[T],
-        indices: np.ndarray,
         *,
         consequence: str,
+        limit: int | None = None,
         device: str | torch.device = "cpu",
         num_workers: int = 0,
         corrupt_limit: float = 0.001,
+        resident: Resident = "auto",
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
         check_counts(num_workers=num_workers)
+        check_rank(rank, world_size)
+        check_resident(resident)
+        if not isinstance(corrupt_limit, int | float) or not 0 <= corrupt_limit <= 1:
+            raise InputError(f"corrupt_limit must be a share in [0, 1], got {corrupt_limit!r}")
         self.num_classes = len(source.classes)
-        self._source, self._indices = source, indices
-        self._device = as_device(device)
-        self._num_workers = num_workers
-        self._tally = CorruptTally(source, corrupt_limit, consequence)
+        self._source, self._consequence = source, consequence
+        self._indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
+        self._num_workers = min(num_workers, usable_cores())  # batches do not depend on it
+        self._device, self._rank = as_device(device), rank
+        self._corrupt_limit, self._unreadable = corrupt_limit, set[int]()
         self._kept: Tensors = ()  # each (N, ...); none when streamed
-        self._readable = np.arange(len(indices))  # rows of `_kept`
 
     @property
     def is_resident(self) -> bool:
@@ -169,21 +148,41 @@ class Loader(Generic[T]):
     @property
     def skipped(self) -> int:
         """Unreadable members met so far."""
-        return len(self._tally)
+        return len(self._unreadable)
 
-    def _keep(
-        self,
-        read: Callable[[T], tuple[np.ndarray, ...]],
-        *shapes: tuple[int, ...],
-        show_progress: bool,
-    ) -> None:
+    @property
+    def _allowed(self) -> int:
+        """How many may be unreadable; never all."""
+        count = len(self._source)
+        return min(math.floor(self._corrupt_limit * count + 1e-9), count - 1)  # 0.29 * 100 < 29
+
+    def _count(self, unreadable: Iterable[int]) -> None:
+        """Warn of those not met before; InputError when the set has more than allowed."""
+        new = sorted(set(unreadable) - self._unreadable)
+        if not new:
+            return
+        self._unreadable.update(new)
+        if self.skipped > self._allowed:
+            raise InputError(
+                f"{self.skipped} of {len(self._source)} images cannot be read, "
+                f"corrupt_limit={self._corrupt_limit:g} allows {self._allowed}: "
+                f"{self._names(sorted(self._unreadable))}; repair the set or raise the limit"
+            )
+        warnings.warn(
+            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}",
+            stacklevel=3,
+        )
+
+    def _names(self, indices: list[int]) -> str:
+        return some([self._source.name(index) for index in indices], 10)
+
+    def _keep(self, read: Callable[[T], tuple[np.ndarray, ...]], *shapes: tuple[int, ...]) -> None:
         """Decode every member into its row of one tensor per shape, uint8 (N, *shape)."""
         sizes = ((len(self._indices), *shape) for shape in shapes)
         kept = tuple(torch.zeros(s, dtype=torch.uint8, device=self._device) for s in sizes)
-        unreadable = decode_all(
-            self._source, self._indices, read, kept, show_progress=show_progress
-        )
-        self._tally.add(unreadable)
+        is_shown = self._rank == 0
+        unreadable = decode_all(self._source, self._indices, read, kept, show_progress=is_shown)
+        self._count(unreadable)
         self._readable = np.flatnonzero(~np.isin(self._indices, unreadable))
         self._kept = kept
 
@@ -207,10 +206,73 @@ class Loader(Generic[T]):
         for loaded in loader:
             if loaded.problem:
                 raise InputError(loaded.problem)
-            self._tally.add(loaded.unreadable)
+            self._count(loaded.unreadable)
             if loaded.tensors:
                 moved = (tensor.to(self._device, non_blocking=True) for tensor in loaded.tensors)
                 yield loaded._replace(tensors=tuple(moved))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """The order of a training epoch, the same for every process; a batch is the global batch.
+
+    With `repeats` r each batch holds batch_size / r different images, r times over: the copies
+    stand that far apart, so neighbours (which Mixup pairs) are different images. An epoch
+    keeps its length and so sees 1 / r of the images.
+
+    Images that do not fill a batch sit the epoch out; with `fills_last` they make one more, filled
+    up with the epoch's first.
+    """
+
+    images: int
+    batch_size: int
+    repeats: int = 1
+    seed: int
+    rank: int
+    world_size: int
+    is_mixing: bool = False
+    fills_last: bool = False
+
+    def __post_init__(self) -> None:
+        check_counts(batch_size=self.batch_size, seed=self.seed)
+        if self.batch_size > self.images:
+            raise InputError(
+                f"batch_size {self.batch_size} is larger than the training set of {self.images} "
+                "images; the last, partial batch is dropped, so choose a smaller one"
+            )
+        local_size = self.local.stop - self.local.start
+        if self.is_mixing and local_size % 2:
+            raise InputError(
+                f"mixup and cutmix pair neighbours, so each process needs an even batch, got "
+                f"{self.batch_size} / {self.world_size} = {local_size}; change batch_size"
+            )
+        if self.repeats > 1 and self.distinct < 2:
+            raise InputError(
+                f"batch_size {self.batch_size} must hold two or more images {self.repeats} times "
+                "each; choose a larger one, or repeats=1"
+            )
+
+    @property
+    def steps_per_epoch(self) -> int:
+        batches = self.images / self.batch_size
+        return math.ceil(batches) if self.fills_last else math.floor(batches)
+
+    @property
+    def distinct(self) -> int:
+        """Different images in a batch; the last few have a copy fewer if repeats do not divide."""
+        return math.ceil(self.batch_size / self.repeats)
+
+    @property
+    def local(self) -> slice:
+        """This process's part of a global batch."""
+        return local_part(self.batch_size, self.rank, self.world_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Image indices of every global batch of the epoch, int64 (steps, batch_size)."""
+        shuffled = numbers(self.seed, Purpose.ORDER, epoch).permutation(self.images)
+        count = self.steps_per_epoch * self.distinct
+        batches = np.resize(shuffled, max(count, self.images))[:count].reshape(-1, self.distinct)
+        return np.tile(batches, (1, self.repeats))[:, : self.batch_size]
 
 
 class TrainLoader(Loader[T]):
@@ -222,14 +284,28 @@ class TrainLoader(Loader[T]):
     def __init__(
         self,
         source: Decodable[T],
-        plan: BatchPlan,
         *,
         noun: str,
+        batch_size: int,
+        seed: int,
+        repeats: int = 1,
+        is_mixing: bool = False,
+        fills_last: bool = False,
         **options: Unpack[Options],
     ) -> None:
         consequence = f"the next readable {noun} takes its place"
-        super().__init__(source, np.arange(len(source)), consequence=consequence, **options)
-        self._plan = plan
+        super().__init__(source, consequence=consequence, **options)
+        self._indices = np.arange(len(source))
+        self._plan = BatchPlan(
+            images=len(source),
+            batch_size=batch_size,
+            repeats=repeats,
+            seed=seed,
+            rank=self._rank,
+            world_size=options.get("world_size", 1),
+            is_mixing=is_mixing,
+            fills_last=fills_last,
+        )
 
     def _make(self) -> Callable[..., Tensors]:
         """The function that workers run: (member, index, epoch, step, position) to tensors."""
@@ -273,8 +349,8 @@ class TrainLoader(Loader[T]):
             [(index, epoch, step, place) for place, index in enumerate(batch.tolist(), first)]
             for step, batch in enumerate(order, start_step)
         )
-        # One attempt more than are allowed: past them the tally stops the run anyway.
-        for loaded in self._stream(self._make(), places, self._tally.allowed + 1):
+        # One attempt more than are allowed: past them the count stops the run anyway.
+        for loaded in self._stream(self._make(), places, self._allowed + 1):
             yield loaded.tensors
 
 

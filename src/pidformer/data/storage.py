@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from pidformer.data.arguments import Resident, check_resident
+from pidformer.data.arguments import Resident
 from pidformer.data.augment import Augment
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Decodable, ImageSource
@@ -39,7 +39,6 @@ def choose_storage(
     resident: Resident,
 ) -> tuple[int, int] | None:
     """Height and width to keep a training set of images at on the device, or None to stream it."""
-    check_resident(resident)
     if augment.rand_augment is not None and resident is True:
         raise InputError(
             f"rand_augment {augment.rand_augment!r} works on streamed images only; "

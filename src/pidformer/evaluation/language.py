@@ -19,7 +19,7 @@ from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
 from pidformer.runs.model import LanguageModel, load_language
 from pidformer.runs.weights import Weights
-from pidformer.training.perplexity import window_nll
+from pidformer.training.language import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
 BLOCK = 1024

@@ -74,9 +74,7 @@ class Setup:
 
     @cached_property
     def image_size(self) -> int:
-        if self.subject.image_size is not None:
-            return self.subject.image_size
-        return shorter_side(self.source)
+        return self.subject.image_size or shorter_side(self.source)
 
     @property
     def at_once(self) -> int:

@@ -1,10 +1,10 @@
 window.labQuery = window.location.search;  // as the visitor came; the address moves later
 window.labView = (query) => new URLSearchParams(query).get("view") || "controller";
 const labReady = {}, labSeen = {};  // views that have read the address; that were seen since
+const labChosen = () => document.querySelector("button[role=tab].selected")?.textContent.trim().toLowerCase();
 window.labSight = (view, isReady) => {  // the address as the visitor came, when a view is first seen
   labReady[view] ||= isReady;
-  const chosen = document.querySelector("button[role=tab].selected")?.textContent.trim().toLowerCase();
-  const isShown = !isReady || view === chosen || view === window.labView(window.labQuery);
+  const isShown = !isReady || view === labChosen() || view === window.labView(window.labQuery);
   if (!labReady[view] || !isShown || labSeen[view]) return "";
   labSeen[view] = true;
   return window.labQuery || "?";
@@ -15,8 +15,11 @@ window.labFollow = (view, query) => {
     window.history.replaceState(null, "", window.location.pathname + query);
 };
 window.labTurnTo = (view, query) => {
-  if (window.labArrived)
-    window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+  const turn = () => {  // a view that is laid out first says so late: the visitor may have gone on
+    if (view === (labChosen() ?? view))
+      window.history.replaceState(null, "", window.location.pathname + (query || "?view=" + view));
+  };
+  if (window.labArrived) setTimeout(turn);
 };
 window.labCopy = async (text, view) => {
   const tell = (words) => { document.getElementById(view + "-copied").textContent = words; };

@@ -11,20 +11,23 @@ import gradio as gr
 from pidformer.lab.address import view_of
 from pidformer.lab.attack_view import attack_view
 from pidformer.lab.controller_view import controller_view
+from pidformer.lab.pictures import MOST_BYTES
 from pidformer.lab.results_view import results_view
 from pidformer.lab.runs import Shelf
 from pidformer.lab.sharing import ARRIVE, QUIET, Shared
 from pidformer.lab.static import charts_script, source, tips_css
 from pidformer.lab.text_view import text_view
-from pidformer.lab.uploads import MOST_BYTES
 
 STICKY = "<style>.gradio-container { overflow: clip !important; }</style>"
 """Nothing sticks inside gradio's `hidden`; `css=` cannot reach the container itself."""
+SESSIONS = 64
+"""Visitors whose picture and last answers gradio keeps; who was away longest is forgotten first."""
 
 
 def mount(app: Any, blocks: gr.Blocks) -> Any:
     """Put the lab onto a FastAPI application; serve it behind a `Guard` alone."""
     blocks.has_launched = True  # or else gradio checks no path, neither taken nor handed out
+    blocks.state_session_capacity = SESSIONS
     return gr.mount_gradio_app(
         app,
         blocks,

@@ -17,6 +17,7 @@ from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, unknown
 from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
+from pidformer.report.panels import png_uri
 from pidformer.robustness import Attack, threat_from
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.open import Subject
@@ -140,6 +141,20 @@ class Attacked:
 
     def _name(self, number: int) -> str:
         return self.classes[number]
+
+    def pictures(self, factor: float) -> list[tuple[str, str]]:
+        """The image, its change times `factor` and the result, each with its words."""
+        shown = (
+            (self.image, f"original, {self.before[self.truth]:.0%} {self._name(self.truth)}"),
+            (0.5 + factor * self.change, f"perturbation, {factor:g} times"),
+            (self.attacked, f"result, {max(self.after):.0%} {self._name(best(self.after))}"),
+        )
+        return [(png_uri(pixels), text) for pixels, text in shown]
+
+    def likeliest(self, most: int = 5) -> list[int]:
+        """The likeliest classes, before or after, by their numbers."""
+        order = sorted(range(len(self.after)), key=lambda k: -max(self.after[k], self.before[k]))
+        return sorted(order[:most])
 
 
 def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> Attacked:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,13 +15,13 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, from_values, to_query, view_of
-from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs, best
-from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
+from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
+from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
 from pidformer.lab.runs import NOBODY, Shelf, named_models
 from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
-from pidformer.lab.uploads import ENDINGS, take_upload
 from pidformer.report.figures import Curves, similarity_panel
-from pidformer.report.panels import png_uri, run_colors
+from pidformer.report.panels import run_colors
+from pidformer.report.templates import page_template
 
 UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
 WORDS = (
@@ -46,7 +45,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)
-    first, second = _defaults(shelf)
+    first, second = shelf.pair(names)
     sets = shelf.pictures
     at_first = shelf.first_pictures(first)
     with gr.Row(elem_classes="board"):
@@ -239,55 +238,16 @@ def _faces(found: Sequence[tuple[str, str]]) -> str:
     return f"<style>{''.join(rules)}</style>"
 
 
-def _defaults(shelf: Shelf) -> tuple[str, str]:
-    """Two models to begin with: the first, and one with another controller if there is one."""
-    examples = list(shelf.examples)
-    own = [name for name in shelf.classifiers if name not in examples] or examples
-    return own[0], shelf.twin(own[0], own) or NOBODY
-
-
 def attack_html(found: Sequence[Attacked]) -> str:
     """Pictures, probabilities and a verdict for each model; below, what becomes of the tokens."""
-    factor = attacks.amplification(found)
     colors = run_colors([each.is_controlled for each in found])
-    parts = []
-    for each, color in zip(found, colors, strict=True):
-        pictures = (
-            (each.image, f"original, {each.before[each.truth]:.0%} {each.classes[each.truth]}"),
-            (0.5 + factor * each.change, f"perturbation, {factor:g} times"),
-            (each.attacked, f"result, {max(each.after):.0%} {each.classes[best(each.after)]}"),
-        )
-        strip = "".join(
-            f'<figure><img alt="{html.escape(text)}" src="{png_uri(pixels)}">'
-            f"<figcaption>{html.escape(text)}</figcaption></figure>"
-            for pixels, text in pictures
-        )
-        parts.append(
-            f'<section class="attacked"><div class="verdict {"good" if each.is_held else "bad"}" '
-            f'role="status"><p>{html.escape(each.verdict)}</p></div>'
-            f'<div class="strip">{strip}<div class="chances">{bars(each, color)}</div></div>'
-            "</section>"
-        )
+    shown = page_template("lab", "attacked.html.j2").render(
+        found=[*zip(found, colors, strict=True)], factor=attacks.amplification(found)
+    )
     curves = similarity_curves(found)
-    if curves:
-        parts.append(f"<p>{SIMILARITY}</p>{charts_html([similarity_panel(curves)])}")
-    return "".join(parts)
-
-
-def bars(each: Attacked, color: str, most: int = 5) -> str:
-    """Probabilities of the likeliest classes, before (pale) and after."""
-    order = sorted(range(len(each.after)), key=lambda k: -max(each.after[k], each.before[k]))
-    shown = sorted(order[:most])
-    rows = []
-    for k in shown:
-        name = html.escape(each.classes[k]) + (each.mark if k == each.truth else "")
-        for number, shade, text in ((each.before[k], "66", name), (each.after[k], "", "")):
-            rows.append(
-                f'<span class="name">{text}</span>'
-                f'<span class="bar" style="width:{100 * number:.2f}%;background:{color}{shade}">'
-                f"</span><span>{number:.1%}</span>"
-            )
-    return f'<div class="bars">{"".join(rows)}</div><small>pale: before, full: after</small>'
+    return shown + (
+        f"<p>{SIMILARITY}</p>{charts_html([similarity_panel(curves)])}" if curves else ""
+    )
 
 
 def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:

@@ -70,12 +70,9 @@ def controller_view(shared: Shared) -> gr.Textbox:
     for slider in sliders:
         slider.input(None, sliders, None, js=DRAW, **QUIET)  # the picture needs no server
         slider.input(show, sliders, shown, trigger_mode="always_last", **QUIET)
-    for name, button in presets.items():
-        button.click(preset(name), sliders, [*sliders, *shown], **QUIET).then(
-            None, sliders, None, js=DRAW, **QUIET
-        )
-    for kind, button in designs.items():
-        button.click(design(kind), sliders, [*sliders, *shown], **QUIET).then(
+    changes = [(button, preset(name)) for name, button in presets.items()]
+    for button, change in (*changes, *((b, design(kind)) for kind, b in designs.items())):
+        button.click(change, sliders, [*sliders, *shown], **QUIET).then(
             None, sliders, None, js=DRAW, **QUIET
         )
     shared.on_arrival(

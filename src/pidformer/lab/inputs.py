@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import gradio as gr
 
 from pidformer.errors import InputError
+from pidformer.fields import SWITCH, Kind
 
 LONGEST_TEXT = 8192
 """Characters of a text whose component sets no limit; a whole address fits."""
@@ -66,78 +67,56 @@ class Events:
 
 def _check(component: Any) -> Check:
     """The check for what a component sends; one that is not known here cannot be an input."""
-    if isinstance(component, gr.Textbox):
-        return _text(component.max_length or LONGEST_TEXT)
-    if isinstance(component, gr.CheckboxGroup):
-        return _choices([value for _, value in component.choices])
-    if isinstance(component, gr.Radio | gr.Dropdown):
-        return _choice([value for _, value in component.choices])
-    if isinstance(component, gr.Slider):
-        is_fixed = component.elem_id != MOVES
-        return _number(component.minimum, component.maximum if is_fixed else LARGEST)
-    plain: dict[type, Check] = {
-        gr.Checkbox: _truth,
-        gr.State: _nothing,
-        gr.File: _upload,
-    }
-    if type(component) not in plain:
-        raise TypeError(f"{type(component).__name__} has no check for what visitors send")
-    return plain[type(component)]
+    if type(component) is gr.File:
+        return _upload
+    kind = _kind(component)
 
-
-def _text(most: int) -> Check:
-    def check(value: Any, uploads: Collection[str]) -> str:
-        if not isinstance(value, str):
-            raise InputError(f"a text is wanted, got {_named(value)}")
-        if len(value) > most:
-            raise InputError(f"at most {most} characters are taken, got {len(value)}")
-        if any("\ud800" <= letter <= "\udfff" for letter in value):
-            raise InputError("a text is wanted, got half of a character")
-        return value
-
-    return check
-
-
-def _choice(among: list[Any]) -> Check:
     def check(value: Any, uploads: Collection[str]) -> Any:
-        if value is not None and not (isinstance(value, str) and value in among):
-            raise InputError(f"one of the choices shown is wanted, got {_named(value)}")
+        if not kind.takes(value):
+            raise InputError(f"{kind.words} is wanted, got {_named(value)}")
         return value
 
     return check
 
 
-def _choices(among: list[Any]) -> Check:
-    one = _choice(among)
-
-    def check(value: Any, uploads: Collection[str]) -> list[Any]:
-        if not isinstance(value, list) or len(value) > len(among):
-            raise InputError(f"a list of the choices shown is wanted, got {_named(value)}")
-        return [one(item, uploads) for item in value]
-
-    return check
-
-
-def _number(low: float, high: float) -> Check:
-    """gradio would write a traceback to the terminal for each number out of range."""
-
-    def check(value: Any, uploads: Collection[str]) -> float:
-        if type(value) not in (int, float) or not low <= value <= high:  # NaN too
-            raise InputError(f"a number from {low:g} to {high:g} is wanted, got {_named(value)}")
-        return value
-
-    return check
-
-
-def _truth(value: Any, uploads: Collection[str]) -> bool:
-    if not isinstance(value, bool):
-        raise InputError(f"true or false is wanted, got {_named(value)}")
-    return value
+def _kind(component: Any) -> Kind:
+    """What a component sends."""
+    if isinstance(component, gr.Textbox):
+        most = component.max_length or LONGEST_TEXT
+        return Kind(f"a text of at most {most} characters", lambda v: _is_text(v, most))
+    if isinstance(component, gr.CheckboxGroup | gr.Radio | gr.Dropdown):
+        among = [value for _, value in component.choices]
+        if isinstance(component, gr.CheckboxGroup):
+            return Kind("a list of the choices shown", lambda v: _is_list_of(v, among))
+        return Kind("one of the choices shown", lambda v: v is None or _is_choice(v, among))
+    if isinstance(component, gr.Slider):
+        low = component.minimum
+        high = component.maximum if component.elem_id != MOVES else LARGEST
+        # gradio would write a traceback to the terminal for each number out of range, NaN too
+        return Kind(
+            f"a number from {low:g} to {high:g}",
+            lambda v: type(v) in (int, float) and low <= v <= high,
+        )
+    if type(component) is gr.Checkbox:
+        return SWITCH
+    if type(component) is gr.State:  # kept by the server: what a browser sends for it is null
+        return Kind("null", lambda v: v is None)
+    raise TypeError(f"{type(component).__name__} has no check for what visitors send")
 
 
-def _nothing(value: Any, uploads: Collection[str]) -> None:
-    if value is not None:  # kept by the server: what a browser sends for it is null
-        raise InputError(f"null is wanted, got {_named(value)}")
+def _is_text(value: Any, most: int) -> bool:
+    """Whole characters, not too many."""
+    is_whole = isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
+    return is_whole and len(value) <= most
+
+
+def _is_choice(value: Any, among: list[Any]) -> bool:
+    return isinstance(value, str) and value in among
+
+
+def _is_list_of(value: Any, among: list[Any]) -> bool:
+    is_short = isinstance(value, list) and len(value) <= len(among)
+    return is_short and all(v is None or _is_choice(v, among) for v in value)
 
 
 def _upload(value: Any, uploads: Collection[str]) -> dict[str, Any] | None:

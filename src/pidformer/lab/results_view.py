@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import hashlib
 import html
+import io
+import math
 import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,23 +18,123 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
+from pidformer.files import atomic_path
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
-from pidformer.lab.results import (
-    COLUMNS,
-    MOST_LINES,
-    NONE,
-    ResultsKnobs,
-    chosen,
-    csv_file,
-    lines,
-    report_command,
-    report_of,
-)
 from pidformer.lab.runs import Shelf, labels
 from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
+from pidformer.report.collect import Run, check_twins, inputs_hash
 from pidformer.report.table1_view import robustness
-from pidformer.report.write import report_figures
+from pidformer.report.write import is_current, report_figures, write_report
+from pidformer.results import Record
+
+COLUMNS = ("run", "kind", "row", "metric", "value", "step", "time")
+MOST_LINES = 2000
+"""Lines that a page shows; downloads have all."""
+_CURVE = "train"
+"""Records of training are many: only the last of each run is listed."""
+
+NONE = "(none)"
+"""In place of labels, when no run is chosen."""
+
+Line = tuple[str, str, str, str, float, int | None, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsKnobs:
+    """What a visitor chose."""
+
+    runs: str = ""
+    """Labels of runs, joined by commas; empty for all, NONE for none."""
+    kind: str = ""
+    """Kind of record; empty for all."""
+    find: str = ""
+    """Words that a line must contain."""
+
+
+def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
+    """The runs that the knobs name; all if they name nobody that is here."""
+    known = labels(runs)
+    if knobs.runs == NONE:
+        return {}
+    wanted = [name for name in knobs.runs.split(",") if name in known]
+    return {name: known[name] for name in wanted} if wanted else known
+
+
+def lines(runs: Sequence[Run], knobs: ResultsKnobs) -> list[Line]:
+    """One line a metric of a record, filtered."""
+    words = knobs.find.lower().split()
+    found = []
+    for name, run in chosen(runs, knobs).items():
+        records = [r for r in run.records if r.kind != _CURVE]
+        records += [r for r in run.records if r.kind == _CURVE][-1:]
+        for record in records:
+            if knobs.kind and record.kind != knobs.kind:
+                continue
+            for line in _lines(name, record):
+                text = " ".join(map(str, line)).lower()
+                if all(word in text for word in words):
+                    found.append(line)
+    return found
+
+
+def _lines(name: str, record: Record) -> list[Line]:
+    row = str(record.settings.get("row") or record.settings.get("what") or "")
+    return [
+        (name, record.kind, row, metric, value, record.step, record.made)
+        for metric, value in record.metrics.items()
+        if math.isfinite(value)
+    ]
+
+
+def as_csv(found: Sequence[Line]) -> str:
+    """The lines for a spreadsheet. A text that it would take for a formula gets a quote before."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for line in found:
+        writer.writerow(
+            "'" + x if isinstance(x, str) and x[:1] in ("=", "+", "-", "@") else x for x in line
+        )
+    return text.getvalue()
+
+
+def csv_file(found: Sequence[Line], folder: Path) -> Path:
+    """The lines in a file named by its content: visitors with the same lines share it."""
+    text = as_csv(found)
+    path = folder / f"lines-{hashlib.sha256(text.encode()).hexdigest()[:12]}.csv"
+    if not path.exists():
+        with atomic_path(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    return path
+
+
+def report_command(runs: Sequence[Run]) -> str:
+    """What makes the report of these runs, whatever their recipes."""
+    try:
+        check_twins(runs)
+    except InputError:
+        return _command(runs, "--mixed")
+    return _command(runs)
+
+
+def report_of(runs: Sequence[Run], folder: Path) -> Path:
+    """The folder of the report of these runs, whatever their recipes; made once for its records."""
+    folders = [run.folder for run in runs]
+    names = "\n".join(map(str, folders)) + inputs_hash(folders)
+    place = folder / f"report-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
+    if is_current(folders, place):
+        return place
+    try:
+        write_report(folders, place, command=_command(runs))
+    except InputError:  # no twins
+        write_report(folders, place, mixed=True, command=_command(runs, "--mixed"))
+    return place
+
+
+def _command(runs: Sequence[Run], *options: str) -> str:
+    return shlex.join(["pidformer", "report", *(str(run.folder) for run in runs), *options])
+
 
 WORDS = (
     "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "
@@ -143,12 +250,12 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
             hidden = gr.DownloadButton(visible=False)
             return [message(f"no report of these runs: {error}"), hidden, hidden]
-        inner = html.escape(made.page.read_text(encoding="utf-8"), quote=True)
+        inner = html.escape((made / "report.html").read_text(encoding="utf-8"), quote=True)
         frame = f'<iframe class="report-frame" title="report" sandbox="" srcdoc="{inner}"></iframe>'
         return [
             frame,
-            gr.DownloadButton(value=str(made.page), visible=True),
-            gr.DownloadButton(value=str(made.markdown), visible=True),
+            gr.DownloadButton(value=str(made / "report.html"), visible=True),
+            gr.DownloadButton(value=str(made / "report.md"), visible=True),
         ]
 
     how: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     from pidformer.lab.text import TextKnobs
 
 EXAMPLES = Path(__file__).parent / "examples"
-"""Trained twins of the digits, with their records: README.md there says how they were made."""
+"""Trained twins of digits and of text: README.md there says how they were made."""
 DEMO = {"digits example, softmax": "digits-softmax", "digits example, PID": "digits-pid"}
-"""Shown name and folder of the examples."""
+"""Shown name and folder of the classifiers among them, which come with records."""
+TEXTS = {"novels example, softmax": "novels-softmax", "novels example, PID": "novels-pid"}
+"""Of the language models."""
 NOBODY = "(none)"
 """In place of a second model."""
 _LOCK = threading.Lock()
@@ -126,6 +128,17 @@ class Shelf:
         others = {text: text for text in self.given if ":" in text and not Path(text).exists()}
         examples = {name: str(folder) for name, folder in self.examples.items()}
         return self.folders("classification") | others | examples
+
+    @property
+    def writers(self) -> dict[str, str]:
+        """What the Text view offers: names and folders of language models."""
+        examples = {name: str(EXAMPLES / folder) for name, folder in TEXTS.items()}
+        return self.folders("language") | examples
+
+    def pair(self, offered: Sequence[str]) -> tuple[str, str]:
+        """Two models to begin with: the first that was named, or else an example, and its twin."""
+        own = [name for name in offered if name not in {**DEMO, **TEXTS}] or offered
+        return own[0], self.twin(own[0], own) or NOBODY
 
     def twin(self, name: str, among: Sequence[str]) -> str | None:
         """The first of the others with the same data and other gains, or the nearest to that."""

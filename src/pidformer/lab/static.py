@@ -49,6 +49,12 @@ def tips_css() -> str:
     return page_template("report", "tips.css").render()
 
 
+def _scripts() -> dict[str, Markup]:
+    """The mathematics, the charts, and what they need to know."""
+    sources = {"mathematics": Markup(source("control.js")), "charts": Markup(source("charts.js"))}
+    return sources | {"setup": Markup(setup())}
+
+
 def page() -> str:
     """The whole page: its mathematics (control.js), charts (charts.js) and knobs (page.js)."""
     return page_template("lab", "page.html.j2").render(
@@ -58,11 +64,9 @@ def page() -> str:
         presets=list(PRESETS),
         designs=DESIGNS,
         version=__version__,
-        setup=Markup(setup()),
-        mathematics=Markup(source("control.js")),
-        charts=Markup(source("charts.js")),
         drawing=Markup(source("page.js")),
         can_drag=True,
+        **_scripts(),
     )
 
 
@@ -73,28 +77,7 @@ def charts_html() -> str:
 
 def charts_script() -> str:
     """`labDraw(values)` draws them from the values of the knobs, in the order of `Knobs`."""
-    return f"""<script>(() => {{
-const SETUP = {setup()};
-let knobs = null, found = null, layerShown = null, timer = 0, watched = null;
-{source("control.js")}
-{source("charts.js")}
-const names = Object.keys(SETUP.defaults);
-window.labDraw = (values) => {{
-  knobs = Object.fromEntries(names.map((name, k) => [name, values[k]]));
-  found = pidlab.look(knobs);
-  layerShown = null;
-  say(document.querySelector("#verdict .verdict"));
-  const canvas = at("chart-tokens");
-  if (canvas && watched !== canvas) {{
-    watched = canvas;
-    new ResizeObserver(() => draw()).observe(canvas);
-    at("play").addEventListener("click", play);
-  }}
-  draw();
-  window.labDrawn = (window.labDrawn || 0) + 1;
-}};
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => found && draw());
-}})();</script>"""
+    return page_template("lab", "embedded.html.j2").render(**_scripts())
 
 
 def export_page(folder: str | Path) -> Path:

@@ -20,7 +20,7 @@ from pidformer.runs.model import LanguageModel, load_language
 
 NOISES = get_args(Kind)
 MOST_CHARACTERS = 2000
-PROMPT = "It was a dark night and the"
+PROMPT = "It was a dark night, and the rain fell upon the windows of the old house. He opened the"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.lab.address import from_query, from_values, to_query
-from pidformer.lab.runs import NOBODY, Shelf, named_models
+from pidformer.lab.address import from_query, from_values, to_query, view_of
+from pidformer.lab.runs import NOBODY, TEXTS, Shelf, named_models
 from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
 from pidformer.lab.text import (
     MOST_CHARACTERS,
@@ -33,28 +34,26 @@ EQUATION = """\
 loss(j) = -log P(true token j + 1 | disturbed tokens 1..j)      perplexity = exp(mean loss)"""
 REDDEST = 10.0
 """Loss in nats that has the full colour."""
-INVITATION = "<p>Choose, then press the button. What a model reads and writes appears here.</p>"
-NOTHING = (
-    "<p>No language model was named, and none comes with the lab. With a train.txt, valid.txt and "
+EXAMPLES = (
+    "<p>No language model was named; these are examples of 57,632 weights, which have read 24 "
+    "novels once, a softmax model and its twin with a controller. With a train.txt, valid.txt and "
     "test.txt in DIR, <code>pidformer train novels/pid.yaml --data DIR --out runs/lm</code> makes "
-    "one, and <code>pidformer lab --run runs/lm</code> shows it here.</p>"
+    "a larger one, and <code>pidformer lab --run runs/lm</code> shows it here.</p>"
 )
 
 
-def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
-    places = shelf.folders("language")
+    places = shelf.writers
     names = list(places)
-    if not names:
-        gr.HTML(NOTHING, elem_id="text-shown")
-        explanation(WORDS, EQUATION)
-        return None
-    default = shelf.twin(names[0], names) or NOBODY
-    with gr.Row():
+    first, second = shelf.pair(names)
+    if first in TEXTS:
+        gr.HTML(EXAMPLES, padding=False, elem_id="text-examples")
+    with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
-            one = gr.Dropdown(names, value=names[0], label="model", elem_id="text-first")
+            one = gr.Dropdown(names, value=first, label="model", elem_id="text-first")
             two = gr.Dropdown(
-                [NOBODY, *names], value=default, label="and its twin", elem_id="text-second"
+                [NOBODY, *names], value=second, label="and its twin", elem_id="text-second"
             )
             prompt = gr.Textbox(
                 PROMPT, label="prompt", lines=4, max_length=MOST_CHARACTERS, elem_id="text-prompt"
@@ -69,9 +68,9 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             )
             button = gr.Button("Read and go on", variant="primary", elem_id="text-go")
         with gr.Column(scale=3, min_width=320):
-            with gr.Row():
+            with gr.Row(elem_id="text-both"):
                 with gr.Column(min_width=280):
-                    left = gr.HTML(INVITATION, elem_id="text-left", min_height=120)
+                    left = gr.HTML(elem_id="text-left", min_height=120)
                 with gr.Column(min_width=280):
                     right = gr.HTML(elem_id="text-right")
             explanation(WORDS, EQUATION)
@@ -88,15 +87,20 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             knobs.python(places[knobs.first]),
         ]
 
+    @lru_cache(maxsize=64)
+    def result(name: str, knobs: TextKnobs) -> str:
+        return text_html(name, read(opened(places[name]), knobs))
+
     def go_on(*values: Any) -> list[Any]:
         try:
             knobs = from_values(TextKnobs, values)
-            shown = [
-                text_html(name, read(opened(places[name]), knobs)) for name in named_models(knobs)
-            ]
+            shown = [result(name, knobs) for name in named_models(knobs)]
         except InputError as error:
             return [message(str(error)), "", *[gr.skip()] * 3]
         return [*shown, *[""] * (2 - len(shown)), *texts_of(*values)]
+
+    def first_look(query: str, *values: Any) -> list[Any]:
+        return go_on(*values) if query else [gr.skip()] * len(outputs)
 
     options: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 2}
     options["show_progress_on"] = left  # one sign is enough
@@ -109,10 +113,11 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
 
     def arrive(query: str) -> list[Any]:
-        knobs = from_query(TextKnobs, query)
+        is_here = view_of(query, ("", "text")) == "text"
+        knobs = from_query(TextKnobs, query if is_here else "")
         values = [
-            knobs.first if knobs.first in names else names[0],
-            knobs.second if knobs.second in (NOBODY, *names) else default,
+            knobs.first if knobs.first in names else first,
+            knobs.second if knobs.second in (NOBODY, *names) else second,
             knobs.prompt,
             knobs.noise,
             knobs.strength,
@@ -121,7 +126,8 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         ]
         return [*values, *texts_of(*values)]
 
-    shared.on_arrival(arrive, [*inputs, *texts])
+    seen = shared.on_sight(first_look, inputs, outputs, **options)
+    shared.on_arrival(arrive, [*inputs, *texts], seen)
     return address
 
 

@@ -9,8 +9,8 @@ from pidformer.errors import InputError, some
 from pidformer.models.patches import resize_positions
 from pidformer.models.vit import PIDVisionTransformer
 
-LEFT_OUT = ("head.", "head_dist.", "fc_norm.")
-"""What a classifier has and an encoder has not."""
+LEFT_OUT = ("head.", "head_dist.", "fc_norm.", "pidformer.")
+"""What a classifier has and an encoder has not; the last is the mark of a converted model."""
 SHOWN = 3
 
 
@@ -30,6 +30,16 @@ def load_backbone(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], 
     _check_width(encoder, given, name)
     if "pos_embed" in given:
         given["pos_embed"] = _fitted_positions(encoder, given["pos_embed"], name)
+    if fault := misfit(own, given):
+        raise InputError(
+            f"backbone {name} does not fit this encoder of depth {len(encoder.blocks)} and "
+            f"patch size {encoder.patch_embed.patch_size[0]}: it {fault}"
+        )
+    encoder.load_state_dict(given, strict=False)
+
+
+def misfit(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> str:
+    """What keeps weights from a model with its `own`, learned gains aside; nothing if they fit."""
     missing = [key for key in own if key not in given and not is_gain(key)]
     extra = [key for key in given if key not in own]
     wrong = [
@@ -39,11 +49,8 @@ def load_backbone(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], 
     ]
     for words, keys in (("lacks", missing), ("has unknown", extra), ("has", wrong)):
         if keys:
-            raise InputError(
-                f"backbone {name} does not fit this encoder of depth {len(encoder.blocks)} and "
-                f"patch size {encoder.patch_embed.patch_size[0]}: it {words} {some(keys, SHOWN)}"
-            )
-    encoder.load_state_dict(given, strict=False)
+            return f"{words} {some(keys, SHOWN)}"
+    return ""
 
 
 def _check_width(encoder: PIDVisionTransformer, weights: Mapping[str, Tensor], name: str) -> None:

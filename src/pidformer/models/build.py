@@ -9,10 +9,10 @@ from timm.layers import LayerNorm
 
 from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
-from pidformer.errors import InputError, cut, unknown
-from pidformer.models.mask_transformer import LinearDecoder, MaskTransformer
+from pidformer.errors import InputError, check_known, cut
+from pidformer.models.gains import NO_WORDS, refuse_terms
 from pidformer.models.options import check_decoder, check_memory, check_options
-from pidformer.models.segmenter import NORM_EPS, Segmenter
+from pidformer.models.segmenter import NORM_EPS, LinearDecoder, MaskTransformer, Segmenter
 from pidformer.models.vit import PIDVisionTransformer
 
 SAME = "same"
@@ -77,8 +77,7 @@ def build_segmenter(
 
 def _create(config: Mapping[str, Any], **size: Any) -> PIDVisionTransformer:
     name = config["name"]
-    if name not in timm.list_models("pid_*"):
-        raise unknown("model", name, timm.list_models("pid_*"))
+    check_known("model", name, timm.list_models("pid_*"))
     controller = {key: config[key] for key in CONTROLLER if key in config}
     options = config.get("options", {})
     check_options(options, "classification")
@@ -101,7 +100,9 @@ def _decoder_gains(given: Any, encoder: PIDVisionTransformer) -> PIDGains | None
     if given is None:
         return None
     if given != SAME:
-        return as_feedback(given)
+        found = as_feedback(given)
+        refuse_terms([found], NO_WORDS)
+        return found
     if isinstance(encoder.gains, tuple):
         raise InputError(
             "gains by layer do not say what the decoder takes; set segmentation.decoder.gains to "

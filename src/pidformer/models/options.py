@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from pidformer.errors import InputError, shortened, unknown
+from pidformer.errors import InputError, check_known, shortened
 from pidformer.fields import (
     POSITIVE,
     RATE,
@@ -21,7 +21,6 @@ from pidformer.fields import (
     SHARE,
     SWITCH,
     Kind,
-    check_closed,
     choice,
     count,
     each,
@@ -132,8 +131,7 @@ def check_model(fields: Any, task: str, where: str = "") -> None:
 
     `where` is what the line begins with: the file it stands in.
     """
-    if task not in TASKS:
-        raise unknown("task", task, TASKS)
+    check_known("task", task, TASKS)
     name = fields.get("name") if isinstance(fields, Mapping) else None
     if not isinstance(name, str):
         raise InputError(f"{where}model must be a section with a name, got {shortened(fields)}")
@@ -191,7 +189,11 @@ def check_build(fields: Mapping[str, Any], where: str) -> None:
 
 def check_fields(fields: Mapping[str, Any], known: Mapping[str, Kind], where: str) -> None:
     """One line for the first key that is not known, or whose value its kind does not take."""
-    check_closed(fields, known, where, _refused)
+    for key, value in fields.items():
+        if key not in known:
+            raise _refused(str(key), known, where)
+        if not known[key].takes(value):
+            raise InputError(f"{where}.{key} must be {known[key].words}, got {shortened(value)}")
 
 
 def _refused(key: str, known: Mapping[str, Kind], where: str) -> InputError:

@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The ratios of multi-scale evaluation, each taken plain and flipped."""
@@ -90,8 +90,7 @@ class Sliding:
     @classmethod
     def of(cls, fields: Mapping[str, Any], views: str = "single", max_windows: int = 32) -> Self:
         """How a segmentation run cuts images: the "inference" of its model.json."""
-        if views not in VIEWS:
-            raise unknown("views", views, VIEWS)
+        check_known("views", views, VIEWS)
         single = cls(
             scale=tuple(fields["scale"]),
             window=fields["window"],
@@ -138,16 +137,24 @@ class Sliding:
 
         Differentiable, like `logits`.
         """
-        _check(images)
+        if images.ndim != 4 or not images.is_floating_point():
+            raise InputError(
+                "images must be floats (B, channels, height, width) in [0, 1], got "
+                f"{images.dtype} {tuple(images.shape)}"
+            )
         parts = list(images.split(self.max_windows))
         if len(parts) > 1:
             each = [self.planes(model, part) for part in parts]
             return [torch.cat(views) for views in zip(*each, strict=True)]
         places = self._places(images)
         planes: list[Tensor | None] = [None] * len(self.views)
-        for packed in _packs(places, max(1, self.max_windows // max(1, len(images)))):
-            crops = torch.cat([self._crop(place) for place in packed])
-            logits = model(crops).split(len(images))
+        window, size = self.window, max(1, self.max_windows // max(1, len(images)))
+        while packed := list(islice(places, size)):
+            crops = [
+                picture[..., top : top + window, left : left + window]
+                for _, picture, _, top, left in packed
+            ]
+            logits = model(torch.cat(crops)).split(len(images))
             for place, part in zip(packed, logits, strict=True):
                 planes[place.number] = self._added(planes[place.number], part, place)
         return [plane for plane in planes if plane is not None]
@@ -207,10 +214,6 @@ class Sliding:
                 for left in lefts:
                     yield _Place(number, picture, overlap, top, left)
 
-    def _crop(self, place: _Place) -> Tensor:
-        window = self.window
-        return place.picture[..., place.top : place.top + window, place.left : place.left + window]
-
     def _added(self, plane: Tensor | None, logits: Tensor, place: _Place) -> Tensor:
         """The view's plane with one more window, weighted by how many cover each pixel."""
         height, width = place.picture.shape[-2:]
@@ -230,11 +233,6 @@ class Sliding:
 
 def _wide(logits: Tensor) -> Tensor:
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def _packs(places: Iterator[_Place], size: int) -> Iterator[list[_Place]]:
-    while pack := list(islice(places, size)):
-        yield pack
 
 
 def _overlap(tops: list[int], lefts: list[int], window: int, picture: Tensor) -> Tensor:
@@ -257,11 +255,3 @@ def _resized_rows(plane: Tensor, rows: range, height: int, width: int) -> Tensor
     share = (place - above)[:, None]
     mixed = plane[..., above, :] * (1 - share) + plane[..., below, :] * share
     return F.interpolate(mixed, size=(len(rows), width), mode="bilinear", align_corners=False)
-
-
-def _check(images: Tensor) -> None:
-    if images.ndim != 4 or not images.is_floating_point():
-        raise InputError(
-            "images must be floats (B, channels, height, width) in [0, 1], got "
-            f"{images.dtype} {tuple(images.shape)}"
-        )

@@ -15,8 +15,15 @@ from torch import Tensor, nn
 from pidformer.control.feedback import is_without_attention, reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
-from pidformer.errors import InputError, unknown
-from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
+from pidformer.errors import InputError, check_known
+from pidformer.models.gains import (
+    NO_WORDS,
+    GainsLike,
+    ModelGains,
+    layer_gains,
+    refuse_terms,
+    resolve_gains,
+)
 from pidformer.models.patches import PositionResize, ProjectedPatches, resize_positions
 from pidformer.nn.attention import PIDAttention
 from pidformer.nn.block import PIDBlock
@@ -61,8 +68,7 @@ class ControlledDepth:
         is_causal: bool = False,
     ) -> list[Any] | tuple[Tensor, list[Any]] | dict[str, Any]:
         """Outputs of some blocks, with timm's options and timm's return values."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise unknown("output_fmt", output_fmt, ("NCHW", "NLC"))
+        check_known("output_fmt", output_fmt, ("NCHW", "NLC"))
         take, last = feature_take_indices(len(self.blocks), indices)
         taken: list[Tensor] = []
 
@@ -145,8 +151,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         position_resize: PositionResize = "bicubic",
         **options: Any,
     ) -> None:
-        if position_resize not in get_args(PositionResize):
-            raise unknown("position_resize", position_resize, get_args(PositionResize))
+        check_known("position_resize", position_resize, get_args(PositionResize))
         self._init_std = _not_negative("init_std", init_std)
         self._value_init = _not_negative("value_init", value_init)
         self._proj_init = _not_negative("proj_init", proj_init)
@@ -155,6 +160,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
             raise InputError("PIDVisionTransformer brings its own block; leave block_fn out")
         resolved = resolve_gains(gains, depth)
         per_layer = layer_gains(resolved, depth)
+        refuse_terms(per_layer, NO_WORDS)
         is_learned = learned_layers(per_layer, learn_gains, first_layer)
         attention_at = take_variant(options)
 

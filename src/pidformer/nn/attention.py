@@ -12,7 +12,7 @@ from pidformer.control.feedback import read_gains
 from pidformer.control.gains import Gains, GainsLike
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
 from pidformer.errors import InputError
-from pidformer.nn.gains import LearnedGains, acting_gains
+from pidformer.nn.gains import LearnedGains, acting_gains, gate_layer, gate_of
 from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention, scores
 from pidformer.ops.short import split_heads
 
@@ -38,7 +38,8 @@ def attend(
         return _fused(attention, q, k, v, state, **options)
     weights = attention.attn_drop(scores(q, k, attn_mask, is_causal).softmax(dim=-1))
     seen = of_queries(v if "value" in options else seen_values(attention, v, state), q)
-    return _fed_back(attention, weights @ seen, options.get("value", v), state)
+    value, gate = options.get("value", v), options.get("gate")
+    return _fed_back(attention, weights @ seen, value, state, gate)
 
 
 def _fused(
@@ -57,9 +58,9 @@ def _fused(
 
 
 def _fed_back(
-    attention: Any, out: Tensor, value: Tensor, state: PIDState | None
+    attention: Any, out: Tensor, value: Tensor, state: PIDState | None, gate: Tensor | None
 ) -> tuple[Tensor, PIDState | None]:
-    return feed_back(out, value, state, acting_gains(attention), attention.first_layer)
+    return feed_back(out, value, state, acting_gains(attention), attention.first_layer, gate=gate)
 
 
 def seen_values(attention: Any, v: Tensor, state: PIDState | None) -> Tensor:
@@ -131,6 +132,7 @@ class PIDAttention(nn.Module):
         self.attn_drop = nn.Dropout(attn_drop)
         self.norm = norm_layer(dim, **place) if scale_norm else nn.Identity()
         self.proj = nn.Linear(dim, dim, bias=proj_bias, **place)
+        self.gate = gate_layer(self.gains, dim, dim, **place)
         self.proj_drop = nn.Dropout(proj_drop)
 
     def forward(
@@ -143,7 +145,7 @@ class PIDAttention(nn.Module):
     ) -> tuple[Tensor, PIDState | None]:
         packed = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, N, H + 2 Hkv, D)
         seen = {"attn_mask": attn_mask, "is_causal": self.is_causal or is_causal}
-        out, state = self.attend(packed, state, **seen)
+        out, state = self.attend(packed, state, **seen, **gate_of(self, x))
         merged = self.norm(out.transpose(1, 2).flatten(2))  # (B, N, C)
         return self.proj_drop(self.proj(merged)), state
 

@@ -11,7 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.feedback import Feedback, FeedbackTensors, Law, on_the_way
+from pidformer.control.feedback import (
+    Feedback,
+    FeedbackTensors,
+    Law,
+    acting_law,
+    has_gate,
+    on_the_way,
+)
 from pidformer.control.gains import Gains, GainTensors, PIDGains
 from pidformer.control.stability import check_range
 from pidformer.errors import InputError
@@ -129,7 +136,12 @@ class LearnedFeedback(LearnedGains):
         nn.Module.__init__(self)
         plain = Feedback(beta=initial.beta).to_dict()
         self.num_heads, self.initial = num_heads, initial
-        self.terms = tuple(k for k, v in initial.to_dict().items() if v != plain[k])
+        fixed = ("gate", "embedded")  # what they bring learns by itself
+        self.terms = tuple(
+            k for k, v in initial.to_dict().items() if v != plain[k] and k not in fixed
+        )
+        if not self.terms:
+            raise InputError(f"{initial.kind} has no coefficient to learn; leave learn_gains out")
         shape = len(self.terms), num_heads
         self.raw_terms = nn.Parameter(torch.empty(shape, device=device, dtype=dtype))
         self.reset_parameters()
@@ -155,13 +167,29 @@ class LearnedFeedback(LearnedGains):
 
 def learned_gains(initial: PIDGains, num_heads: int, **place: Any) -> LearnedGains:
     """The gains of one layer as a module that learns them."""
+    initial = acting_law(initial)
     kind: Any = LearnedFeedback if isinstance(initial, Feedback) else LearnedGains
     return kind(initial, num_heads, **place)
 
 
+def gate_layer(gains: Any, width: int, heads_width: int, **place: Any) -> nn.Linear | None:
+    """The projection W (heads_width, width) of a law with a gate; None for others."""
+    law = gains.initial if isinstance(gains, LearnedGains) else gains
+    return nn.Linear(width, heads_width, bias=False, **place) if has_gate(law) else None
+
+
+def gate_of(attention: Any, x: Tensor) -> dict[str, Any]:
+    """sigmoid(W x) by heads (B, H, N, D) as a keyword, if the layer has a gate."""
+    if attention.gate is None:
+        return {}
+    heads = attention.gate(x).sigmoid().unflatten(-1, (-1, attention.head_dim))
+    return {"gate": heads.transpose(1, 2)}
+
+
 def acting_gains(attention: Any) -> Gains | None:
     """The gains with which an attention module acts now: learned or fixed, times its share."""
-    gains = attention.gains() if isinstance(attention.gains, LearnedGains) else attention.gains
+    gains = attention.gains
+    gains = gains() if isinstance(gains, LearnedGains) else acting_law(gains)
     share = attention.gain_share
     if gains is None or share is None:
         return gains

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor, nn
 
-from pidformer.control.feedback import Feedback
+from pidformer.control.feedback import Feedback, Law
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.errors import InputError
@@ -124,5 +124,7 @@ def _control(layer: Any, before: PIDState | None, after: PIDState | None) -> Ten
     error = gains.beta * after.initial.float() - value
     change = torch.zeros_like(value) if before is None else before.previous.float() - value
     control = gains.p * error + gains.i * after.integral + gains.d * change  # (B, Hkv, N, D)
+    if isinstance(gains, Law):  # of another discretisation
+        control = gains.scale * control
     group = layer.num_heads // layer.num_kv_heads  # query heads that a control serves
     return control.repeat_interleave(group, dim=1).transpose(1, 2).flatten(2)

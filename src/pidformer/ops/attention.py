@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from pidformer.control.feedback import Law, mixes, read_gains
+from pidformer.control.feedback import Law, acting_law, mixes, read_gains, with_own
 from pidformer.control.gains import Gains, GainsLike, acts
 from pidformer.control.pid import (
     FirstLayer,
@@ -36,6 +36,7 @@ def pid_attention(
     first_layer: FirstLayer = "free",
     value: Tensor | None = None,
     packed: Tensor | None = None,
+    gate: Tensor | None = None,
 ) -> tuple[Tensor, PIDState | None]:
     """u_l = softmax(q k^T scale) v_l + p e_l + i (e_1 + ... + e_l) + d (e_l - e_{l-1}).
 
@@ -51,7 +52,8 @@ def pid_attention(
     The control of a token reads that token alone, so the cache holds nothing new.
 
     `packed` (B, N, H + 2 Hkv, D) is the projection that q, k, v are views of (`split_heads`), if
-    they are: its gradient then comes in one piece.
+    they are: its gradient then comes in one piece. `gate` (B, H, N, D) is what a law with a gate
+    reads from the layer, sigmoid(W x).
 
     The control is computed in float32 or wider and rounded once, into the output's type.
     `ops.dispatch` says which kernels compute it: ours for short sequences do all of it, SDPA leaves
@@ -59,7 +61,7 @@ def pid_attention(
     """
     _check_shapes(q, k, v, value, packed)
     check_first_layer(first_layer)
-    acting: Gains | None = read_gains(gains)
+    acting: Gains | None = acting_law(read_gains(gains))
     if value is None and mixes(acting):
         value, v = v, mixed_values(v, state, acting)
         if k.shape[-2] != q.shape[-2]:
@@ -95,7 +97,7 @@ def pid_attention(
         value = v if v.shape[-2] == q.shape[-2] else v[..., v.shape[-2] - q.shape[-2] :, :]
     if way == "epilogue" and state is not None and out.dtype == value.dtype:
         return control_epilogue(out, value, state, acting)
-    return feed_back(out, value, state, acting, first_layer)
+    return feed_back(out, value, state, acting, first_layer, gate=gate)
 
 
 def feed_back(
@@ -104,6 +106,8 @@ def feed_back(
     state: PIDState | None,
     gains: Gains | None,
     first_layer: FirstLayer = "free",
+    *,
+    gate: Tensor | None = None,
 ) -> tuple[Tensor, PIDState | None]:
     """out (B, H, N, D) of attention plus the control from the tokens' own values (B, Hkv, N, D)."""
     if gains is None:
@@ -111,7 +115,7 @@ def feed_back(
     is_free = state is None and first_layer == "free"
     control, after = pid_step(value, state, gains, first_layer)
     if isinstance(gains, Law):
-        return add_own(out, value, gains, control), after
+        return add_own(out, value, gains, control, gate), after
     return (out if is_free else add_control(out, control)), after
 
 
@@ -119,6 +123,8 @@ def mixed_values(v: Tensor, state: PIDState | None, gains: Gains | None) -> Tens
     """first v_0 + own v, the values that attention sees; v itself unless the law mixes them."""
     if not mixes(gains):
         return v
+    if state is None and gains.embedded:  # type: ignore[union-attr]
+        raise InputError("value_embedding has a learned reference: give it as `state.initial`")
     initial = v if state is None else state.initial
     return (gains.first * initial + gains.own * v).to(v.dtype)  # type: ignore[union-attr]
 
@@ -172,20 +178,20 @@ def _way(
     )
 
 
-def add_own(out: Tensor, value: Tensor, law: Law, control: Tensor) -> Tensor:
-    """scale (y + skip v - exclude (y.v / v.v) v + control), y (B, H, N, D), v (B, Hkv, N, D)."""
+def add_own(
+    out: Tensor, value: Tensor, law: Law, control: Tensor, gate: Tensor | None = None
+) -> Tensor:
+    """g scale (y + skip v - exclude (y.v / v.v) v + control), y (B, H, N, D), v (B, Hkv, N, D)."""
+    if acts(law.gate) and gate is None:
+        raise InputError("gated reads the layer's input: give `gate`, sigmoid(W x) (B, H, N, D)")
     wide = torch.promote_types(out.dtype, torch.float32)
     value = value.to(wide).unsqueeze(-3)  # (B, Hkv, 1, N, D)
     mixed = out.unflatten(-3, (value.shape[-4], -1)).to(wide)  # (B, Hkv, H / Hkv, N, D)
-    total = mixed + control.unsqueeze(-3)
-    skip, exclude, scale = map(_by_group, (law.skip, law.exclude, law.scale))
-    if acts(skip):
-        total = total + skip * value
-    if acts(exclude):
-        along = F.normalize(value, dim=-1)
-        total = total - exclude * (mixed * along).sum(-1, keepdim=True) * along
-    if acts(scale - 1):
-        total = scale * total
+    own = map(_by_group, (law.skip, law.exclude, law.scale))
+    total = with_own(mixed, value, control.unsqueeze(-3), *own)
+    if gate is not None:
+        by_group = gate.unflatten(-3, (value.shape[-4], -1)).to(wide)
+        total = total * (1 + _by_group(law.gate) * (by_group - 1))
     return total.to(out.dtype).flatten(-4, -3)
 
 

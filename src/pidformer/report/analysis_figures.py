@@ -39,6 +39,8 @@ _PANELS = (
     ("similarity", "token similarity (1: all alike)", 1.05),
     ("effective_rank", "effective rank", None),
     ("mean_token_residual", "residual to the mean token", 1.05),
+    ("attention_rank", "stable rank of attention", None),
+    ("attention_second", "second largest |kappa| of attention", 1.05),
 )
 
 
@@ -46,8 +48,7 @@ def analysis_figures(found: Sequence[Analysis], out: Path) -> list[Path]:
     """similarity.png, spectrum.png where there is a certificate, trajectory.png and .gif."""
     figures = [out / "similarity.png"]
     flags = {made.label: made.is_controlled for made in found}
-    layers = {m.label: {**m.tokens, "similarity": m.tokens["similarity"]["blocks"]} for m in found}
-    similarity_figure(layers, figures[0], is_controlled=flags)
+    similarity_figure({made.label: made.layers for made in found}, figures[0], is_controlled=flags)
     certificates = {
         made.label: made.certificate for made in found if isinstance(made.certificate, Certificate)
     }
@@ -71,7 +72,8 @@ def similarity_figure(
     *,
     is_controlled: Mapping[str, bool] | None = None,
 ) -> None:
-    """Token similarity, effective rank and residual to the mean token by layer, to `path`."""
+    """Tokens by layer (similarity, rank, residual to their mean), and attention (rank, second
+    eigenvalue) where a model has it, to `path`."""
     check_format(path)
     if not models:
         raise InputError("give at least one model to draw")
@@ -79,9 +81,13 @@ def similarity_figure(
     for name, title, top in _PANELS:
         curves = []
         for label, model in models.items():
+            if name not in model:  # of attention that could not be read
+                continue
             values = tuple(model[name])
             run = tuple(float(layer) for layer in range(1, len(values) + 1)), values
             curves.append(Curves(label, bool((is_controlled or {}).get(label)), (run,)))
+        if not curves:
+            continue
         look: dict[str, Any] = {"title": title, "x": "layer", "y": "", "top": top, "bottom": 0.0}
         panels.append(Panel(partial(draw_curves, curves=curves, **look), 4.4, 4.2))
     save_panels(panels, Path(path), columns=len(panels))

@@ -11,9 +11,9 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from pidformer.files import atomic_path
+from pidformer.report.collect import Run, trained
 from pidformer.report.details import layers
 from pidformer.report.panels import BAD, GOOD, GREY, INK, Panel, add_tips, run_colors, save_panels
-from pidformer.report.run import Run, trained
 from pidformer.report.table1 import TITLES, difference_texts
 from pidformer.report.table_view import minus
 from pidformer.robustness.compare import Group

@@ -13,10 +13,9 @@ import yaml
 
 from pidformer.errors import InputError, shortened
 from pidformer.files import atomic_folder, new_folder
-from pidformer.report.collect import collect
+from pidformer.report.collect import Run, collect
 from pidformer.report.publish import data_name, without_folders
 from pidformer.report.rerun import train_command
-from pidformer.report.run import Run
 from pidformer.report.table_view import NONE
 from pidformer.report.templates import page_template, table
 from pidformer.results import Record, as_text

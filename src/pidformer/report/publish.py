@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,11 +19,10 @@ import numpy as np
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.collect import collect
+from pidformer.report.collect import MEASURED, SCORES, SHARED, PublishedRun, Run, collect
 from pidformer.report.details import training_seconds
 from pidformer.report.metrics import MILLI, merged_corruptions
 from pidformer.report.rerun import measure_command, train_command
-from pidformer.report.run import MEASURED, SCORES, SHARED, PublishedRun, Run
 from pidformer.results import Record
 from pidformer.runs.folder import load_weights
 from pidformer.runs.twins import control_free_hash
@@ -175,13 +174,21 @@ def data_name(record: Record, run: Run) -> str:
 
 def without_folders(value: Any) -> Any:
     """A recipe without folders: of a path, its last part."""
+
+    def name(leaf: Any) -> Any:
+        is_path = isinstance(leaf, str) and (_PATH.search(leaf) or leaf.startswith((".", "runs/")))
+        return Path(leaf).name if is_path else leaf
+
+    return _mapped(name, value)
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Plain data with each of its leaves changed."""
     if isinstance(value, Mapping):
-        return {key: without_folders(entry) for key, entry in value.items()}
+        return {key: _mapped(change, entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [without_folders(entry) for entry in value]
-    if isinstance(value, str) and (_PATH.search(value) or value.startswith((".", "runs/"))):
-        return Path(value).name
-    return value
+        return [_mapped(change, entry) for entry in value]
+    return change(value)
 
 
 def _check_paths(run: Run, record: Record) -> None:
@@ -239,17 +246,10 @@ def _small(record: Record) -> Record:
         losses = np.asarray(details.get("block_nll", []))
         details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
     elif record.kind == "analysis":
-        details = _rounded(_only(details, *_INSIDE))
+        kept = _only(details, *_INSIDE)
+        details = _mapped(lambda x: round(x, 5) if isinstance(x, float) else x, kept)
     return replace(record, details=details)
 
 
 def _only(details: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: details[name] for name in names if name in details}
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _rounded(entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(entry) for entry in value]
-    return round(value, 5) if isinstance(value, float) else value

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from pidformer.control import PIDGains
+from pidformer.control import DiscreteGains, PIDGains
 from pidformer.control.feedback import Feedback, as_feedback
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import segmentation_threats
@@ -89,7 +89,11 @@ def recipe_text(gains: PIDGains) -> str | dict[str, float]:
     """
     if isinstance(gains, Feedback):
         return gains.to_dict() if gains.kind == "feedback" else gains.kind
-    return ",".join(repr(number).removesuffix(".0") for number in gains.to_dict().values())
+    numbers = (gains.p, gains.i, gains.d, gains.beta)
+    text = ",".join(repr(number).removesuffix(".0") for number in numbers)
+    if isinstance(gains, DiscreteGains):
+        return f"{text},{gains.derivative},step={gains.step!r}"
+    return text
 
 
 def measure_command(record: Record) -> str:

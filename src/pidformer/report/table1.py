@@ -1,7 +1,7 @@
 """The paper's Table 1 from records: a line for each row and metric, a column for each model."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,29 +12,13 @@ from rich.table import Table
 from pidformer.display import plain_table
 from pidformer.report.metrics import Metric, compare_accuracy, compare_error, merged_corruptions
 from pidformer.report.table_view import NONE
+from pidformer.report.templates import TEXTS
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, has_outcomes
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, mce
 from pidformer.statistics import Crossed, Mean
 
-TITLES = {
-    "clean": "Clean",
-    "fgsm": "FGSM",
-    "pgd": "PGD",
-    "spsa": "SPSA",
-    "sld": "SLD",
-    "noise": "Noise",
-    "autoattack": "AutoAttack",
-    "imagenet-a": "ImageNet-A",
-    "imagenet-r": "ImageNet-R",
-    "imagenet-o": "ImageNet-O",
-    "ood": "Out of distribution",
-    "corruption": "Corruptions",
-    "imagenet-c": "ImageNet-C",
-    "tiny-imagenet-c": "Tiny-ImageNet-C",
-    "cifar-10-c": "CIFAR-10-C",
-    "cifar-100-c": "CIFAR-100-C",
-}
+TITLES: Mapping[str, str] = TEXTS["titles"]
 _METRICS = {
     "top1": ("top-1", False),
     "top5": ("top-5", False),
@@ -242,32 +226,26 @@ def _caption(groups: Sequence[Group]) -> str:
 def as_data(lines: Sequence[Table1Line], groups: Sequence[Group]) -> list[dict[str, Any]]:
     """For machines: one object per line."""
     labels = [group.label for group in groups]
-    found = []
-    for line in lines:
-        cells = {
-            label: None
-            if cell is None
-            else {"value": cell.mean, "low": _number(cell.low), "high": _number(cell.high)}
-            | {"seeds": cell.seeds}
-            for label, cell in zip(labels, line.cells, strict=True)
+    return [
+        {
+            "row": line.title,
+            "metric": line.metric,
+            "threat": line.threat,
+            "models": {
+                label: None if cell is None else _plain(cell, "value")
+                for label, cell in zip(labels, line.cells, strict=True)
+            },
+            "differences": {
+                label: _plain(difference, "points")
+                for label, difference in zip(labels, line.differences, strict=True)
+                if difference is not None
+            },
         }
-        differences = {
-            label: {
-                "points": d.mean,
-                "low": _number(d.low),
-                "high": _number(d.high),
-                "p": _number(d.p),
-                "seeds": d.seeds,
-            }
-            for label, d in zip(labels, line.differences, strict=True)
-            if d is not None
-        }
-        found.append(
-            {"row": line.title, "metric": line.metric, "threat": line.threat}
-            | {"models": cells, "differences": differences}
-        )
-    return found
+        for line in lines
+    ]
 
 
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _plain(found: Mean | Crossed, name: str) -> dict[str, Any]:
+    """By name, the mean as `name`; JSON has no NaN."""
+    numbers = {name if key == "mean" else key: value for key, value in found._asdict().items()}
+    return {key: None if math.isnan(value) else value for key, value in numbers.items()}

@@ -1,13 +1,13 @@
-"""The paper's Table 1 from collected runs, each number tied to its records."""
+"""The paper's Table 1 from collected runs, each number tied to its records; and the findings in
+sentences, each chosen by the numbers it states."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
-from pidformer.report.figures import Drawn, differences_panel
-from pidformer.report.paper import TABLE1, Pair
-from pidformer.report.run import Run, folders_text
+from pidformer.report.collect import Run, folders_text
+from pidformer.report.figures import Curves, Drawn, differences_panel
 from pidformer.report.table1 import TITLES, Table1Line, difference_texts, table1
 from pidformer.report.table_view import (
     NOT_MEASURED,
@@ -22,12 +22,19 @@ from pidformer.report.table_view import (
     mean_cell,
     minus,
 )
+from pidformer.report.templates import TEXTS
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, group_runs, named_apart, twins_of
 from pidformer.robustness.threat import pixel_text
 from pidformer.runs.folder import read_model_info
 
-PAPER_ROWS = tuple(dict.fromkeys(row for row, _ in TABLE1))
+TABLE1: Mapping[tuple[str, str], Sequence[float]] = {
+    (row, metric): pair
+    for row, metrics in TEXTS["paper"]["table1"].items()
+    for metric, pair in metrics.items()
+}
+"""The paper's numbers, (softmax, PID), by row and metric."""
+PAPER_ROWS = tuple(TEXTS["paper"]["table1"])
 _OF_IMAGENET = (*SUBSETS, "imagenet-c")
 
 
@@ -173,13 +180,13 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
     limit = "" if condition.limit is None else f" (a sample, seed {condition.seed})"
     many = any(len(group.runs) > 1 for group in groups)
     over = "over training seeds (Student's t)" if many else "over images (Wilson)"
-    return (
-        f"Per cent on {first.metrics['images']:.0f} images of {first.settings.get('data')}{limit}; "
-        f"attacks in the {condition.domain} domain. Small: 95 % intervals {over}, those of "
-        f"differences over images{' and seeds' if many else ''} (numbers that are kept without "
-        "their images: over seeds alone). Bold differences: the interval leaves out zero and p is "
-        "below 0.05. The last column is the paper's own (DeiT-tiny on ImageNet, its budgets), not "
-        "measured here."
+    return str(TEXTS["tables"]["robustness"]).format(
+        images=first.metrics["images"],
+        data=first.settings.get("data"),
+        limit=limit,
+        domain=condition.domain,
+        over=over,
+        seeds=" and seeds" if many else "",
     )
 
 
@@ -225,5 +232,77 @@ def _belongs(name: str, row: str) -> bool:
     return name == row or name.startswith(f"{row}/")
 
 
-def _paper(pair: Pair | None) -> CellView:
+def _paper(pair: Sequence[float] | None) -> CellView:
     return CellView("" if pair is None else f"{pair[0]:.2f} / {pair[1]:.2f}", is_paper=True)
+
+
+HEADLINES = ("top-1", "mean error")
+"""What the sentences are about; the table has the other metrics too."""
+
+
+def findings(table: Robustness | None, similarity: Sequence[Curves]) -> list[str]:
+    """What the first table and the similarity say of each model against its twin."""
+    said: list[str] = []
+    if table is not None and table.groups:
+        names = [group.label for group in table.groups]
+        lines = [line for line in table.lines if line.metric in HEADLINES]
+        for place, twin in enumerate(twins_of(table.groups)):
+            base = names.index(twin.label)
+            if place != base:
+                said += _against(lines, names, place, base)
+        if len(names) == 1:
+            said += _alone(lines, names[0])
+    if similarity:
+        ends = [
+            (c.label, sum(run[1][-1] for run in c.runs) / len(c.runs)) for c in similarity if c.runs
+        ]
+        parts = ", ".join(f"{label} {value:.3f}" for label, value in ends)
+        said.append(f"Token similarity in the last layer: {parts} (1: all tokens alike).")
+    return said
+
+
+def _alone(lines: Sequence[Table1Line], name: str) -> list[str]:
+    clean = next((line for line in lines if line.title == "Clean" and line.cells[0]), None)
+    if clean is None or clean.cells[0] is None:
+        return []
+    return [f"{name}: clean accuracy {clean.cells[0].mean:.1f} %. Nothing to compare it with yet."]
+
+
+def _against(lines: Sequence[Table1Line], names: Sequence[str], place: int, base: int) -> list[str]:
+    clean = [line for line in lines if line.title == "Clean" and line.differences[place]]
+    said = [f"Clean accuracy: {twin_sentence(line, names, place, base)}" for line in clean]
+    threats = threats_sentence(lines, names, place, base)
+    return [*said, f"Under {threats}"] if threats else said
+
+
+def twin_sentence(line: Table1Line, names: Sequence[str], place: int, base: int = 0) -> str:
+    """A line's two numbers and their difference, with its interval."""
+    found, own, other = line.differences[place], line.cells[place], line.cells[base]
+    assert found is not None and own is not None and other is not None
+    ending = "" if found.verdict else ", not a clear one"
+    return (
+        f"{names[place]} {own.mean:.1f} %, {names[base]} {other.mean:.1f} %, a "
+        + minus(f"difference of {found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]")
+        + f"{ending}."
+    )
+
+
+def threats_sentence(
+    lines: Sequence[Table1Line], names: Sequence[str], place: int, base: int = 0
+) -> str:
+    """Where a model is ahead of another and where behind; nothing without threats."""
+    threats = [line for line in lines if line.title != "Clean" and line.differences[place]]
+    if not threats:
+        return ""
+    ahead = behind = 0
+    for line in threats:
+        found = line.differences[place]
+        if found is not None and found.verdict:
+            is_better = (found.mean < 0) == line.lower_is_better
+            ahead, behind = ahead + is_better, behind + (not is_better)
+    level = len(threats) - ahead - behind
+    return (
+        f"{len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is ahead of "
+        f"{names[base]} in {ahead}, behind in {behind}, and level in {level} (by 95 % intervals of "
+        "the difference)."
+    )

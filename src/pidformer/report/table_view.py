@@ -97,10 +97,10 @@ def about_text(group: Group) -> str:
 
 def short_gains(text: str) -> str:
     """ "PIDGains(p=0.6, i=0.1, d=0.05, beta=1.0)" -> "p 0.6, i 0.1, d 0.05, beta 1.0"."""
-    if text.count("PIDGains") > 1:
+    kind, bracket, numbers = text.partition("(")
+    if kind == "":
         return "gains by layer"
-    text = text.removeprefix("PIDGains(").removeprefix("Feedback(")
-    return text.removesuffix(")").replace("=", " ")
+    return (numbers if bracket else text).removesuffix(")").replace("=", " ")
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,14 @@
-"""Pages from templates, with one look for all of them; tables in Markdown."""
+"""Pages from templates, with one look for all of them; tables in Markdown; what reports say."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import jinja2
+
+from pidformer.fields import read_yaml
+
+TEXTS = read_yaml(Path(__file__).with_name("texts.yaml"), "texts")
+"""Captions, titles, and the paper's own numbers."""
 
 
 def page_template(package: str, name: str) -> jinja2.Template:

@@ -4,28 +4,35 @@ import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains
 from pidformer.files import atomic_path, out_folder
 from pidformer.report import details, figures, stability
-from pidformer.report.collect import check_twins, collect, inputs_hash
-from pidformer.report.findings import findings
-from pidformer.report.other_tables import other_table
+from pidformer.report.collect import (
+    MAIN_TASK,
+    PublishedRun,
+    Run,
+    check_twins,
+    collect,
+    folders_text,
+    inputs_hash,
+    trained,
+)
+from pidformer.report.details import other_table
 from pidformer.report.panels import Panel, picture, save_panels
 from pidformer.report.rerun import data_option
-from pidformer.report.run import MAIN_TASK, PublishedRun, Run, folders_text, trained
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import (
     Robustness,
     difference_panels,
+    findings,
     robustness,
     robustness_view,
 )
 from pidformer.report.table_view import Entry, Note, Sources
-from pidformer.report.templates import page_template
+from pidformer.report.templates import TEXTS, page_template
 from pidformer.robustness.compare import Group
 
 DATA_FILE = "report.json"
@@ -107,7 +114,7 @@ def write_report(
         "sources": sources,
         "runs": runs,
         "command": command,
-        "made": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "newest": max((r.made for run in runs for r in run.records), default=None),
         "left_out": sum(run.left_out for run in runs),
         "mixed": mixed,
         "missing_tables": _missing_tables(runs),
@@ -173,62 +180,45 @@ def report_figures(runs: Sequence[Run], tables: Sequence[Robustness]) -> list[Fi
     similarity = figures.similarity_curves(groups)
     folders, place = _named(runs)
     curves = next((table.curves for table in tables if table.curves), [])
-    analyze = f"pidformer analyze {folders}{place}"
-    evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd{place}"
     found = []
     if tables and (differences := difference_panels(tables[0])):
-        caption = (
-            "Points: difference to the softmax twin on the same images; lines: 95 % intervals (of "
-            "one seed: for these trained models alone). Green: clearly better, red: clearly worse."
-        )
-        if len(tables[0].groups) > len(differences) + 1:
-            caption += f" Drawn: the first {len(differences)} of {len(tables[0].groups)} models."
-        found.append(FigureView("differences", "What the controller changes", caption, differences))
-    found += [
-        FigureView(
-            "similarity",
-            "Do the tokens grow alike?",
-            "Mean cosine between the tokens of an image after each layer, 1 when all are alike. "
-            "Thick: mean over seeds; thin: each seed.",
-            [figures.similarity_panel(similarity)] if similarity else [],
-            None
-            if similarity
-            else Note("Not drawn: no analysis record. This makes them:", analyze),
-        ),
-        FigureView(
-            "attacks",
-            "Under growing attacks",
-            "Accuracy by the largest change of a pixel. Thick: mean over seeds; thin: each seed.",
-            figures.attack_panels(curves) if curves else [],
-            None if curves else Note("Not drawn: no row over budgets. This makes them:", evaluate),
-        ),
-    ]
-    found += _training_figures(runs)
-    found.append(_stability_figure(runs, groups))
-    return found
+        count = len(tables[0].groups)
+        more = f" Drawn: the first {len(differences)} of {count} models."
+        more = more if count > len(differences) + 1 else ""
+        found.append(_figure("differences", differences, more=more))
+    drawn = [figures.similarity_panel(similarity)] if similarity else []
+    found.append(_figure("similarity", drawn, f"pidformer analyze {folders}{place}"))
+    evaluate = f"pidformer evaluate {folders} --curve fgsm,pgd{place}"
+    found.append(_figure("attacks", figures.attack_panels(curves), evaluate))
+    trained_panels = {
+        task: panels
+        for task in dict.fromkeys(run.task for run in runs)
+        if (panels := figures.training_panels(runs, task))
+    }
+    for task, panels in trained_panels.items():
+        figure = _figure("training", panels)
+        if task != MAIN_TASK:
+            figure = figure._replace(name=f"training_{task}", title=f"{figure.title}, {task}")
+        found.append(figure)
+    if not trained_panels:
+        found.append(_figure("training", [], "pidformer train RECIPE --out FOLDER"))
+    return [*found, _stability_figure(runs, groups)]
 
 
-def _training_figures(runs: Sequence[Run]) -> list[FigureView]:
-    found = []
-    for task in dict.fromkeys(run.task for run in runs):
-        if panels := figures.training_panels(runs, task):
-            suffix = "" if task == MAIN_TASK else f", {task}"
-            name = "training" if task == MAIN_TASK else f"training_{task}"
-            caption = "Loss on the training set and score on the validation set, as logged."
-            found.append(FigureView(name, f"Training{suffix}", caption, panels))
-    if not found:
-        note = Note("Not drawn: no training record.", "pidformer train RECIPE --out FOLDER")
-        found.append(FigureView("training", "Training", "", [], note))
-    return found
+def _figure(
+    name: str, panels: list[figures.Drawn], command: str | None = None, **more: str
+) -> FigureView:
+    """The figure, or the command that would make it."""
+    text = TEXTS["figures"][name]
+    missing = None if panels else Note(text["missing"], command)
+    return FigureView(name, text["title"], text["caption"].format(**more), panels, missing)
 
 
 def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureView:
     found = {group.label: own[0].gains for group, own in trained(runs) if own[0].gains}
     marked = {name: own for name, own in found.items() if all(type(g) is PIDGains for g in own)}
-    title = "Are the gains stable?"
     if not marked:
-        note = Note("Not drawn: no run has PID gains.", "pidformer stability --plot map.png")
-        return FigureView("stability", title, "", [], note)
+        return _figure("stability", [], "pidformer stability --plot map.png", how="")
     measured = [
         run["spectrum"].metrics["min_real"]
         for group in groups
@@ -242,14 +232,7 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
         if measured
         else " (pidformer analyze measures where they really are)"
     )
-    caption = (
-        "Shaded: gains for which every mode of the idealised recursion decays, for eigenvalues "
-        f"kappa of attention from 0 to 1; red: its limit{how}. Markers: the runs' gains, green if "
-        "inside, ochre if inside for kappa from 0 only, red if outside. The recursion leaves out "
-        "the residual, the MLP, and that attention changes from layer to layer."
-    )
-    panel = stability.stability_panel(marked, smallest)
-    return FigureView("stability", title, caption, [panel])
+    return _figure("stability", [stability.stability_panel(marked, smallest)], how=how)
 
 
 def _save_figures(drawn: Sequence[FigureView], out: Path) -> list[Path]:

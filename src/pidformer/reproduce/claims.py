@@ -19,10 +19,9 @@ import time
 from collections.abc import Callable
 from glob import escape
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from pidformer.files import atomic_path, process_place, process_start, temporary_beside
+from pidformer.files import atomic_path, process_place, process_start, sweep, temporary_beside
 
 BEAT, STALE = 5.0, 60.0
 
@@ -34,6 +33,7 @@ class JobClaims:
         self.folder, self.beat, self.stale = folder, beat, stale
         self._seen: dict[Path, tuple[str, float]] = {}
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)
 
     def take(self, job: str, on_beat: Callable[[], None] | None = None) -> JobClaim | None:
         """The job's claim for this process; None while another holds it."""
@@ -108,12 +108,7 @@ class JobClaim:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
         if not self.is_lost:
@@ -138,20 +133,25 @@ class JobClaim:
 def _make(path: Path, text: str) -> bool:
     """Make the file with its whole content; False if it is there already."""
     temporary = temporary_beside(path)
-    temporary.write_text(text)
     try:
-        os.link(temporary, path)
+        temporary.write_text(text)
+        _place(temporary, path)
     except FileExistsError:
         return False
-    except OSError:  # a disk without links
-        try:
-            with open(path, "x") as file:
-                file.write(text)
-        except FileExistsError:
-            return False
     finally:
         temporary.unlink(missing_ok=True)
     return True
+
+
+def _place(temporary: Path, path: Path) -> None:
+    """Give a file the name `path`; FileExistsError where that is taken."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError:  # a disk without links
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        os.replace(temporary, path)
 
 
 def _read(path: Path) -> str | None:

@@ -7,8 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from pidformer.display import Display, plain_table
-from pidformer.reproduce.jobs import Job, JobState, Plan
-from pidformer.reproduce.times import duration
+from pidformer.reproduce.jobs import Job, JobState, Plan, duration, seconds_left
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 
@@ -52,11 +51,12 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
 
     Where `height` lines are too few for all, those that are done are left out, then the last.
     """
-    left = sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
     done = sum(line.state == "done" for line in lines)
     caption = f"{done} of {len(lines)} jobs done"
     if plan.timed_on and done < len(lines):
-        caption += f"; about {duration(left)} of work left, expected on {plan.timed_on}"
+        caption += (
+            f"; about {duration(seconds_left(lines))} of work left, expected on {plan.timed_on}"
+        )
     table = plain_table("job", "state", numbers=("time", "estimate"), caption=caption)
     room = len(lines) if height is None else max(1, height - 6 - len(plan.blocked))
     if len(lines) > room:

@@ -8,18 +8,26 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pidformer import results
+from pidformer.analysis import token_trajectory
+from pidformer.data import open_images, sample_images
 from pidformer.devices import as_device
 from pidformer.evaluation.analysis import analyze
 from pidformer.evaluation.images import remaining, run_suite
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Suite, curve_suite, load_suite, read_budgets
+from pidformer.evaluation.tasks import evaluate_other
 from pidformer.files import out_folder
 from pidformer.report.analysis_figures import analysis_figures
+from pidformer.report.demo.models import ATTACKED, MODELS, SHOWN
+from pidformer.report.demo.page import Answers, digits_view, write_demo
 from pidformer.report.publish import publish
 from pidformer.report.write import is_current, write_report
-from pidformer.reproduce.demo_page import write_demo_page
-from pidformer.reproduce.jobs import Job
+from pidformer.reproduce.jobs import Job, Times
+from pidformer.robustness import PGD
+from pidformer.runs.model import load
 from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
@@ -44,12 +52,12 @@ def do(job: Job, setting: JobSetting) -> None:
     with warnings.catch_warnings():
         # advice for models that others built; a run carries its own normalisation
         warnings.filterwarnings("ignore", "clean accuracy .* is that of chance")
-        _DO[job.kind](job, setting)
+        _KINDS[job.kind][0](job, setting)
 
 
 def is_done(job: Job) -> bool:
     """Whether the job's folders hold all that it makes."""
-    return _IS_DONE[job.kind](job)
+    return _KINDS[job.kind][1](job)
 
 
 def _train(job: Job, setting: JobSetting) -> None:
@@ -67,8 +75,8 @@ def _is_trained(job: Job) -> bool:
 
 
 def _evaluate(job: Job, setting: JobSetting) -> None:
-    evaluate, _ = TASKS[job.arguments["task"]]
-    evaluate(job, setting)
+    is_classifier = job.arguments["task"] == "classification"
+    (_evaluate_classifier if is_classifier else _evaluate_row)(job, setting)
 
 
 def _is_evaluated(job: Job) -> bool:
@@ -78,8 +86,9 @@ def _is_evaluated(job: Job) -> bool:
     records = (run / results.FILE_NAME).stat()
     stamp = (repr(job), _written(run), records.st_mtime_ns, records.st_size)
     if _SEEN.get(job.id, ())[:1] != (stamp,):  # the weights or the records have changed
-        _, is_evaluated = TASKS[job.arguments["task"]]
-        _SEEN[job.id] = (stamp, is_evaluated(job))
+        is_classifier = job.arguments["task"] == "classification"
+        is_measured = _is_classifier_evaluated if is_classifier else _is_row_evaluated
+        _SEEN[job.id] = (stamp, is_measured(job))
     return _SEEN[job.id][1]
 
 
@@ -104,38 +113,49 @@ def _is_classifier_evaluated(job: Job) -> bool:
 
 
 def _evaluate_row(job: Job, setting: JobSetting) -> None:
+    """A view of the scenes, a split of the text, or the suite "robustness" (of the test text)."""
     about = job.arguments
-    option = _OPTIONS[about["task"]]
-    if about["task"] == "language":
-        from pidformer.evaluation.language import evaluate_language as evaluate  # transformers
-    else:
-        from pidformer.evaluation.segmentation import evaluate_segmentation as evaluate
-    given = f"{str(about['run'])!r}, data={str(about['data'])!r}, {option}={about['suite']!r}"
-    evaluate(
-        about["run"],
-        data=about["data"],
+    options = {"views": "single", "protocol": "sliding", "split": "test", "seed": 0, "ema": False}
+    if about["suite"] != ROBUSTNESS:
+        options[_OPTIONS[about["task"]]] = about["suite"]
+    evaluate_other(
+        about["task"],
+        [str(about["run"])],
+        ROBUSTNESS if about["suite"] == ROBUSTNESS else "clean",
+        about["data"],
+        limit=about.get("limit"),
+        gains=None,
+        command=_command(job),
         device=setting.device,
-        command=f"{evaluate.__module__}.{evaluate.__name__}({given})",
-        **{option: about["suite"]},
+        is_shown=setting.is_shown,
+        **options,
     )
 
 
+ROBUSTNESS = "robustness"
+ROW_SUITES = {
+    "segmentation": ("single", "multi", ROBUSTNESS),
+    "language": ("valid", "test", ROBUSTNESS),
+}
+"""What measures a run that is no classifier."""
 _OPTIONS = {"segmentation": "views", "language": "split"}
 """Which setting of an evaluation a suite is."""
+LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024"}
+"""The rows with which "robustness" ends."""
 
 
 def _is_row_evaluated(job: Job) -> bool:
     """A record of these views (or this split, by the paper's protocol) and the present weights."""
     about, run = job.arguments, Path(job.arguments["run"])
-    rows = ("clean", f"sliding/{about['suite']}")
-    option = _OPTIONS[about["task"]]
+    suite, option = about["suite"], _OPTIONS[about["task"]]
     measured = [r.measurement for r in results.read(run) if r.kind == about["task"]]
-    found = {
-        m.weights
-        for m in measured
-        if getattr(m, option) == about["suite"] and m.row in rows and m.limit is None
-    }
-    return bool(found) and run_fingerprint(run) in found
+    found = [m for m in measured if m.limit == about.get("limit")]
+    if suite == ROBUSTNESS:
+        found = [m for m in found if m.row == LAST_ROWS[about["task"]]]
+    else:
+        rows = ("clean", f"sliding/{suite}")
+        found = [m for m in found if getattr(m, option) == suite and m.row in rows]
+    return bool(found) and run_fingerprint(run) in {m.weights for m in found}
 
 
 def _setup(job: Job, subject: Subject, device: str) -> Setup:
@@ -166,9 +186,13 @@ def _command(job: Job) -> str:
         words += ["--limit", str(about["limit"]), "--out", str(about["out"])]
     elif about.get("curve"):
         words += ["--curve", about["curve"], "--eps", about["eps"]]
+    elif about["task"] != "classification" and about["suite"] != ROBUSTNESS:
+        words += [f"--{_OPTIONS[about['task']]}", about["suite"]]
     else:
         words += ["--suite", str(about["suite"])]
-        words += [] if about.get("limit") is None else ["--limit", str(about["limit"])]
+        words += ["--split", "test"] if about["task"] == "language" else []
+    if job.kind == "evaluate" and about.get("limit") is not None:
+        words += ["--limit", str(about["limit"])]
     if about.get("domain", "pixel") != "pixel":
         words += ["--domain", about["domain"]]
     if about["data"] is not None:
@@ -250,23 +274,44 @@ def _written(run: Path) -> int:
     return (run / _WEIGHTS).stat().st_mtime_ns
 
 
-TASKS: dict[str, tuple[Callable[[Job, JobSetting], None], Callable[[Job], bool]]] = {
-    "classification": (_evaluate_classifier, _is_classifier_evaluated),
-    "segmentation": (_evaluate_row, _is_row_evaluated),
-    "language": (_evaluate_row, _is_row_evaluated),
+_KINDS: dict[str, tuple[Callable[[Job, JobSetting], None], Callable[[Job], bool]]] = {
+    "train": (_train, _is_trained),
+    "evaluate": (_evaluate, _is_evaluated),
+    "analyze": (_analyze, _is_analyzed),
+    "publish": (_publish, _is_published),
+    "report": (_report, _is_reported),
 }
-"""How the runs of a task are measured, and whether they have been."""
-_DO: dict[str, Callable[[Job, JobSetting], None]] = {
-    "train": _train,
-    "evaluate": _evaluate,
-    "analyze": _analyze,
-    "publish": _publish,
-    "report": _report,
-}
-_IS_DONE: dict[str, Callable[[Job], bool]] = {
-    "train": _is_trained,
-    "evaluate": _is_evaluated,
-    "analyze": _is_analyzed,
-    "publish": _is_published,
-    "report": _is_reported,
-}
+"""What does a job of each kind, and whether it has been done."""
+
+
+def write_demo_page(job: Job) -> None:
+    """Write the page of the job's runs, with the tokens of one image in those of seed 0."""
+    folders = [Path(folder) for folder in job.arguments["folders"]]
+    out = Path(job.arguments["out"])
+    images, labels = sample_images(open_images("digits", "val"), image_size=8)
+    firsts = {
+        name: folder for folder in folders for name in MODELS if folder.name == f"{name}-seed0"
+    }
+    models = {name: load(run) for name, run in firsts.items()}
+    times = Times(out / "jobs")
+    write_demo(
+        folders,
+        out,
+        paths={name: token_trajectory(model, images[0]) for name, model in models.items()},
+        digits=attacked_digits(models),
+        digit=int(labels[0]),
+        seconds=sum(times.of(need).seconds for need in job.needs),
+    )
+
+
+def attacked_digits(models: Mapping[str, Any]) -> dict[str, Any]:
+    """A few of the images that the runs were measured on, under the PGD of the page's table."""
+    images, labels = sample_images(open_images("digits", "val"), ATTACKED, image_size=8)
+    threat = PGD(eps=float(SHOWN), steps=10, step_size=float(SHOWN) / 4)
+    answers = {}
+    for name, model in models.items():
+        attacked = threat(model, images, labels, seed=0)
+        with torch.no_grad():
+            said = [model(shown).argmax(-1).tolist() for shown in (images, attacked)]
+        answers[name] = Answers(attacked, *said)
+    return digits_view(images, labels.tolist(), answers)

@@ -1,14 +1,16 @@
-"""Which jobs a table or figure needs at each scale: parts.yaml says so, and this reads it."""
+"""Which jobs a table or figure needs at each scale (parts.yaml says so), and a registered study."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known, unknown
 from pidformer.fields import read_yaml, typed
+from pidformer.reproduce.job_kinds import ROW_SUITES, suite_of
 from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
-from pidformer.reproduce.study.plan import study_plan
+from pidformer.reproduce.study import DEPTH, Measure, StudyPlan, StudyRow, load_study
+from pidformer.training import load_recipe
 
 SCALES = ("demo", "small", "paper")
 MOST_SEEDS = 1000
@@ -57,11 +59,14 @@ def _read_table() -> dict[tuple[str, str], PlanPart]:
 
 
 TABLE = _read_table()
-TIMED_ON = {
-    "demo": "a 2.8 GHz CPU core",
-    "small": "one H200 GPU (a first guess until a job of the kind has run)",
-    "paper": "one H200 GPU (a first guess until a job of the kind has run)",
-}
+_GPU = "one H200 GPU (a first guess until a job of the kind has run)"
+TIMED_ON = {"demo": "a 2.8 GHz CPU core", "small": _GPU, "paper": _GPU}
+LOOK = 512
+"""Images to look into, in a study."""
+_SECONDS = {"study": 30.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
+"""First guesses for a study's jobs; once one of the kind has run, its pace (`jobs.estimates`)."""
+_START, _EPOCH = 90.0, {"classification": 1.1, "segmentation": 0.4, "language": 10.0}
+"""Seconds of a study's training for its start, and for an epoch of 12 layers."""
 
 
 def make_plan(
@@ -119,14 +124,21 @@ def _why_not(
 ) -> Blocked | None:
     if part is None:
         return Blocked(part=name, state="not at this scale", reason="try --scale small")
-    if part.data and find_folder(part.data, data) is None:
-        place = "say where with --data DIR" if data is None else f"no {part.data[0]} in {data}"
-        return Blocked(part=name, state="no data", reason=place)
     first = TABLE.get(("table1", scale))
+    if (lacking := _lacking(name, part.data, data)) is not None:
+        return lacking
     if part.backbones and first is not None and find_folder(first.data, data) is None:
         reason = f"its backbones are trained on {first.data[0]}, which is not in {data}"
         return Blocked(part=name, state="no data", reason=reason)
     return None
+
+
+def _lacking(part: str, names: Sequence[str], data: str | Path | None) -> Blocked | None:
+    """That no folder of these names is there, if it is not."""
+    if not names or find_folder(names, data) is not None:
+        return None
+    reason = "say where with --data DIR" if data is None else f"no {names[0]} in {data}"
+    return Blocked(part=part, state="no data", reason=reason)
 
 
 def plan_jobs(out: Path, parts: Sequence[tuple[PlanPart, Path | None]], seeds: int) -> list[Job]:
@@ -144,42 +156,47 @@ def _run_jobs(
     out: Path, recipe: str, seed: int, parts: Sequence[tuple[PlanPart, Path | None]]
 ) -> list[Job]:
     name = f"{recipe.removesuffix('.yaml')}-seed{seed}"
-    run, slug = out / "runs" / name, name.replace("/", ".")
     first, data = parts[0]
-    shared = {"run": run, "data": data, "task": first.task}
+    shared = {"run": out / "runs" / name, "data": data, "task": first.task}
     more: dict[str, Any] = {"recipe": recipe, "seed": seed, "overrides": ()}
     needs: tuple[str, ...] = ()
     if recipe in first.backbones:
         backbone = f"{first.backbones[recipe].removesuffix('.yaml')}-seed{seed}"
         more["overrides"] = (f"segmentation.backbone={out / 'runs' / backbone}",)
         needs = (f"train.{backbone.replace('/', '.')}",)
-    jobs = [
-        Job(
-            id=f"train.{slug}",
-            kind="train",
-            title=f"train {name}",
-            arguments=shared | more,
-            needs=needs,
-            seconds=first.train_seconds,
-        )
-    ]
-
-    def add(job_id: str, kind: Kind, what: str, seconds: float, **arguments: Any) -> None:
-        title, arguments = f"{kind} {name}: {what}", shared | arguments
-        jobs.append(Job(id=job_id, kind=kind, title=title, arguments=arguments, seconds=seconds))
-
+    jobs = [_job("train", name, first.train_seconds, shared | more, needs=needs)]
     for part, _ in parts:
         for one in part.evaluations:
             what = one.suite if one.domain == "pixel" else f"{one.suite}, {one.domain}"
-            arguments = {k: v for k, v in asdict(one).items() if k != "seconds"}
-            job_id = f"evaluate.{slug}.{one.suite}.{one.domain}"
-            add(job_id, "evaluate", what, one.seconds, **arguments)
+            about = {k: v for k, v in asdict(one).items() if k != "seconds"}
+            place = (one.suite, one.domain)
+            jobs.append(_job("evaluate", name, one.seconds, shared | about, place, what))
     limits = [part for part, _ in parts if part.analyze_limit is not None]
     if limits:
         first = limits[0]
         looked = {"limit": first.analyze_limit, "out": out / "analysis" / name, "draw": first.draw}
-        add(f"analyze.{slug}", "analyze", "tokens", first.analyze_seconds, **looked)
+        jobs.append(_job("analyze", name, first.analyze_seconds, shared | looked, what="tokens"))
     return in_turn(jobs)
+
+
+def _job(
+    kind: Kind,
+    name: str,
+    seconds: float,
+    arguments: Mapping[str, Any],
+    place: Sequence[str] = (),
+    what: str = "",
+    needs: tuple[str, ...] = (),
+) -> Job:
+    """A job of the run `name`; `place` tells it from others of its kind."""
+    return Job(
+        id=".".join([kind, name.replace("/", "."), *place]),
+        kind=kind,
+        title=f"{kind} {name}" + (f": {what}" if what else ""),
+        arguments=arguments,
+        needs=needs,
+        seconds=seconds,
+    )
 
 
 def _report_of_recipes(out: Path, jobs: Sequence[Job]) -> Job:
@@ -198,3 +215,93 @@ def report_job(job_id: str, jobs: Sequence[Job], **arguments: Any) -> Job:
     return Job(
         id=job_id, kind="report", title="report", arguments=arguments, needs=needs, seconds=8.0
     )
+
+
+def study_plan(
+    out: str | Path,
+    *,
+    data: str | Path | None,
+    only: Sequence[str] = (),
+    seeds: int | None = None,
+    study: StudyPlan | str | Path,
+) -> Plan:
+    """The jobs of the groups `only` (all, by default) of a study, seed by seed.
+
+    `seeds` takes so many of each row's seeds. A suite that does not exist is refused here, before
+    anything is trained. Published records go to OUT/results/STUDY; a run that has them there and no
+    folder in OUT/runs was made elsewhere, and is not made again.
+    """
+    if not isinstance(study, StudyPlan):
+        study = load_study(study)
+    out = Path(out)
+    for name in only:
+        if name not in study.groups:
+            raise unknown("group of the study", name, study.groups)
+    if seeds is not None and seeds < 1:
+        raise InputError(f"seeds must be at least 1, got {seeds}")
+    task = load_recipe(study.recipe).task
+    for measure in dict.fromkeys(own for row in study.rows for own in row.suites.values()):
+        _check_measure(measure, task)
+    if (lacking := _lacking(study.name, study.data, data)) is not None:
+        return Plan(out=out, jobs=(), blocked=(lacking,))
+    place = find_folder(study.data, data)
+    jobs: list[Job] = []
+    taken: set[str] = set()
+    for group in only or study.groups:
+        rows = [row for row in study.rows if row.group == group]
+        guess = {row.name: _training_seconds(study, row) for row in rows}
+        for seed in dict.fromkeys(s for row in rows for s in row.seeds[:seeds]):
+            for row in rows:
+                name = f"{row.name}-seed{seed}"
+                if seed in row.seeds[:seeds] and name not in taken:
+                    taken.add(name)
+                    if not _is_made_elsewhere(out, study, name):
+                        jobs += _study_jobs(out, study, row, seed, place, task, guess[row.name])
+    return Plan(out=out, jobs=tuple(jobs), timed_on=_GPU)
+
+
+def _check_measure(measure: Measure, task: str) -> None:
+    """Refuse a suite that the task does not have."""
+    if task == "classification":
+        suite_of(vars(measure))
+        return
+    check_known(f"suite of {task}", measure.suite, ROW_SUITES[task])
+    if measure.curve is not None or measure.domain != "pixel":
+        raise InputError(f"suite {measure.suite}: curves and domains are for classification alone")
+
+
+def _is_made_elsewhere(out: Path, study: StudyPlan, name: str) -> bool:
+    has_records = (out / "results" / study.name / f"{name}.jsonl").exists()
+    return has_records and not (out / "runs" / name).exists()
+
+
+def _training_seconds(study: StudyPlan, row: StudyRow) -> float:
+    """A first guess, by the length of the training and the depth of the model."""
+    recipe = load_recipe(study.recipe, row.overrides)
+    layers = recipe.model.options.get("depth", DEPTH)
+    return _START + _EPOCH[recipe.task] * (recipe.schedule.epochs or 0) * layers / DEPTH
+
+
+def _study_jobs(
+    out: Path,
+    study: StudyPlan,
+    row: StudyRow,
+    seed: int,
+    data: Path | None,
+    task: str,
+    train_seconds: float,
+) -> list[Job]:
+    """Train, evaluate, analyse (classifiers), publish."""
+    name = f"{row.name}-seed{seed}"
+    shared = {"run": out / "runs" / name, "data": data, "task": task}
+    more = {"recipe": study.recipe, "seed": seed, "overrides": row.overrides}
+    jobs = [_job("train", name, train_seconds, shared | more)]
+    for suite, measure in row.suites.items():
+        if measure.covers(seed):
+            stem, seconds = Path(suite).stem, _SECONDS.get(suite, 30.0)
+            jobs.append(_job("evaluate", name, seconds, shared | vars(measure), (stem,), stem))
+    if task == "classification":
+        looked = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
+        jobs.append(_job("analyze", name, _SECONDS["analyze"], shared | looked))
+    to = {"to": out / "results" / study.name}
+    return in_turn([*jobs, _job("publish", name, _SECONDS["publish"], shared | to)])

@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -15,9 +15,8 @@ from pidformer.interrupts import Interrupted, forget
 from pidformer.reproduce.claims import BEAT, STALE, JobClaims
 from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.job_kinds import JobSetting, do, is_done
-from pidformer.reproduce.jobs import Job, JobState, Plan
+from pidformer.reproduce.jobs import Job, JobState, Plan, Spent, Times, estimates, seconds_left
 from pidformer.reproduce.plan import make_plan
-from pidformer.reproduce.times import Spent, Times, estimates
 from pidformer.reproduce.workers import in_processes, usable_cores
 
 POLL = 1.0
@@ -34,7 +33,7 @@ class Outcome:
     @property
     def left(self) -> float:
         """Expected seconds of work that is left, for one process."""
-        return _seconds_left(self.lines)
+        return seconds_left(self.lines)
 
     @property
     def spent(self) -> float:
@@ -145,14 +144,12 @@ def run_plan(
     broken: dict[str, str] = {}
     with PlanDisplay(plan, is_shown=is_shown) as display:
         while True:
-            _see(plan, done, broken)
-            failed = _failed(plan, done, broken)
-            lines = _lines(plan, done, failed, claims, times)
-            display.update(lines)
-            ready = [job for job in plan.jobs if _is_ready(job, done, failed)]
+            found = _look(plan, done, broken, claims, times)
+            display.update(found.lines)
+            ready = [job for job in plan.jobs if _is_ready(job, done, found.failed)]
             if minutes is not None:
                 left = 60 * minutes - (time.monotonic() - begun)
-                ready = [job for job in ready if _fits(job, lines, left)]
+                ready = [job for job in ready if _fits(job, found.lines, left)]
             if not ready:
                 break
             attempts = (
@@ -162,9 +159,9 @@ def run_plan(
                 time.sleep(poll)
         for job_id in done:
             claims.tidy(job_id)
-        lines = _lines(plan, done, failed, claims, times)
-        display.update(lines)
-    return Outcome(plan=plan, lines=lines, failed=failed)
+        found = _look(plan, done, broken, claims, times)
+        display.update(found.lines)
+    return found
 
 
 def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool) -> Outcome:
@@ -196,8 +193,25 @@ def _done(found: Outcome) -> set[str]:
     return {line.job.id for line in found.lines if line.state == "done"}
 
 
-def _see(plan: Plan, done: set[str], broken: dict[str, str]) -> None:
-    """Add what is done by now, here or elsewhere, and what cannot be read: a damaged file, say."""
+def look(plan: Plan, done: Iterable[str] = (), broken: Mapping[str, str] | None = None) -> Outcome:
+    """The plan as it stands, without working on it or writing anything.
+
+    `done` and `broken`: what is known already.
+    """
+    places = {name: plan.out / name for name in ("claims", "jobs")}
+    claims = JobClaims(places["claims"]) if places["claims"].is_dir() else None
+    times = Times(places["jobs"]) if places["jobs"].is_dir() else None
+    return _look(plan, {*done}, dict(broken or {}), claims, times)
+
+
+def _look(
+    plan: Plan,
+    done: set[str],
+    broken: dict[str, str],
+    claims: JobClaims | None,
+    times: Times | None,
+) -> Outcome:
+    """Adds what is done by now, here or elsewhere, and what cannot be read: a damaged file, say."""
     for job in plan.jobs:
         if job.id in done:
             continue
@@ -207,11 +221,25 @@ def _see(plan: Plan, done: set[str], broken: dict[str, str]) -> None:
                 broken.pop(job.id, None)
         except InputError as error:
             broken.setdefault(job.id, str(error))
+    failed = _failed(plan, done, broken)
+    spent = {job.id: times.read(job) if times else Spent() for job in plan.jobs}
+    expected = estimates(plan, spent, done)
+    lines = (
+        JobState(
+            job=job,
+            state=_state(job, done, failed, claims),
+            spent=spent[job.id].seconds,
+            estimate=expected[job.id],
+        )
+        for job in plan.jobs
+    )
+    return Outcome(plan=plan, lines=tuple(lines), failed=failed)
 
 
 def _failed(plan: Plan, done: set[str], broken: Mapping[str, str]) -> dict[str, str]:
     """What broke, and what cannot be done without it; a report is made all the same."""
-    found, causes = dict(broken), {job_id: job_id for job_id in broken}
+    found = {job_id: reason for job_id, reason in broken.items() if job_id not in done}
+    causes = {job_id: job_id for job_id in found}
     for job in plan.jobs:  # in order: what is needed comes first
         cause = next((causes[need] for need in job.needs if need in causes), None)
         if cause is not None and job.kind != "report" and job.id not in {*done, *found}:
@@ -234,12 +262,7 @@ def _fits(job: Job, lines: Sequence[JobState], left: float) -> bool:
         return True
     run = job.arguments["run"]
     own = [line for line in lines if line.job.arguments.get("run") == run]
-    return _seconds_left(own) <= left
-
-
-def _seconds_left(lines: Sequence[JobState]) -> float:
-    """Expected seconds of work on what is not done, for one process."""
-    return sum(max(0.0, (x.estimate or 0.0) - x.spent) for x in lines if x.state != "done")
+    return seconds_left(own) <= left
 
 
 def _attempt(
@@ -294,43 +317,6 @@ def _told(plan: Plan, job: Job, error: Exception) -> str:
     except OSError:
         return line
     return f"{line} ({path})"
-
-
-def look(
-    plan: Plan, done: set[str] | None = None, broken: Mapping[str, str] | None = None
-) -> Outcome:
-    """The plan as it stands, without working on it or writing anything.
-
-    `done` and `broken`: what is known already.
-    """
-    done, broken = set(done or ()), dict(broken or {})
-    _see(plan, done, broken)
-    failed = _failed(plan, done, {k: v for k, v in broken.items() if k not in done})
-    places = {name: plan.out / name for name in ("claims", "jobs")}
-    claims = JobClaims(places["claims"]) if places["claims"].is_dir() else None
-    times = Times(places["jobs"]) if places["jobs"].is_dir() else None
-    lines = _lines(plan, done, failed, claims, times)
-    return Outcome(plan=plan, lines=lines, failed=failed)
-
-
-def _lines(
-    plan: Plan,
-    done: set[str],
-    failed: dict[str, str],
-    claims: JobClaims | None,
-    times: Times | None,
-) -> tuple[JobState, ...]:
-    spent = {job.id: times.read(job) if times else Spent() for job in plan.jobs}
-    expected = estimates(plan, spent, done)
-    return tuple(
-        JobState(
-            job=job,
-            state=_state(job, done, failed, claims),
-            spent=spent[job.id].seconds,
-            estimate=expected[job.id],
-        )
-        for job in plan.jobs
-    )
 
 
 def _state(job: Job, done: set[str], failed: dict[str, str], claims: JobClaims | None) -> str:

@@ -11,17 +11,11 @@ from typing import Any
 
 import torch
 
+from pidformer.devices import usable_cores
 from pidformer.errors import InputError
 from pidformer.interrupts import Interrupted, raise_for, unhurried
 
 TICK = 1.0
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def in_processes(work: Callable[[], Any], count: int) -> Iterator[Any]:
@@ -81,11 +75,14 @@ def _serve(work: Callable[[], Any], threads: int, answers: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     try:
-        answers.send(work())
+        answer = work()
     except (Interrupted, KeyboardInterrupt):
         return
     except InputError as error:
-        answers.send(error)
+        answer = error
+    for number in (signal.SIGINT, signal.SIGTERM):  # once it has answered it may be ended: silently
+        signal.signal(number, signal.SIG_DFL)
+    answers.send(answer)
 
 
 def _end_with_parent() -> None:

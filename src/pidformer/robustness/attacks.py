@@ -1,20 +1,22 @@
-"""White-box attacks in the L-infinity ball: untargeted, on true labels, in pixel space.
+"""The attacks of the paper's Table 1, untargeted, on true labels; and noise.
 
-Both climb the cross entropy L of the true label y by its sign gradient and stay in the ball:
+FGSM and PGD climb the cross entropy L of the true label y by its sign gradient, in the ball:
 
     x_0 = x (FGSM) or x + eps U(-1, 1) (PGD),
     x_{k+1} = clip(x_k + step sign dL(f(x_k), y)/dx_k),   clip onto |x' - x| <= eps and [0, 1].
 """
-# B images
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
+    UNBOUNDED,
     Attack,
     Bounds,
     ascent,
@@ -23,10 +25,12 @@ from pidformer.robustness.attack import (
     confirm,
     judge,
     logits_of,
+    under_attack,
 )
-from pidformer.robustness.draws import Draws
 from pidformer.robustness.losses import cross_entropy
-from pidformer.robustness.threat import Model, check_budget
+from pidformer.robustness.threat import Draws, Model, check_budget, check_distance, check_images
+
+# B images of D numbers
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -106,54 +110,35 @@ class PGD(Attack):
     def _attempt(
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
     ) -> Tensor:
-        start = images
+        """`steps` sign-gradient steps up the loss, inside ball and bounds."""
+        attacked = images
         if self.random_start:
-            start = images + self.eps * (2 * draws.uniform(*images.shape[1:]) - 1).to(images.dtype)
-        low, high = _ball(images, self.eps, bounds)
-        return _climb(
-            model, labels, start, low, high, self.step_size, self.steps, early_stop=self.early_stop
-        )
-
-
-def _ball(images: Tensor, eps: float, bounds: Bounds) -> tuple[Tensor, Tensor]:
-    """The lowest and the highest value of each entry."""
-    return (images - eps).clamp(min=bounds.low), (images + eps).clamp(max=bounds.high)
-
-
-def _climb(
-    model: Model,
-    labels: Tensor,
-    start: Tensor,
-    low: Tensor,
-    high: Tensor,
-    step_size: float,
-    steps: int,
-    *,
-    early_stop: bool,
-) -> Tensor:
-    """`steps` sign-gradient steps up the loss, between `low` and `high`."""
-    attacked = torch.clamp(start, low, high)
-    result = None  # made when the first image comes to rest
-    rows = torch.arange(len(labels), device=labels.device)
-    is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
-    for _ in range(steps):
-        logits, _, gradient = ascent(model, attacked, cross_entropy(labels))
-        is_finite &= gradient.isfinite().all()  # looked at once, at the end: a device need not wait
-        if early_stop:
-            alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
-            if not bool(alive.all()):
-                result = torch.empty_like(attacked) if result is None else result
-                result[rows[~alive]] = attacked[~alive]
-                rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
-                low, high, gradient = low[alive], high[alive], gradient[alive]
-                if not len(rows):
-                    break
-        attacked = torch.clamp(gradient.sign_().mul_(step_size).add_(attacked), low, high)
-    check_finite(is_finite)
-    if result is None:
-        return attacked
-    result[rows] = attacked
-    return result
+            drawn = 2 * draws.uniform(*images.shape[1:]) - 1
+            attacked = images + self.eps * drawn.to(images.dtype)
+        low = (images - self.eps).clamp(min=bounds.low)
+        high = (images + self.eps).clamp(max=bounds.high)
+        attacked = torch.clamp(attacked, low, high)
+        result = None  # made when the first image comes to rest
+        rows = torch.arange(len(labels), device=labels.device)
+        is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
+        for _ in range(self.steps):
+            logits, _, gradient = ascent(model, attacked, cross_entropy(labels))
+            is_finite &= gradient.isfinite().all()  # looked at once, at the end: no device waits
+            if self.early_stop:
+                alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
+                if not bool(alive.all()):
+                    result = torch.empty_like(attacked) if result is None else result
+                    result[rows[~alive]] = attacked[~alive]
+                    rows, labels, attacked = rows[alive], labels[alive], attacked[alive]
+                    low, high, gradient = low[alive], high[alive], gradient[alive]
+                    if not len(rows):
+                        break
+            attacked = torch.clamp(gradient.sign_().mul_(self.step_size).add_(attacked), low, high)
+        check_finite(is_finite)
+        if result is None:
+            return attacked
+        result[rows] = attacked
+        return result
 
 
 def _score(model: Model, images: Tensor, labels: Tensor) -> Tensor:
@@ -161,3 +146,130 @@ def _score(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     logits = logits_of(judge(model), images)
     probability = logits.double().softmax(-1).gather(-1, labels[:, None])[:, 0]
     return (logits.argmax(-1) != labels).double() - probability
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SLD(Attack):
+    """`steps` steps of L1 length `step_size` along the largest entries of the gradient g:
+
+        S = {i : |g_i| >= the int(sparsity D)-th smallest of |g|},   d_i = sign(g_i) [i in S] / |S|,
+        x <- clip(x_0 + rescale(clip(x + step_size d) - x_0)),
+
+    where a perturbation with an L1 norm above `eps` is rescaled to `eps`. That is not the nearest
+    point of the ball: large entries shrink as much as small ones. The attack is that of the paper's
+    Table 1; it starts at the image and draws nothing.
+    """
+
+    eps: float = 10.0
+    steps: int = 20
+    step_size: float = 1.0
+    sparsity: float = 0.99
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._read_budgets("step_size")
+        check_distance("eps", self.eps)
+        check_distance("step_size", self.step_size)
+        check_steps(steps=self.steps)
+        if not 0 < self.sparsity < 1:
+            raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
+
+    def perturb(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
+    ) -> Tensor:
+        """The last step's images."""
+        attacked = images
+        is_finite = torch.ones((), dtype=torch.bool, device=images.device)
+        for _ in range(self.steps):
+            _, _, gradient = ascent(model, attacked, cross_entropy(labels))
+            is_finite &= gradient.isfinite().all()
+            moved = attacked + self.step_size * _largest(gradient, self.sparsity)
+            change = moved.clamp(*bounds) - images
+            length = change.abs().sum((1, 2, 3), keepdim=True)
+            change = change * (self.eps / length.clamp(min=self.eps))
+            attacked = (images + change).clamp(*bounds)
+        check_finite(is_finite)
+        return attacked
+
+
+def _largest(gradient: Tensor, sparsity: float) -> Tensor:
+    """The signs of the largest entries, 0 elsewhere, divided by their number."""
+    size = gradient.flatten(1).abs()  # (B, D)
+    rank = max(int(sparsity * size.shape[1]), 1)
+    is_kept = size >= size.kthvalue(rank, dim=1, keepdim=True).values
+    step = gradient.flatten(1).sign() * is_kept / is_kept.sum(1, keepdim=True)
+    return step.view_as(gradient)
+
+
+Kind = Literal["uniform", "gaussian"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Noise(Attack):
+    """clip(x + eps n) with n from U(-1, 1) or N(0, 1), one number an entry.
+
+    The paper's is uniform with eps 0.3. Gaussian noise has the standard deviation `eps` and no
+    bound but that of the pixels.
+    """
+
+    eps: float = 0.3
+    kind: Kind = "uniform"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_budget("eps", self.eps)
+        if self.kind not in get_args(Kind):
+            raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
+
+    def perturb(
+        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
+    ) -> Tensor:
+        """The images and their noise."""
+        shape = images.shape[1:]
+        drawn = draws.normal(*shape) if self.kind == "gaussian" else 2 * draws.uniform(*shape) - 1
+        return (images + self.eps * drawn.to(images.dtype)).clamp(*bounds)
+
+
+@dataclass(frozen=True)
+class Normalized:
+    """`threat` on z = (x - mean) / std, its budget in units of z, without the bounds of a pixel.
+
+    Images go in as pixels in [0, 1] and come out as pixels, z std + mean, but may leave [0, 1]. In
+    pixels the budget is eps std: 3/255 is about 0.67/255 with the numbers of ImageNet. So this is
+    a much weaker threat than `threat` itself, and no picture could show it; the numbers of the
+    paper's Table 1 imply it (docs/attacks.md). `mean` and `std` are those of the model.
+    """
+
+    threat: Attack
+    mean: Sequence[float]
+    std: Sequence[float]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.threat, Attack):
+            raise InputError(f"only an attack has a domain to change, got {self.threat!r}")
+        if len(self.mean) != len(self.std) or not all(scale > 0 for scale in self.std):
+            raise InputError(
+                f"mean and std need one number per channel, std > 0; got {self.mean} and {self.std}"
+            )
+        object.__setattr__(self, "mean", tuple(self.mean))
+        object.__setattr__(self, "std", tuple(self.std))
+
+    def __call__(
+        self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
+    ) -> Tensor:
+        """The attacked images, as pixels that may lie outside [0, 1]."""
+        check_images(images, labels)
+        if images.shape[1] != len(self.mean):
+            raise InputError(f"images must have {len(self.mean)} channels, got {images.shape[1]}")
+        if not self.threat.eps:
+            return images.clone()
+        with under_attack(model), torch.inference_mode(False):
+            mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
+            std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
+
+            def inner(z: Tensor) -> Tensor:
+                return model(z * std + mean)
+
+            draws = Draws.of_batch(images, seed, offset)
+            attacked = self.threat.within(UNBOUNDED, inner, (images - mean) / std, labels, draws)
+            return attacked * std + mean

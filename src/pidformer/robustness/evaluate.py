@@ -54,9 +54,8 @@ def evaluate(
     ledger = Ledger(KIND, folder, about)
     found = {}
     for row, threat in threats.items():
-        work = partial(
-            accuracy, model, data, threat, seed=seed, classes=classes, watch=_named(watch, row)
-        )
+        told = None if watch is None else partial(watch, row)
+        work = partial(accuracy, model, data, threat, seed=seed, classes=classes, watch=told)
         found[row] = ledger.measure({"row": row, "threat": as_text(threat)}, work)
     return found
 
@@ -159,10 +158,6 @@ def _warn_of_chance(metrics: Mapping[str, float], outputs: int) -> None:
             "normalises by itself, do not wrap it",
             stacklevel=6,
         )
-
-
-def _named(watch: Watch | None, row: str) -> Callable[[int], None] | None:
-    return None if watch is None else lambda done: watch(row, done)
 
 
 def _device(model: Model) -> torch.device | None:

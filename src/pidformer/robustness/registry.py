@@ -5,15 +5,10 @@ from typing import Any
 
 from pidformer.errors import InputError, shortened, unknown
 from pidformer.fields import as_type
-from pidformer.robustness.apgd import APGD
 from pidformer.robustness.attack import Attack
-from pidformer.robustness.attacks import FGSM, PGD
-from pidformer.robustness.autoattack import AutoAttack
-from pidformer.robustness.fab import FAB
-from pidformer.robustness.noise import Noise
-from pidformer.robustness.sld import SLD
-from pidformer.robustness.spsa import SPSA
-from pidformer.robustness.square import Square
+from pidformer.robustness.attacks import FGSM, PGD, SLD, Noise
+from pidformer.robustness.autoattack import APGD, FAB, AutoAttack
+from pidformer.robustness.black_box import SPSA, Square
 from pidformer.robustness.threat import as_budget
 
 _KINDS: tuple[type[Attack], ...] = (FGSM, PGD, SPSA, SLD, Noise, APGD, FAB, Square, AutoAttack)

@@ -9,8 +9,7 @@ from pidformer.errors import InputError
 from pidformer.robustness.attack import PIXELS
 from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
-from pidformer.robustness.draws import Draws
-from pidformer.robustness.threat import Model
+from pidformer.robustness.threat import Draws, Model
 
 PixelThreat = Corruption | FGSM | PGD
 UNLABELLED = -100

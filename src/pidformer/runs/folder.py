@@ -15,7 +15,8 @@ import hashlib
 import json
 import shutil
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,11 +59,8 @@ def save_weights(path: Path, tensors: Tensors) -> None:
     for name, t in tensors.items():
         first.setdefault((t.data_ptr() or name, t.shape, t.stride(), t.dtype), name)
     whole = {name: tensors[name].detach().cpu().contiguous() for name in first.values()}
-    try:
-        with atomic_path(path) as temporary:
-            save_file(whole, temporary)
-    except SafetensorError as error:  # how safetensors says that a disk is full
-        raise OSError(f"cannot write {path} ({error})") from None
+    with atomic_path(path) as temporary:
+        save_file(whole, temporary)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
@@ -93,7 +91,7 @@ def save_checkpoint(
             sums = {path.name: _checksum(path) for path in sorted(temporary.iterdir())}
             (temporary / CHECKSUMS).write_text(json.dumps(sums))
             shutil.rmtree(target, ignore_errors=True)  # only ever a damaged one of the same step
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         kept = _steps(run)
         last = f"the last good checkpoint is step {kept[-1]}" if kept else "none is saved yet"
         why = cut(getattr(error, "strerror", None) or error)
@@ -101,10 +99,16 @@ def save_checkpoint(
             f"cannot write a checkpoint to {folder} ({why}); {last}; "
             "make room and run the same command to continue"
         ) from None
-    kept = [kept for kept in _steps(run) if kept <= step]  # a later one is damaged: we began before
-    for old in set(_steps(run)) - set(kept[-KEEP:]):
-        shutil.rmtree(folder / f"step-{old:08d}", ignore_errors=True)
+    keep_newest(run, step)
     return target
+
+
+def keep_newest(run: Path, step: int) -> None:
+    """Remove all checkpoints but the newest `KEEP` up to `step`: later ones are damaged, as the
+    run went on from before them."""
+    kept = [kept for kept in _steps(run) if kept <= step]
+    for old in set(_steps(run)) - set(kept[-KEEP:]):
+        shutil.rmtree(run / "checkpoints" / f"step-{old:08d}", ignore_errors=True)
 
 
 def load_checkpoint(run: Path) -> Checkpoint | None:
@@ -134,10 +138,8 @@ def read_model_info(run: Path) -> dict[str, Any]:
             f"{run} has no model.json, which says what its model is built for; copy the whole run "
             "folder, or run its training command again"
         )
-    try:
+    with _damage_named(path):
         info = read_json(path)
-    except InputError as error:
-        raise damaged(path, error) from None
     if not isinstance(info, dict) or not isinstance(info.get("build"), dict):
         raise damaged(path, "it must have a section build")
     build, rest = TEXT_INFO if is_text else IMAGE_INFO
@@ -168,10 +170,6 @@ def trained_on(run: Path) -> str | None:
     return found if isinstance(found, str) else None
 
 
-_SECTIONS = ("model", "data")
-"""Those that every recipe has; others may be null."""
-
-
 def read_recipe(run: Path) -> dict[str, Any]:
     """The resolved recipe of a run folder, as plain data."""
     path = run / "recipe.yaml"
@@ -180,13 +178,11 @@ def read_recipe(run: Path) -> dict[str, Any]:
             f"{run} is not a run folder (no recipe.yaml); train one with pidformer train"
         )
     check_links(run)
-    try:
+    with _damage_named(path):
         fields = parse_yaml(path.read_bytes(), "it")
-    except InputError as error:
-        raise damaged(path, error) from None
     if not isinstance(fields, dict) or not isinstance(fields.get("seed"), int):
         raise damaged(path, "it must hold a seed and sections")
-    for name in _SECTIONS:
+    for name in ("model", "data"):  # other sections may be null
         if not isinstance(fields.get(name), dict):
             raise damaged(path, f"{name} must be a section")
     task = fields.get("task", "classification")
@@ -194,11 +190,17 @@ def read_recipe(run: Path) -> dict[str, Any]:
     if task == "segmentation":
         held = fields.get("segmentation")
         check_decoder(held.get("decoder") if isinstance(held, dict) else held, f"{path}: ")
-    try:
+    with _damage_named(path):
         recipe_from(fields)
+    return fields
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
+    try:
+        yield
     except InputError as error:
         raise damaged(path, error) from None
-    return fields
 
 
 def damaged(path: Path, why: object) -> InputError:

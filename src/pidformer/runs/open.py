@@ -1,4 +1,4 @@
-"""The model under test that a command names: a run folder, a timm model, or a user's function."""
+"""The model under test that a command names: a run folder, timm's, Hugging Face's, a user's."""
 
 import importlib
 import logging
@@ -15,9 +15,10 @@ import timm
 from timm.data import resolve_model_data_config
 from torch import nn
 
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
+from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import load_weights, read_model_info, read_recipe, trained_on
 from pidformer.runs.model import TIMM, check_timm, load
 from pidformer.runs.twins import recipe_hash
@@ -25,6 +26,7 @@ from pidformer.runs.weights import fingerprint, put_weights, run_weights
 
 _IMAGES = "classification"
 _FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+PREPROCESSOR = "preprocessor_config.json"
 _READING = threading.Lock()
 
 
@@ -174,12 +176,6 @@ def _timm(text: str, rest: str) -> Subject:
     )
 
 
-def _hugging_face(text: str, folder: Path) -> Subject:
-    from pidformer.runs.hugging_face import open_classifier
-
-    return Subject(name=text, label=folder.resolve().name, **open_classifier(folder))
-
-
 @contextmanager
 def _weights_alone() -> Iterator[None]:
     """torch reads weights and no other pickle, whatever it is asked for.
@@ -220,3 +216,69 @@ def _function(text: str, module: str, name: str) -> Subject:
         image_size=getattr(model, "image_size", None),
         facts={"weights": fingerprint(model)},
     )
+
+
+def _hugging_face(text: str, folder: Path) -> Subject:
+    """An image classifier in a folder of Hugging Face's `save_pretrained`, as a model of pixels."""
+    fields = read_config(folder)
+    kind = fields["architectures"][0]
+    if not kind.endswith("ForImageClassification"):
+        raise InputError(f"{folder} holds a {shortened(kind)}, which classifies no images")
+    from pidformer.convert.hugging_face import from_pretrained  # needs the extra `lm`
+
+    model = from_pretrained(folder) if "pidformer" in fields else _plain(folder)
+    size, kept, mean, std = _pixels(folder, model.config)
+    pixels = PixelModel(model, mean, std).eval()
+    names = model.config.id2label or {}
+    return Subject(
+        name=text,
+        label=folder.resolve().name,
+        model=pixels,
+        image_size=size,
+        crop_ratio=kept,
+        classes=tuple(str(names[n]) for n in sorted(names)) or None,
+        facts={"weights": fingerprint(pixels)},
+    )
+
+
+def _plain(folder: Path) -> Any:
+    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING, AutoConfig
+
+    from pidformer.models.language.build import read_pretrained
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        kind = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
+    except Exception as error:  # the library checks fields in many ways
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{folder} is no image classifier of transformers ({reason})") from None
+    return read_pretrained(kind, folder)
+
+
+def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], tuple[float, ...]]:
+    """Size, share kept by the crop, mean and std, as the model's own processor has them."""
+    path = folder / PREPROCESSOR
+    if not path.is_file():
+        raise InputError(f"{folder} has no {PREPROCESSOR}, which says how pixels are normalised")
+    given = read_object(path)
+    try:
+        factor = given.get("rescale_factor", 1 / 255) if given.get("do_rescale", True) else 1
+        if abs(factor * 255 - 1) > 1e-3:
+            raise InputError(f"{path}: rescale_factor must be 1/255: images are in [0, 1] here")
+        normal = given.get("do_normalize", True)
+        channels = getattr(config, "num_channels", 3)
+        mean = tuple(map(float, given["image_mean"] if normal else [0.0] * channels))
+        std = tuple(map(float, given["image_std"] if normal else [1.0] * channels))
+        whole = _side(given.get("size"))
+        size = _side(given.get("crop_size")) if given.get("do_center_crop") else whole
+        size = size or whole or int(config.image_size)
+        return size, min(1.0, size / (whole or size)), mean, std
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{path} does not say how pixels are normalised ({error!r})") from None
+
+
+def _side(size: Any) -> int | None:
+    """Of {"height": 224, "width": 224}, {"shortest_edge": 256} or 224."""
+    if isinstance(size, dict):
+        size = size.get("shortest_edge") or size.get("height")
+    return int(size) if size else None

@@ -15,9 +15,10 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from pidformer.errors import InputError, unknown
+from pidformer.convert.mark import marks, unmarked
+from pidformer.errors import InputError, check_known
 from pidformer.files import check_links
-from pidformer.models.backbone import is_gain
+from pidformer.models.backbone import is_gain, misfit
 from pidformer.runs.folder import load_checkpoint, load_weights
 
 Weights = Literal["auto", "best", "model", "ema"]
@@ -26,8 +27,7 @@ HEADS = ("head.", "head_dist.")
 
 def run_weights(run: Path, weights: Weights = "auto") -> dict[str, Tensor]:
     """The weights of a run folder: by the rule above ("auto"), or by name."""
-    if weights not in get_args(Weights):
-        raise unknown("weights", weights, get_args(Weights))
+    check_known("weights", weights, get_args(Weights))
     check_links(run)
     if weights == "auto":
         weights = "best" if (run / "best.safetensors").exists() else "model"
@@ -58,6 +58,7 @@ def start_from(model: nn.Module, where: str) -> None:
     path = Path(where)
     weights = _up_to_date(model, load_weights(path) if path.is_file() else run_weights(path))
     own = model.state_dict()
+    weights = unmarked(weights) | marks(own)  # the recipe says which controller
     given = {key: value for key, value in weights.items() if key in own or not is_gain(key)}
     other = [k for k in given if k in own and given[k].shape != own[k].shape]
     if other and all(key.startswith(HEADS) for key in other):
@@ -66,25 +67,24 @@ def start_from(model: nn.Module, where: str) -> None:
             f"{where} knows {classes} classes, the data have {wanted}: the head starts anew",
             stacklevel=2,
         )
-        given = {key: value for key, value in given.items() if key not in other}
-    wrong = [k for k in given if k not in own or given[k].shape != own[k].shape]
-    missing = [k for k in own if k not in given and not is_gain(k) and k not in other]
-    if wrong or missing:
-        what = f"has {wrong[0]}" if wrong else f"lacks {missing[0]}"
-        if wrong and wrong[0] in own:
-            key = wrong[0]
-            what += f" {tuple(given[key].shape)} instead of {tuple(own[key].shape)}"
+        given |= {key: own[key] for key in other}
+    if fault := misfit(own, given):
         raise InputError(
-            f"model.init={where} does not fit the recipe's model ({what}); give the model.name and "
-            "model.options that it was made with"
+            f"model.init={where} does not fit the recipe's model ({fault}); give the model.name "
+            "and model.options that it was made with"
         )
     model.load_state_dict(given, strict=False)
 
 
 def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -> None:
-    """Give a model weights that must fit it to the name; others are refused in one line."""
-    weights = _up_to_date(model, weights)
-    own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    """Give a model weights that must fit it to the name; others are refused in one line.
+
+    A converted model has its gains from a recipe, whatever the mark of the weights says.
+    """
+    weights, state = _up_to_date(model, weights), model.state_dict()
+    if mark := marks(state):
+        weights = unmarked(weights) | mark
+    own = {name: tuple(tensor.shape) for name, tensor in state.items()}
     given = {name: tuple(tensor.shape) for name, tensor in weights.items()}
     for name in (*own, *given):
         if own.get(name) != given.get(name):
@@ -106,7 +106,7 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
     """16 hex digits of the weights: equal for equal names, shapes and values."""
     weights = model.state_dict() if isinstance(model, nn.Module) else model
     digest = hashlib.sha256()
-    for name, tensor in sorted(weights.items()):
+    for name, tensor in sorted(unmarked(weights).items()):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

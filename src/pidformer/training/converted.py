@@ -8,6 +8,7 @@ from typing import Any
 
 from pidformer.control.pid import FirstLayer
 from pidformer.convert import convert
+from pidformer.convert.mark import marks, unmarked
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
 from pidformer.files import atomic_folder, new_folder
@@ -89,7 +90,8 @@ def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) 
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
     # What cannot be loaded is not written. The recipe is written as it was: so the two are twins.
-    fill_network(recipe_from(recipe).to_dict(), info, weights, run)
+    model = fill_network(recipe_from(recipe).to_dict(), info, weights, run)
+    weights = unmarked(weights) | marks(model.state_dict())
     return _write(out, recipe, info, weights, gains)
 
 

@@ -13,24 +13,20 @@ import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedDataParallelKwargs
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_state_dict,
-    set_model_state_dict,
-    set_state_dict,
-)
+from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
+from pidformer.convert.mark import marks, unmarked
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.runs.recipe import TrainRecipe
-from pidformer.training.task import Place
+from pidformer.training.tasks import Place
 
 BLOCK = "PIDBlock"
-_ON_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
-_EVERYWHERE = StateDictOptions(full_state_dict=True)
+_ON_MAIN = states.StateDictOptions(full_state_dict=True, cpu_offload=True)
+_EVERYWHERE = states.StateDictOptions(full_state_dict=True)
 _SLOW = "triton.mix_order_reduction"
 """Sums over tokens and over features in one kernel, as for a layer norm's gradients. Without it a
 step of DeiT-tiny at 64 pixels takes 8.4 ms instead of 8.9 (H200, torch 2.11)."""
@@ -134,7 +130,7 @@ class Engine:
         """Model and optimiser state as flat tensors: whole on the main process, empty elsewhere."""
         weights: Any
         state: Any
-        weights, state = get_state_dict(model, _plain(optimizer), options=_ON_MAIN)
+        weights, state = states.get_state_dict(model, _plain(optimizer), options=_ON_MAIN)
         for name in _second_names(self._accelerator.unwrap_model(model)):
             weights.pop(name, None)
         flat = {
@@ -152,17 +148,20 @@ class Engine:
         self, model: nn.Module, optimizer: Optimizer, tensors: Mapping[str, Mapping[str, Tensor]]
     ) -> None:
         """Put back what `capture` gave."""
-        update = getattr(self._accelerator.unwrap_model(model), "up_to_date", dict)
+        inner: Any = self._accelerator.unwrap_model(model)
+        update = getattr(inner, "up_to_date", dict)
         tensors = {group: update(held) for group, held in tensors.items()}
+        # the recipe names the gains; a checkpoint from before there was a mark has none
+        tensors["model"] = unmarked(tensors["model"]) | marks(inner.state_dict())
         if not tensors["optimizer"]:  # SGD without momentum keeps nothing
-            set_model_state_dict(model, dict(tensors["model"]), options=_EVERYWHERE)
+            states.set_model_state_dict(model, dict(tensors["model"]), options=_EVERYWHERE)
             return
-        _, state = get_state_dict(model, _plain(optimizer), options=_EVERYWHERE)
+        _, state = states.get_state_dict(model, _plain(optimizer), options=_EVERYWHERE)
         entries: dict[str, Any] = {}
         for key, value in tensors["optimizer"].items():
             parameter, _, name = key.rpartition("/")
             entries.setdefault(parameter, {})[name] = value
-        set_state_dict(
+        states.set_state_dict(
             model,
             _plain(optimizer),
             model_state_dict=dict(tensors["model"]),
@@ -187,14 +186,12 @@ class Engine:
         different numbers of batches, and one that gathers parameters alone would wait for ever.
         """
         model.eval()
+        eager = torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
         try:
-            with torch.no_grad(), self.autocast(), self._uncompiled(), _whole(model):
+            with torch.no_grad(), self.autocast(), eager, _whole(model):
                 yield
         finally:
             model.train()
-
-    def _uncompiled(self) -> AbstractContextManager[Any]:
-        return torch.compiler.set_stance("force_eager") if self.is_compiled else nullcontext()
 
     def close(self) -> None:
         """End training, and clear the compiler, which keeps graphs and the memory they hold.

@@ -10,8 +10,8 @@ import math
 import signal
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,19 @@ from pidformer import results
 from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.interrupts import Interrupted, Stopping
 from pidformer.nn import has_control
-from pidformer.runs.folder import Checkpoint, load_checkpoint, save_checkpoint, save_weights
+from pidformer.runs.folder import (
+    Checkpoint,
+    keep_newest,
+    load_checkpoint,
+    save_checkpoint,
+    save_weights,
+)
 from pidformer.runs.recipe import Recipe
 from pidformer.training.engine import Engine, compile_options, compile_seconds
 from pidformer.training.nonfinite import NonFiniteWatch
-from pidformer.training.optimizer import (
-    WeightAverage,
-    build_optimizer,
-    last_step,
-    learning_rate,
-)
+from pidformer.training.optimizer import WeightAverage, build_optimizer, last_step, learning_rate
 from pidformer.training.progress import TrainingProgress
-from pidformer.training.task import Relocatable, Task
+from pidformer.training.tasks import Relocatable, Task
 
 
 class Trainer:
@@ -165,8 +166,13 @@ class Trainer:
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
             if self.ramp is not None:
                 self.ramp.apply(self.model, self.step / self.last_step)
-            with self._compiling(progress) if self.must_compile else nullcontext():
+            if self.must_compile:
+                seconds = compile_seconds(self.model, self.engine.place.device)
+                progress.tell(f"compiling (about {seconds} s)")
+            # While it compiles there is nothing to save, so a signal ends the first step at once.
+            with self._stopping.at_once() if self.must_compile else nullcontext():
                 measured = self._train_step(batch, rate)
+            self.must_compile = False
             self.step += 1
             if measured is not None:
                 self._log.add(*measured)
@@ -184,14 +190,6 @@ class Trainer:
                     self._score(progress)
                     self._log.begun += time.perf_counter() - begun  # not the training's time
                 self._save_or_stop()
-
-    @contextmanager
-    def _compiling(self, progress: TrainingProgress) -> Iterator[None]:
-        """The first step, which compiles: there is nothing to save, so a signal ends it at once."""
-        progress.compiling(compile_seconds(self.model, self.engine.place.device))
-        with self._stopping.at_once():
-            yield
-        self.must_compile = False
 
     def _train_step(self, batch: Any, rate: float) -> tuple[Tensor, Tensor] | None:
         """One update: loss and gradient norm; None for a step that was skipped."""
@@ -315,7 +313,8 @@ class Trainer:
                     stacklevel=2,
                 )
             if self.step >= self.last_step and self.engine.is_main:
-                # ended between its last checkpoint and these
+                # ended between its last checkpoint and what follows one
+                keep_newest(self.run, self.step)
                 for name in _finished(found.tensors):
                     if not (self.run / f"{name}.safetensors").exists():
                         save_weights(self.run / f"{name}.safetensors", found.tensors[name])
@@ -323,7 +322,8 @@ class Trainer:
             is_new, last = found is None, self.step
             results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
         if found is not None:
-            progress.resumed(self.step, self.data.steps_per_epoch)
+            epoch = self.step / self.data.steps_per_epoch
+            progress.tell(f"going on from step {self.step} (epoch {epoch:.2f})")
         progress.begin(self.step, self.last_step)
 
     def _threads(self) -> int | None:

@@ -5,7 +5,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from pidformer.control import PIDGains, stability_report
+from pidformer.control import DiscreteGains, PIDGains, stability_report
 from pidformer.errors import InputError
 
 
@@ -63,7 +63,7 @@ class NonFiniteWatch:
 def describe_stability(gains: Any) -> str:
     """The verdict on a model's gains, the worst of its layers."""
     every = gains if isinstance(gains, tuple) else (gains,)
-    layers = [layer for layer in every if type(layer) is PIDGains]
+    layers = [layer for layer in every if type(layer) in (PIDGains, DiscreteGains)]
     if not layers:
         return "no controller" if gains is None else f"control {gains}"
     worst = max((stability_report(g) for g in set(layers)), key=lambda r: r.worst_radius)

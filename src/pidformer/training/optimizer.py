@@ -9,7 +9,8 @@ import torch
 from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
 
-from pidformer.runs.recipe import OptimRecipe, ScheduleRecipe
+from pidformer.errors import InputError
+from pidformer.runs.recipe import MOST_STEPS, OptimRecipe, ScheduleRecipe
 
 
 def build_optimizer(
@@ -55,8 +56,16 @@ def learning_rate(schedule: ScheduleRecipe, peak: float, step: int, steps_per_ep
 
 
 def last_step(schedule: ScheduleRecipe, steps_per_epoch: int) -> int:
-    """Steps of the whole run."""
-    return schedule.steps if schedule.steps is not None else schedule.epochs * steps_per_epoch
+    """Steps of the whole run; refused where they would not end."""
+    if schedule.steps is not None:
+        return schedule.steps
+    found = schedule.epochs * steps_per_epoch
+    if found > MOST_STEPS:
+        raise InputError(
+            f"schedule.epochs={schedule.epochs} of {steps_per_epoch} steps each would be "
+            f"{found:.3g} steps; a run may have {MOST_STEPS:g}"
+        )
+    return found
 
 
 class WeightAverage:

@@ -12,14 +12,15 @@ from pidformer.errors import InputError
 
 
 class TrainingProgress(Display):
-    """Shows one run, and writes it to TensorBoard if asked."""
+    """Shows one run from `begin` on, and writes it to TensorBoard if asked."""
+
+    _bar: Bar
 
     def __init__(
         self, label: str, *, is_shown: bool = True, tensorboard: Path | None = None
     ) -> None:
         super().__init__(is_shown=is_shown, stays=True)
         self._label = label
-        self._bar: Bar | None = None
         self._latest: Mapping[str, float] = {}
         self._step = 0
         self._writer: Any = None
@@ -32,22 +33,14 @@ class TrainingProgress(Display):
             self._writer = _tensorboard_writer(self._tensorboard, purge_step=step + 1)
         self._bar = self.bar(self._label, last_step, step)
 
-    def resumed(self, step: int, per_epoch: int) -> None:
-        self.tell(f"going on from step {step} (epoch {step / per_epoch:.2f})")
-
-    def compiling(self, seconds: int) -> None:
-        self.tell(f"compiling (about {seconds} s)")
-
     def advance(self, step: int) -> None:
         self._step = step
-        if self._bar is not None:
-            self._bar.at(step)
+        self._bar.at(step)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         self._latest = metrics
         self._write("train", metrics)
-        if self._bar is not None:
-            self._bar.say(f"loss {metrics['loss']:.3f}  {_speed(metrics)}")
+        self._bar.say(f"loss {metrics['loss']:.3f}  {_speed(metrics)}")
 
     def scored(self, epoch: int, scores: Mapping[str, float], headline: str) -> None:
         self._write("val", scores)

@@ -2,18 +2,25 @@
 
 A recipe may extend another (`extends: other.yaml`, relative to itself), and any value may be
 overridden on the command line as `section.key=value`. Every key is checked; an unknown one names
-its nearest match.
+its nearest match. `recipe_keys` lists them all.
 """
 
-from collections.abc import Mapping, Sequence
+import ast
+import dataclasses
+import inspect
+import textwrap
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pidformer.errors import InputError, shortened, unknown
 from pidformer.fields import parse_yaml, read_yaml
-from pidformer.runs.recipe import Recipe, recipe_from
+from pidformer.runs.recipe import Recipe, SegmentationRecipe, TextRecipe, recipe_from
 
 SHIPPED = Path(__file__).parents[1] / "recipes"
+_OPTIONAL = {"segmentation": SegmentationRecipe, "text": TextRecipe}
 
 
 def load_recipe(where: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -96,3 +103,52 @@ def _put(fields: dict[str, Any], keys: list[str], value: Any, what: str) -> None
         if not isinstance(fields, dict):
             raise InputError(f"{what}: {shortened(key)} is a value, not a section")
     fields[keys[-1]] = value
+
+
+class Key(NamedTuple):
+    """One key, as it is written in an override."""
+
+    name: str
+    kind: str
+    default: Any
+    text: str
+
+
+def recipe_keys(kind: Any = Recipe, prefix: str = "") -> Iterator[Key]:
+    """All keys of a recipe, section by section."""
+    hints, texts = typing.get_type_hints(kind), _explanations(kind)
+    for field in dataclasses.fields(kind):
+        name, hint = f"{prefix}{field.name}", hints[field.name]
+        section = _OPTIONAL.get(name, hint)
+        if dataclasses.is_dataclass(section):
+            yield from recipe_keys(section, f"{name}.")
+            continue
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        yield Key(name, _words(hint), default, texts.get(field.name, ""))
+
+
+def _explanations(kind: Any) -> dict[str, str]:
+    """The string below each field, which Python itself does not keep."""
+    (tree,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(tree, ast.ClassDef)
+    found = {}
+    for field, below in zip(tree.body, tree.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            value = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                found[field.target.id] = " ".join(value.value.split())
+    return found
+
+
+def _words(hint: Any) -> str:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return ", ".join(map(str, arguments))
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if a is type(None) else _words(a) for a in arguments)
+    if origin is tuple:
+        return f"list of {_words(arguments[0])}s"
+    names = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    return names.get(origin or hint, "gains" if hint is Any else "keys and values")

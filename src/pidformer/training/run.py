@@ -1,27 +1,23 @@
 """Run folders: start, continue, or refuse with the difference."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from pidformer.errors import InputError
 from pidformer.files import check_links, is_temporary, locked
-from pidformer.runs.folder import (
-    has_progress,
-    read_model_info,
-    read_recipe,
-    write_model_info,
-    write_recipe,
-)
+from pidformer.runs import folder
 from pidformer.runs.recipe import Recipe, recipe_from
 from pidformer.runs.twins import MOVES_NOTHING
+from pidformer.runs.weights import check_initial
 from pidformer.training.engine import Engine
+from pidformer.training.language import Language
 from pidformer.training.loop import Trainer
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.recipe import difference
-from pidformer.training.task import Task
-from pidformer.training.tasks import build_task
+from pidformer.training.segmentation import Segmentation
+from pidformer.training.tasks import Classification, Task
 
 LOCK = ".lock"
 
@@ -66,6 +62,14 @@ def train(
         engine.close()
 
 
+def build_task(recipe: Recipe, data: str | Path | None) -> Task:
+    """The task that a recipe names; the weights it starts from must be there, if it has some."""
+    if recipe.model.init is not None:
+        check_initial(recipe.model.init)
+    kinds: dict[str, Callable[..., Task]] = {"segmentation": Segmentation, "language": Language}
+    return kinds.get(recipe.task, Classification)(recipe, data)
+
+
 def check_folder(out: Path, recipe: Recipe) -> None:
     """Refuse a folder that holds something else than a run of this recipe."""
     if out.exists() and not out.is_dir():
@@ -75,9 +79,10 @@ def check_folder(out: Path, recipe: Recipe) -> None:
     if not is_run and not set(held) <= {"tensorboard", LOCK}:
         raise InputError(f"{out} is not empty and not a run folder; choose another --out")
     check_links(out)
-    if not is_run or not has_progress(out):
+    if not is_run or not folder.has_progress(out):
         return  # ended before its first checkpoint: nothing to lose
-    old = recipe_from(read_recipe(out)).to_dict()  # with the defaults of keys it did not have
+    # with the defaults of keys that it did not have
+    old = recipe_from(folder.read_recipe(out)).to_dict()
     lines = difference(old, recipe.to_dict())
     moved = [line for line in lines if not line.startswith(MOVES_NOTHING)]
     if moved:
@@ -90,9 +95,9 @@ def check_folder(out: Path, recipe: Recipe) -> None:
 
 def _check_data(out: Path, task: Task) -> None:
     """Refuse to go on with data that need another model: other classes, another vocabulary."""
-    if not has_progress(out) or not (out / "model.json").exists():
+    if not folder.has_progress(out) or not (out / "model.json").exists():
         return
-    held = read_model_info(out)
+    held = folder.read_model_info(out)
     given = json.loads(json.dumps(dict(task.model_info())))
     lines = difference(held["build"], given["build"])
     if not lines and held.get("tokenizer") != given.get("tokenizer"):
@@ -123,7 +128,7 @@ def _prepared(out: Path, recipe: Recipe, task: Task, data: str | Path | None) ->
             raise InputError(
                 f"cannot write to {out} ({error.strerror}); choose another --out"
             ) from None
-        write_recipe(out, recipe.to_dict())
+        folder.write_recipe(out, recipe.to_dict())
         place = {} if data is None else {"data": str(Path(data).resolve())}
-        write_model_info(out, dict(task.model_info()) | place)
+        folder.write_model_info(out, dict(task.model_info()) | place)
         yield

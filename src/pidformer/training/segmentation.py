@@ -25,10 +25,9 @@ from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
 from pidformer.runs.folder import load_weights, read_recipe
-from pidformer.runs.model import build_network
 from pidformer.runs.recipe import Recipe
 from pidformer.runs.weights import fingerprint, run_weights
-from pidformer.training.task import ImageTask, Place, required
+from pidformer.training.tasks import ImageTask, Place, required
 
 
 class Backbone(NamedTuple):
@@ -83,7 +82,7 @@ class Segmentation(ImageTask):
         return read_backbone(self.own.backbone)
 
     def build(self) -> Segmenter:
-        model = build_network(self.recipe.to_dict(), self.model_info()["build"])
+        model: Any = super().build()
         if self.backbone is not None:
             load_backbone(model.encoder, self.backbone.weights, self.backbone.name)
             if self.backbone.has_gains:
@@ -148,15 +147,8 @@ class Segmentation(ImageTask):
         before = resolve_gains(backbone.gains, len(model.encoder.blocks))
         left_out = [key for key in backbone.weights if is_gain(key)]
         if left_out and not any(map(is_gain, model.encoder.state_dict())):
-            warnings.warn(
-                f"backbone {backbone.name} learned its gains, from {before}; they are left out, "
-                f"the segmenter takes {model.gains}",
-                stacklevel=2,
-            )
-            return
-        if before != model.gains:
-            warnings.warn(
-                f"backbone {backbone.name} was trained with gains {before}, the segmenter takes "
-                f"{model.gains}; both are in model.json",
-                stacklevel=2,
-            )
+            said = f"learned its gains, from {before}; they are left out, the segmenter takes "
+            warnings.warn(f"backbone {backbone.name} {said}{model.gains}", stacklevel=2)
+        elif before != model.gains:
+            said = f"was trained with gains {before}, the segmenter takes {model.gains}"
+            warnings.warn(f"backbone {backbone.name} {said}; both are in model.json", stacklevel=2)

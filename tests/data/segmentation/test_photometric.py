@@ -3,7 +3,7 @@ import colorsys
 import numpy as np
 import torch
 
-from pidformer.data.segmentation.photometric import distort, to_hsv, to_rgb
+from pidformer.data.segmentation.windows import distort, to_hsv, to_rgb
 from tests.data.pairs import choices
 
 

@@ -9,6 +9,8 @@ from pidformer.data.text import (
     text_tokenizer,
     tokenizer_from,
 )
+from pidformer.data.text.tokenizers import load_tokenizer
+from pidformer.errors import InputError
 from tests.data.text.texts import written
 
 pytest.importorskip("tokenizers")
@@ -41,3 +43,12 @@ def test_a_hugging_face_tokenizer_keeps_the_text_to_the_letter(tmp_path):
     noisy = perturb(corpus.tokens, Perturbation(kind="characters", strength=5), tokenizer)
     assert len(noisy.inputs) >= len(corpus.tokens) - 1
     assert (noisy.targets[noisy.targets >= 0] == corpus.tokens[1:]).all()
+
+
+def test_a_name_that_is_not_cached_is_refused_without_a_connection(monkeypatch):
+    pytest.importorskip("transformers")
+    asked = []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *given, **more: asked.append(given))
+    with pytest.raises(InputError, match="unknown tokenizer 'mps'"):
+        load_tokenizer("mps")
+    assert not asked

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pidformer.data.text import (
     WordVocabulary,
 )
-from pidformer.data.text.vocabulary import count_words, words_of
+from pidformer.data.text.tokenizers import count_words, words_of
 from tests.data.text.texts import TEXT
 
 

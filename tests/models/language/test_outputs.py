@@ -108,12 +108,27 @@ def test_checkpointing_recomputes_and_keeps_gradients_however_it_is_asked_for(ei
     expected = [parameter.grad for parameter in model.parameters()]
     model.zero_grad()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=how)
-    layer = model.model.layers[0]
-    with mock.patch.object(layer, "forward", wraps=layer.forward) as forward:
+    mlp = model.model.layers[0].mlp
+    with mock.patch.object(mlp, "forward", wraps=mlp.forward) as forward:
         model(**tokens).loss.backward()
     assert forward.call_count == 2
     for parameter, grad in zip(model.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, grad)
+
+
+def test_checkpointing_by_timms_name_recomputes_each_layer_once(either):
+    """As the training loop does."""
+    tokens, calls = full(some_tokens()) | {"labels": some_tokens()}, []
+    either.train().set_grad_checkpointing(True)
+    for depth, layer in enumerate(either.model.layers):
+        layer.mlp.register_forward_pre_hook(lambda *_, depth=depth: calls.append(depth))
+    either(**tokens).loss.backward()
+    assert sorted(calls) == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_function_for_checkpointing_that_is_not_torchs_is_refused():
+    with pytest.raises(InputError, match="leave out offload=True"):
+        tiny_model(GAINS)._set_gradient_checkpointing(True, lambda function, *args: None)
 
 
 def test_layers_may_be_checkpointed_one_by_one():
@@ -122,6 +137,6 @@ def test_layers_may_be_checkpointed_one_by_one():
     model.model.layers[1].gradient_checkpointing = False
     layers, calls = model.model.layers, []
     for depth, layer in enumerate(layers):
-        layer.register_forward_pre_hook(lambda *_, depth=depth: calls.append(depth))
+        layer.mlp.register_forward_pre_hook(lambda *_, depth=depth: calls.append(depth))
     model(some_tokens(), labels=some_tokens()).loss.backward()
     assert sorted(calls) == [0, 0, 1, 2, 2]

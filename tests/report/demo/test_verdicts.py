@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from pidformer.report.demo.models import MODELS, DemoModel
-from pidformer.report.demo.verdicts import (
+from pidformer.report.demo.models import (
+    MODELS,
+    DemoModel,
     collapse_verdict,
     residual_verdict,
     robustness_verdict,

@@ -16,7 +16,7 @@ from pidformer.robustness.corruptions import (
     EXTRA_CORRUPTIONS,
     SEVERITIES,
 )
-from pidformer.robustness.corruptions.severities import FROST_SCALE, SIZES, severity_constants
+from pidformer.robustness.corruptions.corruption import FROST_SCALE, SIZES, severity_constants
 
 ALL = CORRUPTIONS + EXTRA_CORRUPTIONS
 

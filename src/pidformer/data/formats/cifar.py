@@ -1,8 +1,6 @@
 """CIFAR-10 and CIFAR-100 as torchvision stores them, read without trusting the pickles."""
 
 import pickle
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +8,22 @@ import numpy as np
 import torch
 
 from pidformer.data.sources import TRAIN, VALIDATION, ArrayImages
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
-
-@dataclass(frozen=True)
-class _Files:
-    title: str
-    splits: Mapping[str, tuple[str, ...]]
-    labels: str
-    meta: str
-    names: str
-
-
-_SETS = {
-    "cifar-10-batches-py": _Files(
-        title="CIFAR-10",
-        splits={TRAIN: tuple(f"data_batch_{n}" for n in range(1, 6))}
-        | dict.fromkeys(VALIDATION, ("test_batch",)),
-        labels="labels",
-        meta="batches.meta",
-        names="label_names",
+_SETS = {  # by folder: title, files for training and for validation, keys of labels and names
+    "cifar-10-batches-py": (
+        "CIFAR-10",
+        tuple(f"data_batch_{number}" for number in range(1, 6)),
+        "test_batch",
+        "labels",
+        ("batches.meta", "label_names"),
     ),
-    "cifar-100-python": _Files(
-        title="CIFAR-100",
-        splits={TRAIN: ("train",)} | dict.fromkeys(VALIDATION, ("test",)),
-        labels="fine_labels",
-        meta="meta",
-        names="fine_label_names",
+    "cifar-100-python": (
+        "CIFAR-100",
+        ("train",),
+        "test",
+        "fine_labels",
+        ("meta", "fine_label_names"),
     ),
 }
 
@@ -48,7 +35,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def cifar_title(folder: Path) -> str:
-    return " and ".join(_SETS[place.name].title for place in _folders(folder))
+    return " and ".join(_SETS[place.name][0] for place in _folders(folder))
 
 
 def cifar_splits(folder: Path) -> list[str]:
@@ -65,12 +52,11 @@ def open_cifar(folder: Path, split: str) -> ArrayImages:
     if len(places) > 1:
         raise InputError(f"{folder} holds CIFAR-10 and CIFAR-100; give {places[0]} or {places[1]}")
     root = places[0]
-    files = _SETS[root.name]
-    if split not in files.splits:
-        raise unknown("split of CIFAR", split, files.splits)
-    meta = root / files.meta
-    names = _entry(meta, load_arrays(meta), files.names)
-    batches = [_batch(root / name, files.labels) for name in files.splits[split]]
+    check_known("split of CIFAR", split, (TRAIN, *VALIDATION))
+    _, train, test, label_key, (meta, name_key) = _SETS[root.name]
+    (names,) = _entries(root / meta, name_key)
+    files = train if split == TRAIN else (test,)
+    batches = [_batch(root / name, label_key) for name in files]
     images = np.concatenate([images for images, _ in batches])
     labels = np.concatenate([labels for _, labels in batches])
     if labels.min() < 0 or labels.max() >= len(names):
@@ -83,8 +69,7 @@ def open_cifar(folder: Path, split: str) -> ArrayImages:
 
 
 def _batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
-    content = load_arrays(path)
-    data, labels = _entry(path, content, "data"), _entry(path, content, label_key)
+    data, labels = _entries(path, "data", label_key)
     whole = isinstance(data, np.ndarray) and data.dtype == np.uint8 and data.ndim == 2
     if not whole or data.shape[1] != 3 * 32 * 32 or len(labels) != len(data):
         raise InputError(
@@ -94,10 +79,12 @@ def _batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:
     return np.ascontiguousarray(images), np.asarray(labels, dtype=np.int64)
 
 
-def _entry(path: Path, content: Any, key: str) -> Any:
-    if not isinstance(content, dict) or key not in content:
-        raise InputError(f"{path} holds no {key!r}; download the set again")
-    return content[key]
+def _entries(path: Path, *keys: str) -> list[Any]:
+    content = load_arrays(path)
+    for key in keys:
+        if not isinstance(content, dict) or key not in content:
+            raise InputError(f"{path} holds no {key!r}; download the set again")
+    return [content[key] for key in keys]
 
 
 def load_arrays(path: Path) -> Any:

@@ -107,10 +107,14 @@ def open_folders(folder: Path, split: str) -> FolderImages:
     classes = class_folders(root)
     if not classes:
         raise InputError(f"no class folder in {root}; expected {root}/<class>/<image>.JPEG")
-    for other_split in (TRAIN, "val"):
-        other = _split_folder(folder, other_split)
-        if other is not None and other != root:
-            _check_same_classes(root, classes, other, class_folders(other))
+    for other in filter(None, (_split_folder(folder, name) for name in (TRAIN, "val"))):
+        here, there = set(classes), set(class_folders(other))
+        sides = (root, here - there), (other, there - here)
+        if only := [f"only in {p.name}: {some(sorted(names))}" for p, names in sides if names]:
+            raise InputError(
+                f"class folders of {root} and {other} differ, so labels would not match; "
+                f"{'; '.join(only)}"
+            )
     return FolderImages(root, classes)
 
 
@@ -123,24 +127,6 @@ def class_folders(root: Path) -> tuple[str, ...]:
     """The names of the folders in `root`, sorted, without hidden ones."""
     with os.scandir(root) as entries:
         return tuple(sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".")))
-
-
-def _check_same_classes(
-    root: Path, classes: tuple[str, ...], other: Path, others: tuple[str, ...]
-) -> None:
-    if classes == others:
-        return
-    only = [
-        f"only in {path.name}: {some(sorted(names))}"
-        for path, names in (
-            (root, set(classes) - set(others)),
-            (other, set(others) - set(classes)),
-        )
-        if names
-    ]
-    raise InputError(
-        f"class folders of {root} and {other} differ, so labels would not match; {'; '.join(only)}"
-    )
 
 
 def _image_files(folder: Path) -> list[str]:

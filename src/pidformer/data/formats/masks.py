@@ -1,7 +1,7 @@
 """Masks: from a file or bytes to checked labels; names and colours of classes."""
 
 import colorsys
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,26 +38,19 @@ def read_mask(source: bytes | Path) -> np.ndarray:
     return mask
 
 
-def label_table(pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """A table from stored numbers to labels; -1 where a number is not allowed."""
+def label_table(stored: Iterable[int], ignored: Iterable[int]) -> np.ndarray:
+    """From the numbers that classes are stored as to labels; -1 where a number is not allowed."""
     table = np.full(256, -1, dtype=np.int16)
-    for stored, label in pairs:
-        table[stored] = label
+    table[[*ignored, IGNORED]] = IGNORED
+    for label, number in enumerate(stored):
+        table[number] = label
     return table
-
-
-def plain_table(num_classes: int, first: int) -> np.ndarray:
-    """Stored numbers first ... first + K - 1 are the classes; 255, and 0 if first is 1, ignored."""
-    pairs = [(first + label, label) for label in range(num_classes)]
-    pairs += [(IGNORED, IGNORED)] + ([(0, IGNORED)] if first else [])
-    return label_table(pairs)
 
 
 def labelled_pair(
     image: bytes | Path,
     mask: bytes | Path,
     table: np.ndarray,
-    num_classes: int,
     image_name: str,
     mask_name: str,
 ) -> Pair:
@@ -69,25 +62,20 @@ def labelled_pair(
             f"{image_name}: the image is {picture.width} x {picture.height}, its mask "
             f"{width} x {height}; they must have one size"
         )
-    return Pair(picture, _to_labels(stored, table, mask_name, num_classes))
-
-
-def _to_labels(mask: np.ndarray, table: np.ndarray, name: str, num_classes: int) -> np.ndarray:
-    """Labels of a mask, uint8, or an InputError that names the file and the label."""
-    low, high = (int(mask.min()), int(mask.max())) if mask.size else (0, 0)
+    low, high = (int(stored.min()), int(stored.max())) if stored.size else (0, 0)
     if low < 0 or high >= len(table):
-        raise _beyond(name, high if high >= len(table) else low, table, num_classes)
-    labels = table[mask]
+        raise _beyond(mask_name, high if high >= len(table) else low, table)
+    labels = table[stored]
     if (labels < 0).any():
-        raise _beyond(name, int(mask[labels < 0].max()), table, num_classes)
-    return labels.astype(np.uint8)
+        raise _beyond(mask_name, int(stored[labels < 0].max()), table)
+    return Pair(picture, labels.astype(np.uint8))
 
 
-def _beyond(name: str, label: int, table: np.ndarray, num_classes: int) -> InputError:
+def _beyond(name: str, label: int, table: np.ndarray) -> InputError:
     allowed = np.flatnonzero((table >= 0) & (table != IGNORED))
     ignored = np.flatnonzero(table == IGNORED)
     return InputError(
-        f"{name}: the mask holds label {label}, but the set has {num_classes} classes, stored as "
+        f"{name}: the mask holds label {label}, but the set has {len(allowed)} classes, stored as "
         f"{allowed.min()} to {allowed.max()} ({', '.join(map(str, ignored[:3]))} is ignored)"
     )
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from PIL import Image
 
-from pidformer.data.formats.masks import Legend, labelled_pair, plain_table, read_legend
+from pidformer.data.formats.masks import Legend, label_table, labelled_pair, read_legend
 from pidformer.data.pictures import UnreadableImage, read_picture
 from pidformer.data.sources import TRAIN, VALIDATION, Pair, stored_names
 from pidformer.errors import InputError
@@ -37,13 +37,14 @@ class ParquetRows:
     def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
         self.files = files
         self._columns = columns
-        self._groups: list[tuple[int, int]] = []  # (file, row group in it)
+        self._groups: list[tuple[int, int, int]] = []  # file, row group in it, the file's first row
         self._starts: list[int] = []  # first row of each group
         self._open_files()
         self._count = 0
         for number, file in enumerate(self._opened):
+            first = self._count
             for group in range(file.num_row_groups):
-                self._groups.append((number, group))
+                self._groups.append((number, group, first))
                 self._starts.append(self._count)
                 self._count += file.metadata.row_group(group).num_rows
 
@@ -51,8 +52,7 @@ class ParquetRows:
         return self._count
 
     def name(self, index: int) -> str:
-        number, _ = self._groups[bisect_right(self._starts, index) - 1]
-        first = next(s for s, (n, _) in zip(self._starts, self._groups, strict=True) if n == number)
+        number, _, first = self._groups[bisect_right(self._starts, index) - 1]
         return f"{self.files[number].name} row {index - first}"
 
     def cell(self, index: int, column: str) -> bytes:
@@ -74,7 +74,7 @@ class ParquetRows:
             if (place, column) in self._cache:
                 self._cache.move_to_end((place, column))
                 return self._cache[place, column]
-            number, group = self._groups[place]
+            number, group, _ = self._groups[place]
             file = self._opened[number]
             is_struct = pa.types.is_struct(file.schema_arrow.field(column).type)
             columns = [f"{column}.bytes" if is_struct else column]
@@ -87,10 +87,9 @@ class ParquetRows:
                     "download the file again"
                 ) from None
             self._cache[place, column] = rows
-            while (
-                len(self._cache) > 1 and sum(r.nbytes for r in self._cache.values()) > CACHE_BYTES
-            ):
-                self._cache.popitem(last=False)
+            held = self._cache
+            while len(held) > 1 and sum(r.nbytes for r in held.values()) > CACHE_BYTES:
+                held.popitem(last=False)
             return rows
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,12 +121,12 @@ class ParquetPairs(ParquetRows):
     def __init__(self, files: list[Path], legend: Legend) -> None:
         super().__init__(files, MASKED)
         self.classes, self.palette = legend
-        self._table = plain_table(len(legend.classes), first=0)
+        self._table = label_table(range(len(legend.classes)), ignored=())
 
     def decode(self, index: int) -> Pair:
         image, mask = (self.cell(index, column) for column in MASKED)
         name = self.name(index)
-        return labelled_pair(image, mask, self._table, len(self.classes), name, name)
+        return labelled_pair(image, mask, self._table, name, name)
 
 
 def parquet_splits(folder: Path) -> list[str]:
@@ -196,18 +195,14 @@ def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
     return tuple(str(number) for number in range(largest + 1))
 
 
-def _places(folder: Path) -> tuple[Path, Path]:
-    return folder, folder / "data"
-
-
 def _files(folder: Path) -> list[Path]:
-    return [path for place in _places(folder) for path in sorted(place.glob("*.parquet"))]
+    return [path for place in (folder, folder / "data") for path in sorted(place.glob("*.parquet"))]
 
 
 def _split_files(folder: Path, split: str) -> list[Path]:
     """The file or the shards that hold a split."""
     for name in stored_names(split):
-        for place in _places(folder):
+        for place in (folder, folder / "data"):
             whole = place / f"{name}.parquet"
             if whole.is_file():
                 return [whole]

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pidformer.data.benchmarks import corrupted, shifted
-from pidformer.data.benchmarks.names import set_title
+from pidformer.data import benchmarks
 from pidformer.data.digits import open_digits
 from pidformer.data.formats import cifar, folders, parquet, trees
 from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
@@ -42,7 +41,7 @@ class Format:
 
 def _open_corrupted(folder: Path, split: str) -> ImageSource:
     corruption, severity = split.split("/")
-    return corrupted.open_corrupted(folder, corruption, int(severity))
+    return benchmarks.open_corrupted(folder, corruption, int(severity))
 
 
 def _text_notes(folder: Path) -> tuple[str, ...]:
@@ -91,18 +90,18 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
         name="ImageNet-A/R/O",
         task="benchmark",
         holds="a folder for each of the set's 200 classes",
-        splits=shifted.shifted_splits,
-        open=lambda folder, split: shifted.open_shift(folder),
-        title=set_title,
+        splits=benchmarks.shifted_splits,
+        open=lambda folder, split: benchmarks.open_shift(folder),
+        title=benchmarks.set_title,
     ),
     Format(
         name="ImageNet-C, Tiny-ImageNet-C and CIFAR-C",
         task="benchmark",
         holds="<corruption>/<severity>/<class>/ or <corruption>.npy and labels.npy",
-        splits=corrupted.corrupted_splits,
+        splits=benchmarks.corrupted_splits,
         open=_open_corrupted,
-        title=corrupted.corrupted_title,
-        notes=corrupted.corrupted_notes,
+        title=benchmarks.corrupted_title,
+        notes=benchmarks.corrupted_notes,
     ),
     Format(
         name="CIFAR",

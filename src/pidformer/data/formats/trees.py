@@ -11,14 +11,7 @@ from typing import Self
 import numpy as np
 
 from pidformer.data.formats.folders import SUFFIXES
-from pidformer.data.formats.masks import (
-    IGNORED,
-    Legend,
-    label_table,
-    labelled_pair,
-    plain_table,
-    read_legend,
-)
+from pidformer.data.formats.masks import Legend, label_table, labelled_pair, read_legend
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Pair, part_of
 from pidformer.errors import InputError, some
@@ -83,8 +76,7 @@ class TreePairs:
         image, mask = (os.fsdecode(name) for name in self._files[index])
         if not (image and mask):
             raise UnreadableImage(f"it has no {'mask' if image else 'image'}")
-        places = self.root / image, self.root / mask
-        return labelled_pair(*places, self._table, len(self.classes), image, mask)
+        return labelled_pair(self.root / image, self.root / mask, self._table, image, mask)
 
     def check_partners(self) -> None:
         """Refuse images without a mask and masks without an image, and name up to ten."""
@@ -125,7 +117,8 @@ def open_ade20k(folder: Path, split: str) -> TreePairs:
     )
     own = root / "classes.json"
     legend = read_legend(own) if own.exists() else _benchmark("ade20k")[0]
-    pairs = TreePairs(root, images, masks, legend, plain_table(len(legend.classes), first=1))
+    table = label_table(range(1, len(legend.classes) + 1), ignored=(0,))
+    pairs = TreePairs(root, images, masks, legend, table)
     return pairs.part(split) if is_whole else pairs
 
 
@@ -149,8 +142,7 @@ def open_cityscapes(root: Path, split: str) -> TreePairs:
         files = (path.relative_to(root).as_posix() for path in place.glob(f"*/*{ending}"))
         found.append({Path(name).name.removesuffix(ending): name for name in files})
     legend, numbers = _benchmark("cityscapes")
-    others = [(stored, IGNORED) for stored in (*range(CITY_LABELS), IGNORED)]
-    table = label_table([*others, *((stored, label) for label, stored in enumerate(numbers))])
+    table = label_table(numbers, ignored=range(CITY_LABELS))
     return TreePairs(root, found[0], found[1], legend, table)
 
 

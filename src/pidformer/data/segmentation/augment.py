@@ -84,38 +84,30 @@ def choose(
     drawn: np.ndarray, sizes: np.ndarray, augment: SegmentAugment, scale: Scale, crop: int
 ) -> Choices:
     """Choices from rows of `uniform_numbers`, for pairs of these stored sizes (B, 2)."""
-    low, high = augment.ratio
-    ratios = low + (high - low) * drawn[:, 0]
-    size = np.array(
-        [
-            rescaled(int(h), int(w), scale, ratio)
-            for (h, w), ratio in zip(sizes, ratios, strict=True)
-        ],
-        dtype=np.int64,
-    ).reshape(-1, 2)
+    ratios = _between(drawn[:, 0], *augment.ratio)
+    pairs = zip(sizes.tolist(), ratios, strict=True)
+    size = np.array([rescaled(h, w, scale, r) for (h, w), r in pairs], np.int64).reshape(-1, 2)
     room = np.maximum(size - crop, 0) + 1  # (B, 2)
     windows = drawn[:, 1 : 1 + _WINDOWS].reshape(len(drawn), -1, 2)
-    corners = (windows * room[:, None]).astype(np.int64)
     flip, *colour = drawn[:, 1 + _WINDOWS :].T
     is_bright, bright, is_late, is_contrast, contrast, is_sat, sat, is_hue, hue = colour
-    is_on = augment.photometric
-    factor = np.where(
-        (is_contrast < 0.5) & is_on, _between(contrast, *augment.contrast), 1.0
-    ).astype(np.float32)
-    late = is_late < 0.5
+
+    def change(is_made: np.ndarray, made: np.ndarray, none: float) -> np.ndarray:
+        return np.where((is_made < 0.5) & augment.photometric, made, none)
+
+    factor = change(is_contrast, _between(contrast, *augment.contrast), 1.0).astype(np.float32)
     shift = _between(bright, -augment.brightness, augment.brightness)
-    turn = np.floor(_between(hue, -augment.hue, augment.hue)).astype(np.int64)
+    turn = np.floor(_between(hue, -augment.hue, augment.hue))
+    late = is_late < 0.5
     return Choices(
         size=size,
-        corners=corners,
+        corners=(windows * room[:, None]).astype(np.int64),
         is_flipped=flip < augment.flip,
-        brightness=np.where((is_bright < 0.5) & is_on, shift, 0).astype(np.float32),
+        brightness=change(is_bright, shift, 0).astype(np.float32),
         early_contrast=np.where(late, np.float32(1), factor),
         late_contrast=np.where(late, factor, np.float32(1)),
-        saturation=np.where(
-            (is_sat < 0.5) & is_on, _between(sat, *augment.saturation), np.nan
-        ).astype(np.float32),
-        hue=np.where((is_hue < 0.5) & is_on, turn, 0),
+        saturation=change(is_sat, _between(sat, *augment.saturation), np.nan).astype(np.float32),
+        hue=change(is_hue, turn, 0).astype(np.int64),
     )
 
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from pidformer.data import arguments
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
-from pidformer.data.plan import BatchPlan
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.segmentation.augment import (
     Scale,
@@ -53,29 +52,19 @@ class TrainSegments(TrainLoader[Pair]):
         augment: SegmentAugment,
         mean: Sequence[float],
         seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
         arguments.check_counts(crop=crop)
-        arguments.check_resident(resident)
         arguments.check_colour("mean", mean, 3)
-        plan = BatchPlan(
-            images=len(source),
-            batch_size=batch_size,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            fills_last=True,
+        super().__init__(
+            source, noun="pair", batch_size=batch_size, seed=seed, fills_last=True, **options
         )
-        super().__init__(source, plan, noun="pair", **options)
         self._crop = crop
         self._windows = partial(_windows, augment, scale, crop, seed, batch_size)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=self._device)[:, None, None]
-        sizes = _sizes(source)
+        sizes = some_sizes(source, lambda pair: pair.image)
         _check_crop(crop, scale, augment, sizes)
-        _keep_pairs(self, sizes, resident, rank)
+        _keep_pairs(self, sizes, options.get("resident", "auto"))
 
     def _make(self) -> Callable[..., Tensors]:
         return partial(_window, self._windows)
@@ -112,20 +101,15 @@ class EvalSegments(Loader[Pair]):
         *,
         batch_size: int,
         limit: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        resident: arguments.Resident = "auto",
         **options: Unpack[Options],
     ) -> None:
         arguments.check_counts(batch_size=batch_size)
-        arguments.check_rank(rank, world_size)
-        arguments.check_resident(resident)
         if limit is not None:
             arguments.check_counts(limit=limit)
-        indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
-        super().__init__(source, indices, consequence="left out", **options)
+        super().__init__(source, consequence="left out", limit=limit, **options)
         self._batch_size = batch_size
-        _keep_pairs(self, _sizes(source), resident, rank)
+        sizes = some_sizes(source, lambda pair: pair.image)
+        _keep_pairs(self, sizes, options.get("resident", "auto"))
 
     def __iter__(self) -> Iterator[SegmentBatch]:
         found = self._from_device() if self.is_resident else self._from_workers()
@@ -193,12 +177,8 @@ def _window(
     return tuple(tensor[0] for tensor in found)
 
 
-def _sizes(source: SegmentSource) -> set[tuple[int, int]]:
-    return some_sizes(source, lambda pair: pair.image)
-
-
 def _keep_pairs(
-    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: arguments.Resident, rank: int
+    loader: Loader[Pair], sizes: set[tuple[int, int]], resident: arguments.Resident
 ) -> None:
     """Keep the pairs on the device if they may stay there and turn out to be of one size."""
     count, device = len(loader._indices), loader._device
@@ -207,11 +187,10 @@ def _keep_pairs(
         may_stay = len(sizes) == 1 and fits_in_memory(4 * count * height * width, device)
     else:
         may_stay = resident
-    if not may_stay:
-        return
     shapes = (3, height, width), (height, width)
     try:
-        loader._keep(lambda pair: (pixels(pair.image), pair.mask), *shapes, show_progress=rank == 0)
+        if may_stay:
+            loader._keep(lambda pair: (pixels(pair.image), pair.mask), *shapes)
     except OtherSize as other:
         if resident is True:
             index, h, w = other.args

@@ -4,8 +4,7 @@ from pidformer.data.text.corpus import Corpus, open_corpus, text_tokenizer
 from pidformer.data.text.files import find_text
 from pidformer.data.text.perturb import PERTURBATIONS, Perturbation, perturb
 from pidformer.data.text.streams import TextBatch, TextStreams
-from pidformer.data.text.tokenizers import Tokenizer, tokenizer_from
-from pidformer.data.text.vocabulary import WordVocabulary
+from pidformer.data.text.tokenizers import Tokenizer, WordVocabulary, tokenizer_from
 
 __all__ = [
     "PERTURBATIONS",

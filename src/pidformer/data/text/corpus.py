@@ -12,13 +12,19 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
 from pidformer.data.text.files import find_text, text_blocks
-from pidformer.data.text.tokenizers import Tokenizer, load_tokenizer, tokenizer_from
-from pidformer.data.text.vocabulary import Split, WordVocabulary, count_words
+from pidformer.data.text.tokenizers import (
+    Split,
+    Tokenizer,
+    WordVocabulary,
+    count_words,
+    load_tokenizer,
+    tokenizer_from,
+)
 from pidformer.display import advancing
 from pidformer.errors import InputError, cut
 from pidformer.fields import read_json, typed
@@ -48,12 +54,6 @@ class Corpus:
     """A hash of the files and the tokenizer."""
 
 
-class _Part(NamedTuple):
-    tokens: np.ndarray
-    documents: list[int]
-    characters: int
-
-
 def open_corpus(
     location: str | Path,
     split: str,
@@ -61,7 +61,6 @@ def open_corpus(
     *,
     cache: str | Path | None = None,
     workers: int | None = None,
-    show_progress: bool = True,
 ) -> Corpus:
     """The tokens of a split, from the cache when these files were tokenised this way before."""
     paths = find_text(location, split)
@@ -69,7 +68,7 @@ def open_corpus(
     folder = cache_folder(cache) / f"tokens-{key}"
     with _locked(folder):
         if not (folder / "about.json").exists():
-            _tokenise(paths, tokenizer, folder, workers or choose_workers(paths), show_progress)
+            _tokenise(paths, tokenizer, folder, workers or choose_workers(paths))
     try:
         return _read_corpus(folder, tokenizer.size)
     except (InputError, OSError, ValueError) as error:
@@ -119,7 +118,6 @@ def text_tokenizer(
     max_words: int | None = None,
     cache: str | Path | None = None,
     workers: int | None = None,
-    show_progress: bool = True,
 ) -> Tokenizer:
     """The tokenizer `name`: the words of the training text at `location`, or Hugging Face's."""
     if name != WordVocabulary.kind:
@@ -130,7 +128,7 @@ def text_tokenizer(
     with _locked(file):
         if not file.exists():
             counts: Counter[str] = Counter()
-            with _progress(paths, "counting words", show_progress) as advance:
+            with _progress(paths, "counting words") as advance:
                 blocks = text_blocks(paths, advance)
                 count = partial(count_words, split=split)
                 for part in ordered_map(count, blocks, workers or choose_workers(paths)):
@@ -165,9 +163,7 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     )
 
 
-def _tokenise(
-    paths: list[Path], tokenizer: Tokenizer, folder: Path, workers: int, show_progress: bool
-) -> None:
+def _tokenise(paths: list[Path], tokenizer: Tokenizer, folder: Path, workers: int) -> None:
     """Write tokens.bin and about.json beside their place, then move them there together."""
     dtype = "uint16" if tokenizer.size <= 2**16 else "uint32"
     documents: list[int] = []
@@ -177,18 +173,19 @@ def _tokenise(
     with atomic_folder(folder) as temporary:
         with (
             open(temporary / "tokens.bin", "wb") as out,
-            _progress(paths, "tokenising", show_progress) as advance,
+            _progress(paths, "tokenising") as advance,
         ):
             for path in paths:
                 documents.append(total)
                 encode = partial(_encode, tokenizer=tokenizer)
-                for part in ordered_map(encode, text_blocks([path], advance), workers):
-                    documents += [total + start for start in part.documents]
-                    out.write(part.tokens.astype(dtype).tobytes())
-                    total += len(part.tokens)
-                    characters += part.characters
+                parts = ordered_map(encode, text_blocks([path], advance), workers)
+                for tokens, headings, length in parts:
+                    documents += [total + start for start in headings]
+                    out.write(tokens.astype(dtype).tobytes())
+                    total += len(tokens)
+                    characters += length
                     if tokenizer.unknown_id is not None:
-                        unknown += int((part.tokens == tokenizer.unknown_id).sum())
+                        unknown += int((tokens == tokenizer.unknown_id).sum())
         about = {
             "dtype": dtype,
             "tokens": total,
@@ -200,16 +197,13 @@ def _tokenise(
         (temporary / "about.json").write_text(json.dumps(about))
 
 
-def _encode(block: str, tokenizer: Tokenizer) -> _Part:
+def _encode(block: str, tokenizer: Tokenizer) -> tuple[np.ndarray, list[int], int]:
+    """Tokens of a block, where documents begin in them, and characters."""
     lines = block.split("\n")[:-1]  # a block ends with a newline
     encoded = tokenizer.encode_lines(lines)
     starts = np.cumsum([0, *(len(line) for line in encoded)]).tolist()
-    headings = [k for k, line in enumerate(lines) if is_heading(line)]
-    return _Part(
-        np.concatenate(encoded),
-        [starts[k] for k in headings],
-        sum(map(tokenizer.characters, lines)),
-    )
+    headings = [start for start, line in zip(starts, lines, strict=False) if is_heading(line)]
+    return np.concatenate(encoded), headings, sum(map(tokenizer.characters, lines))
 
 
 def is_heading(line: str) -> bool:
@@ -220,11 +214,8 @@ def is_heading(line: str) -> bool:
 def _distinct(documents: Sequence[int], total: int) -> list[int]:
     """Starts in order; a few blank tokens before a file's first title are no document."""
     starts = sorted({start for start in documents if start < total})
-    kept = []
-    for start, following in zip(starts, [*starts[1:], total], strict=True):
-        if following - start > 2:
-            kept.append(start)
-    return kept or [0]
+    ends = [*starts[1:], total]
+    return [start for start, end in zip(starts, ends, strict=True) if end - start > 2] or [0]
 
 
 def _key(paths: list[Path], fingerprint: str, options: dict[str, Any]) -> str:
@@ -246,11 +237,9 @@ def _locked(target: Path) -> Iterator[None]:
         yield
 
 
-def _progress(
-    paths: list[Path], label: str, wanted: bool
-) -> AbstractContextManager[Callable[[int], None]]:
+def _progress(paths: list[Path], label: str) -> AbstractContextManager[Callable[[int], None]]:
     total = sum(path.stat().st_size for path in paths)
-    return advancing(label, total, is_shown=wanted and total >= LONG)
+    return advancing(label, total, is_shown=total >= LONG)
 
 
 def choose_workers(paths: list[Path]) -> int:

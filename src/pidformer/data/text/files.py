@@ -16,7 +16,7 @@ SPLITS = {
     "valid": ("valid", "validation", "val", "dev"),
     "test": ("test",),
 }
-COMPRESSIONS = ("", ".xz", ".gz")
+_OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".xz": lzma.open, ".gz": gzip.open}
 BLOCK = 2**20
 """Characters in a block, to the end of the line. Tokens do not depend on how many work on them."""
 
@@ -36,7 +36,7 @@ def find_text(location: str | Path, split: str) -> list[Path]:
         raise InputError(f"{place} {what} {_expected(split)}")
     for name in SPLITS[split]:
         for stem in (f"wiki.{name}.tokens", f"{name}.txt", f"{name}.tokens"):
-            for compression in COMPRESSIONS:
+            for compression in ("", *_OPENERS):
                 if (place / f"{stem}{compression}").is_file():
                     return [place / f"{stem}{compression}"]
         if (place / name).is_dir():
@@ -88,7 +88,7 @@ def text_blocks(
 def _file_blocks(path: Path, raw: IO[bytes]) -> Iterator[str]:
     rest = b""
     try:
-        file = _opened(path, raw)
+        file = _OPENERS.get(path.suffix, lambda plain: plain)(raw)
         while chunk := file.read(BLOCK):
             if b"\0" in chunk:
                 raise InputError(f"{path} is not text (it holds zero bytes); give UTF-8 text")
@@ -102,12 +102,6 @@ def _file_blocks(path: Path, raw: IO[bytes]) -> Iterator[str]:
         raise InputError(f"{path} is damaged or not compressed ({error})") from None
     if rest:
         yield _decoded(path, rest + b"\n")
-
-
-def _opened(path: Path, raw: IO[bytes]) -> Any:
-    if path.suffix == ".xz":
-        return lzma.open(raw)
-    return gzip.open(raw) if path.suffix == ".gz" else raw
 
 
 def _decoded(path: Path, block: bytes) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from pidformer.data.noise import indexed_keys, random_bits, uniform_noise
 from pidformer.data.text.tokenizers import Tokenizer
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 Kind = Literal["characters", "swaps", "drops"]
 PERTURBATIONS: dict[str, tuple[float, ...]] = {
@@ -30,8 +30,7 @@ class Perturbation:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise unknown("perturbation", self.kind, get_args(Kind))
+        check_known("perturbation", self.kind, get_args(Kind))
         if self.strength not in range(1, 6):
             raise InputError(f"strength must be 1 to 5, got {self.strength}")
 

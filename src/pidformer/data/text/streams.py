@@ -43,14 +43,9 @@ class TextStreams:
         device: str | torch.device = "cpu",
         resident: arguments.Resident = "auto",
     ) -> None:
-        arguments.check_counts(batch_size=batch_size, length=length, seed=seed)
-        arguments.check_rank(rank, world_size)
+        arguments.check_counts(length=length, seed=seed)
         arguments.check_resident(resident)
-        if batch_size % world_size:
-            raise InputError(
-                f"batch_size {batch_size} cannot be shared by {world_size} processes; "
-                "it is the global batch: choose a multiple"
-            )
+        rows = arguments.local_part(batch_size, rank, world_size)
         self.length, self.seed, self.shift = length, seed, shift
         self._stream = len(tokens) // batch_size
         spare = length - 1 if shift else 0
@@ -61,8 +56,6 @@ class TextStreams:
                 f"{batch_size} streams x {length} tokens need {batch_size * (length + 1 + spare)}; "
                 "lower data.batch_size or text.length"
             )
-        share = batch_size // world_size
-        rows = slice(rank * share, (rank + 1) * share)
         self._tokens = tokens[: self._stream * batch_size].reshape(batch_size, self._stream)[rows]
         self._device = as_device(device)
         if resident == "auto":

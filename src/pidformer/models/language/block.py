@@ -2,7 +2,6 @@
 # B batch, N tokens, M keys, C width, H heads, Hkv key/value heads, D head dim
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import Mask
 from pidformer.models.language.positions import Rotation, rotated
 from pidformer.nn.depth import scan_blocks
-from pidformer.nn.gains import LearnedGains, acting_gains
+from pidformer.nn.gains import LearnedGains, acting_gains, gate_layer, gate_of
 from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention, scores
 from pidformer.ops.token import TokenControl, plain_weight
 
@@ -51,6 +50,7 @@ class CausalAttention(nn.Module):
         self.k_proj = nn.Linear(config.hidden_size, groups * size, bias=bias)
         self.v_proj = nn.Linear(config.hidden_size, groups * size, bias=bias)
         self.o_proj = nn.Linear(heads * size, config.hidden_size, bias=bias)
+        self.gate = gate_layer(gains, config.hidden_size, heads * size)
 
     def forward(
         self,
@@ -87,14 +87,14 @@ class CausalAttention(nn.Module):
             turned = rotation if last is None else (cos[:, :, -last:], sin[:, :, -last:])
             q, k = rotated(q, turned), rotated(k, rotation)
         gains, dropout = acting_gains(self), self.dropout if self.training else 0.0
-        v = mixed_values(value, whole, gains)
+        v, gate = mixed_values(value, whole, gains), gate_of(self, asking)
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
         if kernels is not None:  # they are looked at: gradients reach them
             weights = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
             kernels.append(F.dropout(weights, dropout))
             out = kernels[-1].to(v.dtype) @ of_queries(v, q)
-            out, state = feed_back(out, value, state, gains, self.first_layer)  # type: ignore[arg-type]
+            out, state = feed_back(out, value, state, gains, self.first_layer, **gate)  # type: ignore[arg-type]
         else:
             out, state = pid_attention(
                 q,
@@ -107,6 +107,7 @@ class CausalAttention(nn.Module):
                 dropout_p=dropout,
                 first_layer=self.first_layer,  # type: ignore[arg-type]
                 value=value if last is None else value[..., -last:, :],
+                **gate,
             )
         return self.o_proj(out.transpose(1, 2).flatten(2)), state
 
@@ -208,11 +209,11 @@ class PIDDecoderBlock(GradientCheckpointingLayer):
         self.mlp_norm = build_norm(config)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
-    def __call__(self, x: Tensor, state: State = None, **options: Any) -> tuple[Tensor, State]:
-        run: Any = partial(nn.Module.__call__, self)
-        if self.gradient_checkpointing and self.training:
-            return scan_blocks([run], x, state, checkpointing=True, **options)  # type: ignore[arg-type]
-        return run(x, state, **options)
+    def _gradient_checkpointing_func(
+        self, run: Any, x: Tensor, state: State = None
+    ) -> tuple[Tensor, State]:
+        """What Hugging Face calls around a layer that is checkpointed."""
+        return scan_blocks([run], x, state, checkpointing=True)  # type: ignore[arg-type]
 
     def forward(
         self,

@@ -122,6 +122,11 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
     def generate(self, *args: Any, **options: Any) -> Any:
         """Hugging Face's, without a cache where positions count down, even if one is asked for."""
         if self.config.position_order == "descending":
+            if options.get("inputs_embeds") is not None:
+                raise InputError(
+                    "transformers generates from inputs_embeds with a cache alone, which a model "
+                    "with position_order='descending' cannot use; give input_ids"
+                )
             if options.get("use_cache"):
                 warnings.warn(
                     "position_order='descending' generates without a cache: each new token moves "
@@ -129,6 +134,12 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
                     stacklevel=2,
                 )
             options["use_cache"] = False
+        kind = options.get("cache_implementation") or ""
+        if kind.startswith("offloaded") and not torch.accelerator.is_available():
+            raise InputError(
+                f"cache_implementation={kind!r} moves keys and values between an accelerator and "
+                "the CPU, and this machine has no accelerator; leave it out, or use 'static'"
+            )
         return super().generate(*args, **options)
 
     def get_output_embeddings(self) -> nn.Module | None:

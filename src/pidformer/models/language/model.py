@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import DynamicCache, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
+from pidformer.control.pid import PIDState, first_state
 from pidformer.errors import InputError, unknown
 from pidformer.models.gains import ModelGains
 from pidformer.models.language import positions
@@ -59,6 +61,21 @@ class PIDformerPreTrainedModel(PreTrainedModel):
             else:
                 nn.init.normal_(parameter, float(is_norm), norm_std if is_norm else std)
 
+    def _set_gradient_checkpointing(
+        self, enable: bool = True, gradient_checkpointing_func: Any = checkpoint, **options: Any
+    ) -> None:
+        """Hugging Face's switch; layers keep their own function, which is never reentrant."""
+        function = getattr(gradient_checkpointing_func, "func", gradient_checkpointing_func)
+        if function is not checkpoint:
+            raise InputError(
+                "the layers of this model recompute in their own way, which keeps the controller's "
+                "gradients; leave out offload=True and other functions for checkpointing"
+            )
+        super()._set_gradient_checkpointing(enable, gradient_checkpointing_func, **options)
+        for module in self.modules():
+            if isinstance(module, PIDDecoderBlock):
+                del module._gradient_checkpointing_func  # theirs, which hid the class's
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """timm's name for `gradient_checkpointing_enable`, which the training loop uses."""
         for module in self.modules():
@@ -70,6 +87,8 @@ class PIDformerPreTrainedModel(PreTrainedModel):
     ) -> Any:
         """Another number of words; refused where they stand in clusters by frequency."""
         size = self.config.vocab_size
+        if _is_embedded(self.config):
+            raise InputError("the words of value_embedding cannot become more or fewer")
         if self.config.cutoffs is None:
             return super().resize_token_embeddings(new_num_tokens, *args, **options)
         if new_num_tokens in (None, size) and not args and not options.get("pad_to_multiple_of"):
@@ -108,6 +127,8 @@ class PIDformerModel(PIDformerPreTrainedModel):
             if config.position_type == "learned"
             else None
         )
+        width = config.num_key_value_heads * config.head_dim
+        self.embed_values = nn.Embedding(config.vocab_size, width) if _is_embedded(config) else None
         is_learned = learned_layers(
             config.by_layer,
             config.learn_gains,
@@ -187,11 +208,11 @@ class PIDformerModel(PIDformerPreTrainedModel):
             "kernels": kernels,
         }
         is_seen_whole = past_key_values is not None or keep_states or keep_kernels
+        blocks = list(self.layers)[: self.config.num_hidden_layers]  # fewer, for an early exit
         if last is None or last >= tokens.shape[1] or is_seen_whole:
-            x, _state = scan_blocks(self.layers, x, **options)
+            x, _state = scan_blocks(blocks, x, self._reference(input_ids), **options)
         else:
-            blocks = list(self.layers)
-            x, state = scan_blocks(blocks[:-1], x, **options)
+            x, state = scan_blocks(blocks[:-1], x, self._reference(input_ids), **options)
             x, _state = scan_blocks(blocks[-1:], x, state, last=last, **options)
         x = dropped(self.dropout, self.norm(x))
         found = BaseModelOutputWithPast(
@@ -201,6 +222,16 @@ class PIDformerModel(PIDformerPreTrainedModel):
             attentions=tuple(kernels) if kernels else None,
         )
         return self._given_back(found, return_dict)
+
+    def _reference(self, input_ids: Tensor | None) -> PIDState | None:
+        """A learned reference, (B, Hkv, N, D), looked up by word; None where the first layer's
+        values are it."""
+        if self.embed_values is None:
+            return None
+        if input_ids is None:
+            raise InputError("value_embedding looks its reference up by word: give input_ids")
+        found = self.embed_values(input_ids).unflatten(-1, (-1, self.config.head_dim))
+        return first_state(found.transpose(1, 2))
 
     def _placed(
         self, x: Tensor, position_ids: Tensor, documents: Tensor | None
@@ -256,6 +287,11 @@ class PIDformerModel(PIDformerPreTrainedModel):
                 f"{int(position_ids.max()) + 1} tokens are more than the {most} positions that the "
                 "model has learned; shorten the prompt, or generate fewer tokens"
             )
+
+
+def _is_embedded(config: PIDformerConfig) -> bool:
+    """Whether the reference is a learned embedding."""
+    return any(getattr(layer, "embedded", 0) for layer in config.by_layer)
 
 
 def _asked(given: bool | None, config: Any, name: str) -> bool:

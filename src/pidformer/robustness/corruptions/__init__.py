@@ -1,13 +1,16 @@
 """The corruptions of ImageNet-C, batched, on the images' device."""
 
+from pidformer.robustness.corruptions.arrays import corrupt
 from pidformer.robustness.corruptions.corruption import (
+    ALEXNET_ERROR,
     CORRUPTIONS,
     EXTRA_CORRUPTIONS,
     SAVE_AS_JPEG85,
     SEVERITIES,
     Corruption,
+    mce,
+    mean_corruption_error,
 )
-from pidformer.robustness.corruptions.scores import ALEXNET_ERROR, mce, mean_corruption_error
 
 __all__ = [
     "ALEXNET_ERROR",
@@ -16,6 +19,7 @@ __all__ = [
     "SAVE_AS_JPEG85",
     "SEVERITIES",
     "Corruption",
+    "corrupt",
     "mce",
     "mean_corruption_error",
 ]

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.fields import RandomFields
 from pidformer.robustness.corruptions.filters import (
+    RandomFields,
     correlate,
     gaussian,
     resize_centre,

@@ -9,8 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.io import decode_jpeg, encode_jpeg
 
-from pidformer.robustness.corruptions.fields import RandomFields
-from pidformer.robustness.corruptions.filters import gaussian
+from pidformer.robustness.corruptions.filters import RandomFields, gaussian
 
 
 def brightness(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:

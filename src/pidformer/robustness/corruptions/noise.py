@@ -8,7 +8,7 @@ import scipy
 import torch
 from torch import Tensor
 
-from pidformer.robustness.corruptions.fields import RandomFields
+from pidformer.robustness.corruptions.filters import RandomFields
 
 _LEVELS = 256
 

@@ -1,0 +1,134 @@
+"""Ranks and outer eigenvalues of attention from products A Z alone: no N x N matrix is made.
+
+A product is one call of `scaled_dot_product_attention` with Z in place of the values, A^T Z its
+gradient; each costs what attention costs, and the memory of the values. With as many columns as a
+head has dimensions (and with fewer tokens than that, exactly):
+
+    |A|_F^2   = |A R|_F^2 + E |A (1 - R R^T) z|^2,  R the leading right singular directions
+    |A|_2     = largest singular value of A^T Q,    Q spans A applied often to random columns
+    kappa     ~ eigenvalues of Q^T A Q, the outer ones first (of causal attention: its diagonal)
+"""
+# B inputs, H heads, N tokens, D columns, L layers
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
+from pidformer.analysis.similarity import Advance
+
+SWEEPS = 4
+"""Products before the subspace is read."""
+ROWS = 256
+"""Rows of causal attention at a time, for its diagonal."""
+
+
+class AttentionMeasures(NamedTuple):
+    """Of each layer's attention, means over inputs and heads, (L,), float64."""
+
+    rank: Tensor
+    """Stable rank |A|_F^2 / |A|_2^2: 1 when every token attends alike, N when each to itself."""
+    second: Tensor
+    """Largest |kappa| after the eigenvalue 1: what of the tokens' differences one layer keeps."""
+    lowest: Tensor
+    """Smallest Re kappa of those that were found."""
+
+
+def attention_measures(
+    model: Model,
+    images: Tensor,
+    *,
+    batch_size: int = 16,
+    seed: int = 0,
+    on_progress: Advance | None = None,
+) -> AttentionMeasures:
+    """Rank and outer eigenvalues of every layer's attention, measured while the model runs.
+
+    Nothing of a layer is kept but three numbers; `attention_spectrum` gives all eigenvalues.
+    """
+    check_inputs(model, images, batch_size)
+    sums: list[Tensor] = []
+    for start in range(0, len(images), batch_size):
+        part, depth = images[start : start + batch_size], 0
+        draw = torch.Generator().manual_seed(seed + start)
+
+        def visit(call: AttentionCall, draw: torch.Generator = draw) -> None:
+            nonlocal depth
+            found = _measured(call, draw).mean(-1).sum(-1).cpu()  # (3, B, H) -> (3,)
+            if depth == len(sums):
+                sums.append(torch.zeros(3, dtype=torch.float64))
+            sums[depth] += found
+            depth += 1
+
+        visit_attention(model, part, visit)
+        if on_progress is not None:
+            on_progress(len(part))
+    return AttentionMeasures(*(torch.stack(sums, -1) / len(images)))
+
+
+def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
+    """Rank, second and lowest eigenvalue, (3, B, H)."""
+    seen = call.weights if call.q is None else call.q
+    assert seen is not None
+    batch, heads, tokens = seen.shape[:3]
+    columns = min(tokens, 64 if call.q is None else max(16, seen.shape[-1]))
+    dtype = torch.promote_types(seen.dtype, torch.float32)
+    z = torch.randn(batch, heads, tokens, columns, generator=draw).to(seen.device, dtype)
+    q = _orthogonal(z)
+    for _ in range(SWEEPS):
+        image = _product(call, q)
+        q = _orthogonal(image)
+    right = _transposed(call, q)
+    largest = torch.linalg.matrix_norm(right, ord=2).square()
+    right = _orthogonal(right)
+    rest = _product(call, z - right @ (right.mT @ z)).square().sum((-2, -1)) / columns
+    rank = (_product(call, right).square().sum((-2, -1)) + rest) / largest
+    kappas = _diagonal(call) if call.is_causal else None
+    if kappas is None:
+        kappas = torch.linalg.eigvals((q.mT @ _product(call, q)).double().cpu())
+    place = (kappas - 1).abs().argmin(-1, keepdim=True)
+    second = kappas.abs().scatter(-1, place, 0.0).amax(-1)
+    return torch.stack([x.double().cpu() for x in (rank, second, kappas.real.amin(-1))])
+
+
+def _orthogonal(columns: Tensor) -> Tensor:
+    return torch.linalg.qr(columns).Q
+
+
+def _product(call: AttentionCall, z: Tensor) -> Tensor:
+    """A z, (B, H, N, D)."""
+    if call.q is None or call.k is None:
+        assert call.weights is not None
+        return call.weights.to(z.dtype) @ z
+    q, k = call.q.to(z.dtype), call.k.to(z.dtype)
+    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    mask = call.attn_mask
+    mask = mask.to(z.dtype) if mask is not None and mask.dtype != torch.bool else mask
+    return F.scaled_dot_product_attention(
+        q, k, z, attn_mask=mask, is_causal=call.is_causal, scale=call.scale
+    )
+
+
+def _transposed(call: AttentionCall, z: Tensor) -> Tensor:
+    """A^T z: attention is linear in its values."""
+    with torch.enable_grad():
+        values = torch.zeros_like(z, requires_grad=True)
+        (found,) = torch.autograd.grad(_product(call, values), values, z)
+    return found
+
+
+def _diagonal(call: AttentionCall) -> Tensor:
+    """The diagonal of causal attention (B, H, N), rows after rows."""
+    assert call.q is not None and call.k is not None
+    q, k = call.q.double(), call.k.double()
+    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    q = q * (q.shape[-1] ** -0.5 if call.scale is None else call.scale)
+    parts = []
+    for start in range(0, q.shape[-2], ROWS):
+        scores = q[..., start : start + ROWS, :] @ k[..., : start + ROWS, :].mT
+        later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(start + 1)
+        total = scores.masked_fill(later, -torch.inf).logsumexp(-1)
+        parts.append((scores.diagonal(start, -2, -1) - total).exp())
+    return torch.cat(parts, -1).cpu()
