@@ -33,7 +33,7 @@ from pidformer.report.table_view import minus
 
 FILE = "claims.yaml"
 HOLDS, FAILS = "holds", "does not hold"
-ONE_SEED, UNMEASURED = "one seed only", "not measured"
+ONE_SEED, EARLY, UNMEASURED = "one seed only", "not decided yet", "not measured"
 _GIVEN = (HOLDS, FAILS)
 
 

@@ -12,6 +12,7 @@ from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, minus
 from pidformer.report.templates import table
 from study.claims import (
+    EARLY,
     FAILS,
     FILE,
     HOLDS,
@@ -151,9 +152,14 @@ def _answer(part: Part, claim: Claim, column: str, answers: Answers) -> Answer:
 
 
 def judge_claim(found: Sequence[Compared], expects: str) -> str:
-    """It holds where all differences are as expected, and does not where one is the reverse."""
+    """It holds where all differences are as expected, and does not where one is the reverse.
+
+    Nothing is decided before the seeds that were registered are in.
+    """
     if _seeds(found) < 2:
         return ONE_SEED if found else UNMEASURED
+    if any(one.is_partial for one in found):
+        return EARLY
     words = {one.word for one in found}
     if words == {expects}:
         return HOLDS

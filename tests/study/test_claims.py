@@ -107,6 +107,9 @@ def test_the_verdict_follows_from_interval_and_seeds():
     assert judge_claim([of(1, 2, seeds=1)], "better") == "one seed only"
     assert judge_claim([up, of(1, 2, seeds=1)], "better") == "one seed only"
     assert judge_claim([up, up], "better") == "holds"
+    early = up._replace(registered=5)  # seeds are still to come
+    assert judge_claim([early, up], "better") == "not decided yet"
+    assert judge_claim([up._replace(registered=3)], "better") == "holds"
     assert judge_claim([up, open_], "better") == "not resolved"
     assert judge_claim([up, open_, down], "better") == "does not hold"
     assert judge_claim([of(1, 2, p=0.2)], "better") == "not resolved"  # the seeds disagree
