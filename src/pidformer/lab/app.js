@@ -1,13 +1,22 @@
 window.labQuery = window.location.search;  // as the visitor came; the address moves later
 window.labView = (query) => new URLSearchParams(query).get("view") || "controller";
-const labReady = {}, labSeen = {};  // views that have read the address; that were seen since
+// Views that have read the address; were seen; wait for their first answer.
+const labReady = {}, labSeen = {}, labDue = {};
 const labChosen = () => document.querySelector("button[role=tab].selected")?.textContent.trim().toLowerCase();
 window.labSight = (view, isReady) => {  // the address as the visitor came, when a view is first seen
   labReady[view] ||= isReady;
   const isShown = !isReady || view === labChosen() || view === window.labView(window.labQuery);
   if (!labReady[view] || !isShown || labSeen[view]) return "";
-  labSeen[view] = true;
+  labSeen[view] = labDue[view] = true;
   return window.labQuery || "?";
+};
+window.labGo = (view, isFirst, tries = 100) => {  // press the view's button once it is laid out
+  if (isFirst && !labDue[view]) return;
+  const button = document.getElementById(view + "-go");
+  if (button) {
+    labDue[view] = false;
+    button.click();
+  } else if (tries && view === labChosen()) setTimeout(window.labGo, 50, view, isFirst, tries - 1);
 };
 window.labFollow = (view, query) => {
   const shown = window.labView(window.location.search);
