@@ -57,7 +57,7 @@ class Shared:
         def listen(event: Callable[..., Any], is_ready: str) -> None:
             js = f"(_, ...v) => [window.labSight('{name}', {is_ready}), ...v]"
             done = event(look if function else None, given, list(outputs), js=js, **how)
-            done.then(None, None, None, js=f"() => window.labGo('{name}', true)", **QUIET)
+            done.then(None, None, None, js=f"() => window.labGo('{name}', {is_ready})", **QUIET)
 
         listen(tab.select, "false")
         return lambda event: listen(event.then, "true")
