@@ -12,6 +12,12 @@ def test_an_unknown_name_is_told_its_neighbour_and_all_that_are_known():
     assert "did you mean" not in str(unknown("preset", "qqqq", ["lm", "deit"]))
 
 
+def test_keys_of_one_section_are_not_neighbours_for_its_name():
+    known = ["train.compile", "train.log_steps"]
+    assert "did you mean 'train.compile'?" in str(unknown("key", "train.compil", known))
+    assert "did you mean" not in str(unknown("key", "train.batch_size", known))
+
+
 def test_many_names_are_counted():
     assert some(["a", "b", "c"], 2) == "a, b and 1 more"
     assert some(["a", "b"], 2) == "a, b"

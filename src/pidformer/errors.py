@@ -46,10 +46,18 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
     unknown preset 'diet'; did you mean 'deit'? known: deit, lm
     """
     names, given = sorted(known), str(name)[:LONGEST_VALUE]
-    near = difflib.get_close_matches(given, names, n=1)
-    hint = f" did you mean {near[0]!r}?" if near else ""
+    near = _nearest(given, names)
+    hint = f" did you mean {near!r}?" if near else ""
     line = f"unknown {what} {shortened(name)};{hint} known: "
     return InputError(line + _fitting(names, given, LONGEST_LINE - len(line)))
+
+
+def _nearest(given: str, names: Sequence[str]) -> str | None:
+    """The name most like the given one; keys are not alike for the name of their section."""
+    near = difflib.get_close_matches(given, names, n=1)
+    ends = [name.rpartition(".")[2] for name in (given, *near)]
+    is_alike = near and difflib.SequenceMatcher(None, *ends).ratio() >= 0.5
+    return near[0] if is_alike else None
 
 
 def check_known(what: str, name: object, known: Iterable[str]) -> None:

@@ -180,6 +180,7 @@ def test_names_fields_and_what_is_refused():
         ("twicing", "twicing is not offered: .* attends twice"),
         ("shaped", "shaped is not offered: .* skipinit is"),
         ("xsaa", "did you mean 'xsa'"),
+        ("0.6", "gains must be P,I,D or P,I,D,BETA"),
         ({"skip": 1, "p": -1}, "gain p must be >= 0"),
         ({"skip": "much"}, "gain skip must be a number"),
         ({"skip": 1, "q": 1}, "gain 'q'"),

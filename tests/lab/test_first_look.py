@@ -49,6 +49,24 @@ def test_the_attack_opens_on_an_answer_that_it_changed(visit, comes_by_tab):
     assert other.inner_text("#attack-shown") == page.inner_text("#attack-shown")
 
 
+SLOW = """const now = window.fetch;
+window.fetch = async (...given) => {
+  if (String(given[0]?.url ?? given[0]).includes("queue/join"))
+    await new Promise((go) => setTimeout(go, 1000));
+  return now(...given);
+};"""
+
+
+def test_the_first_answer_waits_for_the_strength_that_changes_it(watch, lab):
+    page = watch(lab.address).page
+    page.set_default_timeout(60000)
+    page.add_init_script(SLOW)
+    for _ in range(3):  # now from the browser's cache: the tab is there before the address is read
+        page.goto(lab.address + "?view=attack")
+        page.wait_for_selector("#attack-shown .attacked >> nth=1")
+        assert "now says" in page.inner_text("#attack-shown")
+
+
 def test_a_picture_that_is_clicked_is_attacked_and_stays(visit):
     page = visit("?view=attack&strength=40&number=2")
     page.wait_for_selector("#attack-shown .attacked >> nth=1")

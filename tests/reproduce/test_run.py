@@ -203,8 +203,11 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     assert set(found.failed) == {"analyze.softmax", "analyze.pid"}
     told = found.failed["analyze.pid"]
     assert told.startswith(type(error).__name__) and "\n" not in told and found.report.exists()
-    story = (plan.out / "jobs" / "analyze.pid.txt").read_text()
-    assert story.startswith("Traceback") and str(error) in story
+    story = plan.out / "jobs" / "analyze.pid.txt"
+    assert story.read_text().startswith("Traceback") and str(error) in story.read_text()
+    monkeypatch.undo()
+    run_plan(plan, CPU, is_shown=False)
+    assert not story.exists()  # the same command, and it did not break
 
 
 def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):

@@ -18,6 +18,7 @@ from pidformer.control.gains import (
     acts,
     as_gains,
     check_derivative,
+    is_name,
 )
 from pidformer.errors import InputError, unknown
 
@@ -233,7 +234,7 @@ def as_feedback(given: Any) -> PIDGains:
     rest, steps = _without_steps(given)
     if steps:
         return discretised(rest, **steps)
-    if isinstance(given, str) and "," not in given:
+    if isinstance(given, str) and is_name(given):
         if given in REFUSED:
             raise InputError(f"{given} is not offered: {REFUSED[given]}")
         known = {**PRESETS, **RELATIVES}

@@ -153,6 +153,11 @@ def is_numbers(given: object) -> bool:
     return isinstance(given, Sequence) and all(isinstance(x, int | float) for x in given)
 
 
+def is_name(text: str) -> bool:
+    """Whether this is a preset's name, right or not, rather than "P,I,D"."""
+    return "," not in text and text.strip()[:1] not in {*"+-.0123456789"}
+
+
 def as_gains(given: GainsLike) -> PIDGains:
     """One controller's gains, however they are written.
 
@@ -164,7 +169,7 @@ def as_gains(given: GainsLike) -> PIDGains:
             raise InputError(f"PID gains are needed here, and {given} has terms beyond them")
         return given
     if isinstance(given, str):
-        return PIDGains.parse(given) if "," in given else PIDGains.preset(given)
+        return PIDGains.preset(given) if is_name(given) else PIDGains.parse(given)
     if isinstance(given, Mapping):
         return PIDGains.from_dict(given)
     if is_numbers(given) and len(given) in (3, 4):

@@ -1,13 +1,27 @@
 window.labQuery = window.location.search;  // as the visitor came; the address moves later
 window.labView = (query) => new URLSearchParams(query).get("view") || "controller";
-const labReady = {}, labSeen = {};  // views that have read the address; that were seen since
+// Views that have read the address; were seen; of whose first two looks (by the tab, by the
+// address) one is to be waited for, or is over ("now").
+const labReady = {}, labSeen = {}, labDue = {};
 const labChosen = () => document.querySelector("button[role=tab].selected")?.textContent.trim().toLowerCase();
 window.labSight = (view, isReady) => {  // the address as the visitor came, when a view is first seen
   labReady[view] ||= isReady;
   const isShown = !isReady || view === labChosen() || view === window.labView(window.labQuery);
   if (!labReady[view] || !isShown || labSeen[view]) return "";
   labSeen[view] = true;
+  labDue[view] = isReady;
   return window.labQuery || "?";
+};
+window.labGo = (view, isReady, tries = 100) => {  // press the view's button once it is laid out
+  if (isReady !== undefined) {
+    if (labDue[view] === isReady) labDue[view] = "now";
+    if (labDue[view] !== "now") return;  // the other look is the one
+  }
+  const button = document.getElementById(view + "-go");
+  if (button) {
+    labDue[view] = undefined;
+    button.click();
+  } else if (tries && view === labChosen()) setTimeout(window.labGo, 50, view, isReady, tries - 1);
 };
 window.labFollow = (view, query) => {
   const shown = window.labView(window.location.search);

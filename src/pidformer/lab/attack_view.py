@@ -18,7 +18,15 @@ from pidformer.lab.address import from_query, from_values, to_query, view_of
 from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
 from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
 from pidformer.lab.runs import NOBODY, Shelf, named_models
-from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
+from pidformer.lab.sharing import (
+    QUIET,
+    Shared,
+    always_last,
+    charts_html,
+    explanation,
+    message,
+    sharing_box,
+)
 from pidformer.report.figures import Curves, similarity_panel
 from pidformer.report.panels import run_colors
 from pidformer.report.templates import page_template
@@ -92,7 +100,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             address, command, python = sharing_box("attack")
     picture = gr.State(None, time_to_live=3600)
     inputs = [one, two, images, number, kind, strength, picture]
-    outputs = [shown, address, command, python]
+    texts = [address, command, python]
 
     def knobs_of(chosen: Sequence[Any]) -> AttackKnobs:
         """Beside an upload, no number is chosen."""
@@ -124,28 +132,24 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         shots = (sets.picture(knobs.images, k) for k in range(count))
         return attacks.opening(subjects, shots, knobs)
 
-    def go_on(*values: Any) -> list[Any]:
+    def go_on(*values: Any) -> str:
         *chosen, picture = values
-        knobs, texts = knobs_of(chosen), texts_of(*values)
+        knobs = knobs_of(chosen)
         try:
             with _BUSY:
-                made = (
-                    result(knobs) if picture is None else result_of(knobs, LabelledPicture(picture))
-                )
+                if picture is None:
+                    return result(knobs)
+                return result_of(knobs, LabelledPicture(picture))
         except InputError as error:
-            made = message(str(error))
-        return [made, *texts]
+            return message(str(error))
 
     def first_look(query: str, *values: Any) -> list[Any]:
         """What the address asks for, or else a picture and a strength that change an answer."""
-        if not query:
-            return [gr.skip()] * (2 + len(outputs))
         knobs = knobs_of(values[:-1])
         if not _names_an_attack(query):
             with suppress(InputError), _BUSY:  # an error is said below
                 knobs = opening(knobs)
-        chosen = [*values[:3], str(knobs.number), values[4], knobs.strength, None]
-        return [chosen[3], knobs.strength, *go_on(*chosen)]
+        return [str(knobs.number), knobs.strength]
 
     def received(path: str | None) -> tuple[Any, str, None, Any]:
         if path is None:
@@ -157,10 +161,6 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         size = f"{picture.width} x {picture.height}"
         words = f"<p>Your picture ({size}) is attacked; click one above to leave it.</p>"
         return picture, words, None, gr.Radio(value=None)
-
-    def go_back(*chosen: Any) -> list[Any]:
-        """From an upload to the pictures of the lab."""
-        return [None, UPLOADS, *go_on(*chosen, None)]
 
     def offered(name: str, number: int) -> list[Any]:
         """The pictures of a set to click."""
@@ -176,31 +176,26 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         own = shelf.own_pictures(model)
         return [gr.skip()] * 3 if own == images else [own, *offered(own, 0)]
 
-    options: dict[str, Any] = {
-        "api_visibility": "private",
-        "show_progress_on": shown,  # one bar is enough
-        "concurrency_limit": 2,
-    }
+    go: dict[str, Any] = {"js": "() => window.labGo('attack')", **QUIET}
     upload.upload(received, upload, [picture, said, upload, number], api_visibility="private").then(
-        go_on, inputs, outputs, **options
+        None, None, None, **go
     )
-    number.input(
-        go_back, inputs[:-1], [picture, said, *outputs], trigger_mode="always_last", **options
+    number.input(lambda: [None, UPLOADS], None, [picture, said], **QUIET).then(
+        None, None, None, **go
     )
-    texts = [address, command, python]
     one.input(follow, [one, images], [images, number, faces], **QUIET).then(
         texts_of, inputs, texts, **QUIET
     )
-    two.input(texts_of, inputs, texts, **QUIET)
     images.input(
         lambda name: [*offered(name, 0), None, UPLOADS],
         images,
         [number, faces, picture, said],
         **QUIET,
     ).then(texts_of, inputs, texts, **QUIET)
-    button.click(go_on, inputs, outputs, **options)
-    for component in (kind, strength):
-        component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
+    options: dict[str, Any] = {"api_visibility": "private", "show_progress_on": shown}
+    attacked = [button.click, kind.input, strength.input]
+    always_last(attacked, go_on, inputs, [shown], concurrency_limit=2, **options)
+    always_last([*attacked, two.input], texts_of, inputs, texts, **QUIET)
 
     def arrive(query: str) -> list[Any]:
         is_here = view_of(query, ("", "attack")) == "attack"
@@ -217,7 +212,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         radio, faces = offered(named, knobs.number)
         return [*values[:3], radio, *values[4:], faces, *texts_of(*values, None)]
 
-    seen = shared.on_sight(first_look, inputs, [number, strength, *outputs], **options)
+    seen = shared.on_sight(first_look, inputs, [number, strength], **options)
     shared.on_arrival(arrive, [*inputs[:-1], faces, *texts], seen)
     return address
 

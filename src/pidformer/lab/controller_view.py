@@ -10,7 +10,7 @@ import gradio as gr
 from pidformer.control.design import DESIGNS
 from pidformer.lab.address import from_values
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
-from pidformer.lab.sharing import QUIET, Shared, explanation, sharing_box
+from pidformer.lab.sharing import QUIET, Shared, always_last, explanation, sharing_box
 from pidformer.lab.static import EQUATION, WORDS, charts_html
 
 DRAW = "(...values) => { window.labDraw(values); }"
@@ -69,7 +69,7 @@ def controller_view(shared: Shared) -> gr.Textbox:
 
     for slider in sliders:
         slider.input(None, sliders, None, js=DRAW, **QUIET)  # the picture needs no server
-        slider.input(show, sliders, shown, trigger_mode="always_last", **QUIET)
+    always_last([slider.input for slider in sliders], show, sliders, shown, **QUIET)
     changes = [(button, preset(name)) for name, button in presets.items()]
     for button, change in (*changes, *((b, design(kind)) for kind, b in designs.items())):
         button.click(change, sliders, [*sliders, *shown], **QUIET).then(

@@ -22,7 +22,15 @@ from pidformer.files import atomic_path
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
 from pidformer.lab.runs import Shelf, labels
-from pidformer.lab.sharing import QUIET, Shared, charts_html, explanation, message, sharing_box
+from pidformer.lab.sharing import (
+    QUIET,
+    Shared,
+    always_last,
+    charts_html,
+    explanation,
+    message,
+    sharing_box,
+)
 from pidformer.report.collect import Run, check_twins, inputs_hash
 from pidformer.report.table1_view import robustness
 from pidformer.report.write import is_current, report_figures, write_report
@@ -234,10 +242,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         )
         return "".join(parts) or NO_CHART
 
-    def draw(query: str, runs: list[str]) -> Any:
-        """The charts of the chosen runs, once a visitor sees this view."""
-        if not query:
-            return gr.skip()
+    def draw(runs: list[str]) -> str:
+        """The charts of the chosen runs."""
         try:
             return charts_of(tuple(runs)) if runs else ""
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
@@ -259,9 +265,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         ]
 
     how: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
-    runs.input(draw, [shared.query, runs], charts, js="(_, runs) => ['?', runs]", **how)
-    for listen in (runs.input, kind.input, find.change):
-        listen(show, inputs, outputs, trigger_mode="always_last", **QUIET)
+    runs.input(draw, runs, charts, trigger_mode="always_last", **how)
+    always_last([runs.input, kind.input, find.change], show, inputs, outputs, **QUIET)
     begun = make.click(
         lambda: [gr.Button(MAKING), f'<p role="status">{MAKING}</p>'], None, [make, report], **QUIET
     )
@@ -280,5 +285,6 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         named = list(chosen(shelf.measured, knobs))
         return [named, kind, knobs.find, *show(named, kind, knobs.find)]
 
-    shared.on_arrival(arrive, [*inputs, *outputs], shared.on_sight(draw, [runs], charts, **how))
+    seen = shared.on_sight(lambda query, runs: draw(runs), [runs], [charts], **how)
+    shared.on_arrival(arrive, [*inputs, *outputs], seen)
     return address

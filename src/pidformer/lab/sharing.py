@@ -39,24 +39,44 @@ class Shared:
 
     def on_sight(
         self,
-        function: Callable[..., Any],
-        inputs: Sequence[Any],
-        outputs: Sequence[Any],
+        function: Callable[..., Any] | None = None,
+        inputs: Sequence[Any] = (),
+        outputs: Sequence[Any] = (),
         **how: Any,
     ) -> Callable[[Any], None]:
         """`function(query, *inputs)` when a visitor first sees this view: by its tab, or by the
         address, for which what is returned belongs into `on_arrival`. The query is the address as
-        they came; at any other time it is empty, and there is nothing to do."""
+        they came; at any other time it is empty, and nothing is done. Where the view has a button
+        that is not pressed yet, it is pressed then."""
         name, tab = self.view
         given = [self.query, *inputs]
-        js = "(_, ...v) => [window.labSight('{}', {}), ...v]"
-        tab.select(function, given, outputs, js=js.format(name, "false"), **how)
-        js = js.format(name, "true")
-        return lambda event: event.then(function, given, outputs, js=js, **how)
+
+        def look(query: str, *values: Any) -> Any:
+            return function(query, *values) if query and function else gr.skip()
+
+        def listen(event: Callable[..., Any], is_ready: str) -> None:
+            js = f"(_, ...v) => [window.labSight('{name}', {is_ready}), ...v]"
+            done = event(look if function else None, given, list(outputs), js=js, **how)
+            done.then(None, None, None, js=f"() => window.labGo('{name}', {is_ready})", **QUIET)
+
+        listen(tab.select, "false")
+        return lambda event: listen(event.then, "true")
 
     def wire(self, blocks: gr.Blocks) -> None:
         for function, outputs, after in self._loads:
             after(blocks.load(function, self.query, list(outputs), js=ARRIVE, **QUIET))
+
+
+def always_last(
+    events: Sequence[Any],
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    **how: Any,
+) -> None:
+    """One listener for all `events` that set these outputs, which waits for its last answer: the
+    answers of two listeners may be shown in the wrong order, and the older one would stay."""
+    gr.on(events, function, list(inputs), list(outputs), trigger_mode="always_last", **how)
 
 
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:

@@ -12,7 +12,7 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, from_values, to_query, view_of
 from pidformer.lab.runs import NOBODY, TEXTS, Shelf, named_models
-from pidformer.lab.sharing import QUIET, Shared, explanation, message, sharing_box
+from pidformer.lab.sharing import QUIET, Shared, always_last, explanation, message, sharing_box
 from pidformer.lab.text import (
     MOST_CHARACTERS,
     NOISES,
@@ -76,11 +76,13 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
             explanation(WORDS, EQUATION)
             address, command, python = sharing_box("text")
     inputs = [one, two, prompt, noise, strength, tokens, temperature]
-    outputs = [left, right, address, command, python]
 
-    def texts_of(*values: Any) -> list[str]:
+    def texts_of(*values: Any) -> list[Any]:
         """Address, command and Python of what is chosen, read already or not."""
-        knobs = from_values(TextKnobs, values)
+        try:
+            knobs = from_values(TextKnobs, values)
+        except InputError:  # said where the answer stands
+            return [gr.skip()] * 3
         return [
             to_query("text", knobs),
             "\n".join(knobs.command(places[name]) for name in named_models(knobs)),
@@ -96,21 +98,21 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
             knobs = from_values(TextKnobs, values)
             shown = [result(name, knobs) for name in named_models(knobs)]
         except InputError as error:
-            return [message(str(error)), "", *[gr.skip()] * 3]
-        return [*shown, *[""] * (2 - len(shown)), *texts_of(*values)]
+            return [message(str(error)), ""]
+        return [*shown, *[""] * (2 - len(shown))]
 
-    def first_look(query: str, *values: Any) -> list[Any]:
-        return go_on(*values) if query else [gr.skip()] * len(outputs)
-
-    options: dict[str, Any] = {"api_visibility": "private", "concurrency_limit": 2}
-    options["show_progress_on"] = left  # one sign is enough
-    button.click(go_on, inputs, outputs, **options)
+    always_last(
+        [button.click, noise.input, strength.input],
+        go_on,
+        inputs,
+        [left, right],
+        api_visibility="private",
+        concurrency_limit=2,
+        show_progress_on=left,  # one sign is enough
+    )
     texts = [address, command, python]
-    for component in (one, two, tokens, temperature):
-        component.input(texts_of, inputs, texts, trigger_mode="always_last", **QUIET)
-    prompt.blur(texts_of, inputs, texts, **QUIET)
-    for component in (noise, strength):
-        component.input(go_on, inputs, outputs, trigger_mode="always_last", **options)
+    chosen = [component.input for component in (one, two, noise, strength, tokens, temperature)]
+    always_last([*chosen, prompt.blur, button.click], texts_of, inputs, texts, **QUIET)
 
     def arrive(query: str) -> list[Any]:
         is_here = view_of(query, ("", "text")) == "text"
@@ -126,8 +128,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
         ]
         return [*values, *texts_of(*values)]
 
-    seen = shared.on_sight(first_look, inputs, outputs, **options)
-    shared.on_arrival(arrive, [*inputs, *texts], seen)
+    shared.on_arrival(arrive, [*inputs, *texts], shared.on_sight())
     return address
 
 

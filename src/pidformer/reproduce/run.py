@@ -291,6 +291,7 @@ def _attempt(
         times.write(job, spent())
         display.begin(job)
         try:
+            _story(plan, job).unlink(missing_ok=True)  # of a try before
             do(job, setting)
             done.add(job.id)
         except (KeyboardInterrupt, Interrupted):
@@ -308,9 +309,13 @@ def _attempt(
     return True
 
 
+def _story(plan: Plan, job: Job) -> Path:
+    return plan.out / "jobs" / f"{job.id}.txt"
+
+
 def _told(plan: Plan, job: Job, error: Exception) -> str:
     """One line, and the whole story in OUT/jobs."""
-    path = plan.out / "jobs" / f"{job.id}.txt"
+    path = _story(plan, job)
     line = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
         path.write_text("".join(traceback.format_exception(error)))
