@@ -158,6 +158,41 @@ def test_other_discretisations_are_certified_as_they_run(text, images):
     assert certificate.suggested_for_most.step == gains.step
 
 
+LINEAR = ["laplacian", "resformer", "neutreno", {"skip": 0.3, "own": 0.6, "p": 0.2, "i": 0.1}]
+
+
+@pytest.mark.parametrize("law", LINEAR, ids=str)
+def test_linear_relatives_are_certified_as_they_run(law, images):
+    """Radii of the measured eigenvalues, growth of the simulation, in every layer that acts."""
+    given = as_feedback(law)
+    kernel = softmax_kernel(6, sharpness=3.0)
+    found = transient_growth([kernel[None, None]] * 5, Controllers(((given,),) * 5))
+    run = simulate(kernel, torch.eye(6, dtype=torch.float64), given, 5)
+    torch.testing.assert_close(found.values[0, 0], run[1:].abs().sum(-1).amax(-1))
+    certificate = certify(make(law), images[:2], growth_images=1, directions=1)
+    begin = 0 if law == "laplacian" else 1  # it has no reference, so that no layer sets one
+    assert certificate.radius.isnan().all(-1).tolist() == [k < begin for k in range(3)]
+    kappas = torch.cat([layer.flatten() for layer in certificate.spectrum.kappas[begin:]])
+    by_hand = {"laplacian": kappas - 1, "resformer": kappas / 2, "neutreno": kappas - 0.6}
+    expected = by_hand[law].abs() if isinstance(law, str) else spectral_radius(given, kappas)
+    assert certificate.worst_radius == pytest.approx(float(expected.max()), rel=1e-9)
+    assert certificate.stable is bool((expected < 1).all())
+    assert certificate.to_dict()["gains"] == given.to_dict()
+    same = certify(make(), images[:2], gains=law, growth_images=1, directions=1)
+    assert same.controllers == certificate.controllers
+
+
+def test_learned_coefficients_are_certified_by_head(images):
+    model = make("skipinit", learn_gains=True)
+    with torch.no_grad():
+        model.blocks[2].attn.gains.raw_terms.copy_(torch.tensor([[0.4, -0.9], [0.5, 0.3]]))
+    found = certify(model, images[:2], growth_images=1, directions=1)
+    for head, (skip, own) in enumerate(((0.4, 0.5), (-0.9, 0.3))):
+        expected = (skip + own * found.spectrum.kappas[2][:, head]).abs().max()
+        assert found.radius[2, head] == pytest.approx(float(expected), rel=1e-6)
+    assert "skip -0.9 to 1" in str(found) and found.controllers.shared is None
+
+
 def test_growth_follows_the_real_values_where_nothing_else_acts():
     """Real matrices, layer by layer, against the recursion written out with its sums."""
     gains = PIDGains(p=0.5, i=0.2, d=0.1, beta=0.3)

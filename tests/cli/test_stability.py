@@ -7,7 +7,33 @@ import numpy as np
 import pytest
 import torch
 
+from pidformer.control import PRESETS, RELATIVES, as_feedback
 from tests.kernels import softmax_kernel
+
+
+@pytest.mark.parametrize("preset", [*PRESETS, *RELATIVES])
+def test_every_preset_is_judged_or_said_to_be_measured_only(run, preset):
+    code, out, _ = run("stability", "--preset", preset, "--json")
+    found, law = json.loads(out), as_feedback(preset)
+    assert code == 0
+    if preset in ("xsa", "gated"):
+        assert found["stable"] is None and "measured only" in found["verdict"]
+        assert found["token_bound"] == 1
+        return
+    kappas = np.linspace(0, 1, 301)  # v_{l+1} of a mode, by the companion matrix of the law
+    own, skip = getattr(law, "own", 1.0), getattr(law, "skip", 0.0)
+    worst = max(
+        np.abs(
+            np.linalg.eigvals(
+                [[own * k + skip - law.p - law.i - law.d, law.i, law.d], [-1, 1, 0], [1, 0, 0]]
+                if law.i
+                else [[own * k + skip - law.p - law.d, law.d], [1, 0]]
+            )
+        ).max()
+        for k in kappas
+    )
+    assert found["worst_radius"] == pytest.approx(worst, abs=1e-6)
+    assert found["stable"] is bool(worst < 1 - 1e-9)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from scipy import signal
 
 from pidformer.control import (
     PIDGains,
+    as_feedback,
+    continuous_poles,
     disturbance_response,
     frequency_response,
     poles,
@@ -14,6 +16,7 @@ from pidformer.control import (
     spectral_radius,
     step_response,
 )
+from pidformer.control.feedback import acting_law
 from pidformer.errors import InputError
 
 GAINS = [
@@ -65,6 +68,36 @@ def test_frequency_responses_equal_scipys(gains, kappa):
         _, expected = signal.dfreqresp(system, omega)
         np.testing.assert_allclose(ours, expected, rtol=1e-8)
     np.testing.assert_allclose(found.tracking + found.sensitivity, np.ones(40), rtol=1e-12)
+
+
+@pytest.mark.parametrize("text", ["0.8,0.5,0.05,0.1,implicit", "0.4,0.1,0.05,1,step=0.5"])
+@pytest.mark.parametrize("kappa", KAPPAS)
+def test_responses_follow_the_discretisation(text, kappa):
+    """A step of the reference through the network's own layers, from rest; and the same in z."""
+    law = acting_law(as_feedback(text))
+    found, value, total, previous = step_response(text, kappa, 12), 0.0, 0.0, 0.0
+    for depth in range(12):
+        error = 1.0 - value
+        total += error
+        own = (kappa + law.skip) * value
+        value = law.scale * (own + law.p * error + law.i * total + law.d * (error - previous))
+        previous = error
+        assert float(found[depth + 1]) == pytest.approx(value, rel=1e-9, abs=1e-12)
+    response = frequency_response(text, kappa, np.array([0.3, 2.0]))
+    z = np.exp(1j * np.array([0.3, 2.0]))
+    control = law.p + law.i * z / (z - 1) + law.d * (z - 1) / z
+    plant = law.scale / (z - law.scale * (kappa + law.skip))
+    np.testing.assert_allclose(response.loop, plant * control, rtol=1e-9)
+
+
+def test_what_has_no_such_loop_is_refused():
+    with pytest.raises(InputError, match="reference inside attention"):
+        step_response("resformer", 0.5)
+    with pytest.raises(InputError, match="xsa is not linear"):
+        frequency_response("xsa", 0.5, [0.1])
+    with pytest.raises(InputError, match="continuous model is that of PID gains"):
+        continuous_poles("laplacian", 0.5)
+    assert torch.equal(continuous_poles("deit,step=0.5", 0.5), continuous_poles("deit", 0.5))
 
 
 def test_an_integral_removes_a_constant_disturbance_and_p_alone_does_not():

@@ -8,30 +8,20 @@ import pidformer as pf
 from pidformer.control import Feedback, as_feedback
 from pidformer.control.pid import first_state
 from pidformer.errors import InputError
-from pidformer.models.language.positions import rotated
 from tests.models.language.conftest import some_tokens, tiny_model
+from tests.models.relatives import (
+    close,
+    language,
+    repeated,
+    same_gradients,
+    segmenter,
+    vision,
+)
 from tests.models.test_segmenter import tiny as tiny_segmenter
 from tests.ops.relatives import attended
 from tests.ops.test_attention import layers
 
 both = pytest.mark.parametrize("name", ["gated", "value_embedding"])
-
-
-def close(ours, theirs):
-    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
-
-
-def same_gradients(ours, theirs, leaves):
-    for one, two in zip(
-        torch.autograd.grad(ours.square().sum(), leaves, retain_graph=True),
-        torch.autograd.grad(theirs.square().sum(), leaves),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, two, rtol=1e-9, atol=1e-9)
-
-
-def repeated(x, heads):
-    return x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 @both
@@ -61,21 +51,10 @@ def test_the_operator_is_the_definition(name, is_causal, groups):
     close(token, expected[..., -1:, :])
 
 
-def gated_network(model, images):
-    x = model.norm_pre(model._pos_embed(model.patch_embed(images)))
-    for block in model.blocks:
-        given = block.norm1(x)
-        packed = block.attn.qkv(given).unflatten(-1, (3, block.attn.num_heads, -1))
-        q, k, v = packed.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = (attended(q, k) @ v).transpose(1, 2).flatten(2)
-        x = x + block.attn.proj(mixed * torch.sigmoid(given @ block.attn.gate.weight.T))
-        x = x + block.mlp(block.norm2(x))
-    return model.head(model.norm(x)[:, 0])
-
-
 def test_a_gated_vision_transformer_is_the_definition(build, images):
     model = build(gains="gated").double()
-    ours, expected = model(images.double()), gated_network(model, images.double())
+    ours = model(images.double())
+    expected = model.head(vision(model, images.double(), "gated")[:, 0])
     close(ours, expected)
     same_gradients(ours, expected, list(model.parameters()))
     for block in model.blocks:  # the attention matrix can be looked at
@@ -83,37 +62,12 @@ def test_a_gated_vision_transformer_is_the_definition(build, images):
     close(model(images.double()), expected)
 
 
-def definition(name, model, tokens):
-    """The language model with its attention written out: pre-norm, rotary positions, no mask."""
-    inner, config = model.model, model.config
-    places = torch.arange(tokens.shape[1])[None]
-    x, turned = inner._placed(inner.embed_tokens(tokens), places, None)
-    for block in inner.layers:
-        attention, given = block.self_attn, block.attention_norm(x)
-        q, k, v = (
-            project(given).unflatten(-1, (-1, config.head_dim)).transpose(1, 2)
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        if name == "value_embedding":
-            table = inner.embed_values(tokens).unflatten(-1, (-1, config.head_dim))
-            v = 0.5 * table.transpose(1, 2) + 0.5 * v
-        q, k = rotated(q, turned), rotated(k, turned)
-        heads = config.num_attention_heads
-        out = attended(q, repeated(k, heads), is_causal=True) @ repeated(v, heads)
-        out = out.transpose(1, 2).flatten(2)
-        if name == "gated":
-            out = out * torch.sigmoid(attention.gate(given))
-        x = x + attention.o_proj(out)
-        x = x + block.mlp(block.mlp_norm(x))
-    return inner.norm(x)
-
-
 @both
 @pytest.mark.parametrize("groups", [4, 2])
 def test_a_language_model_is_the_definition_with_a_cache_too(name, groups, tmp_path):
     model, tokens = tiny_model(name, num_key_value_heads=groups).double(), some_tokens()
     hidden = model.model(tokens).last_hidden_state
-    expected = definition(name, model, tokens)
+    expected = language(model, tokens, name)
     close(hidden, expected)
     same_gradients(hidden, expected, list(model.model.parameters()))
     whole = model(tokens).logits
@@ -133,15 +87,12 @@ def test_a_language_model_is_the_definition_with_a_cache_too(name, groups, tmp_p
     assert torch.equal(model.generate(tokens, max_new_tokens=3)[:, : tokens.shape[1]], tokens)
 
 
-def test_a_segmenter_takes_a_gate_and_no_words():
-    model, images = tiny_segmenter("gated"), torch.rand(1, 3, 32, 32)
-    assert sum("attn.gate.weight" in name for name in model.state_dict()) == len(
-        [*model.encoder.blocks, *model.decoder.blocks]
-    )
-    before = model(images)
-    with torch.no_grad():
-        model.decoder.blocks[0].attn.gate.weight.mul_(3)
-    assert not torch.allclose(model(images), before)
+def test_a_gated_segmenter_is_the_definition_and_words_are_refused():
+    model = tiny_segmenter("gated").double().eval()
+    images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
+    ours, expected = model(images), segmenter(model, images, "gated")
+    close(ours, expected)
+    same_gradients(ours, expected, list(model.parameters()))
     with pytest.raises(InputError, match="images have no words"):
         tiny_segmenter("value_embedding")
 

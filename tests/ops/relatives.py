@@ -5,6 +5,8 @@ import math
 
 import torch
 
+from pidformer.control import Feedback
+
 
 def xsa(kernel, values):
     """Exclusive self-attention (arXiv 2603.09078): y without its component along v."""
@@ -28,6 +30,24 @@ def neutreno(kernel, values):
     return kernel @ values[-1] + 0.6 * (values[0] - values[-1])
 
 
+def skip_and_mix(skip, own):
+    """Simplified blocks (arXiv 2311.01906): (skip + own A) v; shaped attention takes C v away."""
+    return lambda kernel, values: skip * values[-1] + own * (kernel @ values[-1])
+
+
+def pid(p, i, d, beta=1.0):
+    """PIDformer, Definition 1, with its sums written out."""
+
+    def layer(kernel, values):
+        errors = [beta * values[0] - x for x in values]
+        out = kernel @ values[-1]
+        if len(values) == 1:
+            return out
+        return out + p * errors[-1] + i * sum(errors[1:]) + d * (errors[-1] - errors[-2])
+
+    return layer
+
+
 def stepped(p, i, d, beta, derivative, h):
     """The continuous model in steps of h, its derivative explicit or implicit; z = 0 at first."""
 
@@ -49,10 +69,19 @@ DEFINITIONS = {
     "laplacian": laplacian,
     "resformer": resformer,
     "neutreno": neutreno,
+    "p": neutreno,
+    "pid": pid(0.4, 0.1, 0.05),
+    "deit": pid(0.8, 0.5, 0.05, 0.1),
+    "skipinit": skip_and_mix(1.0, 0.0),
+    Feedback(skip=0.3, own=0.7): skip_and_mix(0.3, 0.7),
     "0.8,0.5,0.05,0.1,implicit": stepped(0.8, 0.5, 0.05, 0.1, "implicit", 1.0),
     "0.4,0.1,0.05,1,step=0.5": stepped(0.4, 0.1, 0.05, 1.0, "explicit", 0.5),
     "0.5,0.3,0.2,0.5,implicit,step=0.5": stepped(0.5, 0.3, 0.2, 0.5, "implicit", 0.5),
 }
+
+
+WITH_ATTENTION = [name for name in DEFINITIONS if name != "skipinit"]
+"""What a network takes without learning it: skipinit starts with attention switched off."""
 
 
 def attended(q, k, is_causal=False):

@@ -4,13 +4,14 @@ import pytest
 import torch
 
 from pidformer import pid_attention
-from pidformer.control import Feedback
+from pidformer.control import Feedback, as_feedback
+from pidformer.control.feedback import acting_law
 from pidformer.errors import InputError
 from pidformer.ops.attention import mixed_values
 from tests.ops.relatives import DEFINITIONS, by_definition
 from tests.ops.test_attention import layers, run
 
-names = pytest.mark.parametrize("name", DEFINITIONS)
+names = pytest.mark.parametrize("name", DEFINITIONS, ids=str)
 
 
 @names
@@ -40,9 +41,8 @@ def test_behind_a_cache_the_last_token_is_the_same(name):
     qkvs = layers(3, heads=4, kv_heads=2)
     whole, state = run(qkvs, name, is_causal=True), None
     for (q, k, v), expected in zip(qkvs, whole, strict=True):
-        law = Feedback(first=0.5, own=0.5) if name == "resformer" else None
-        first = qkvs[0][2]
-        seen = v if law is None else law.first * first + law.own * v
+        law = acting_law(as_feedback(name))
+        seen = v if not isinstance(law, Feedback) else law.first * qkvs[0][2] + law.own * v
         out, state = pid_attention(
             q[..., -1:, :], k, seen, state, name, is_causal=True, value=v[..., -1:, :]
         )

@@ -16,17 +16,17 @@ from pidformer.analysis.response import Response, input_response
 from pidformer.analysis.similarity import Advance
 from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, eigenvalues
 from pidformer.control.design import DESIGNS, design_gains
-from pidformer.control.feedback import DiscreteGains
+from pidformer.control.feedback import DiscreteGains, Feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.report import stability_report
 from pidformer.control.stability import schur_cohn, settling_depth, spectral_radius
 from pidformer.errors import InputError
 
 LEAVES_OUT = (
-    "The recursion behind it is v_{l+1} = A_l v_l + control. It leaves out LayerNorm, the value "
-    "and output projections, the residual and the MLP. Radii take each layer's A as if it were "
-    "repeated for ever; growth takes the layers' own matrices in turn. A network can stay bounded "
-    "where the recursion is not, and the other way round."
+    "The recursion behind it is v_{l+1} = A_l v_l + control (of other methods, theirs). It leaves "
+    "out LayerNorm, the value and output projections, the residual and the MLP. Radii take each "
+    "layer's A as if it were repeated for ever; growth takes the layers' own matrices in turn. A "
+    "network can stay bounded where the recursion is not, and the other way round."
 )
 SMALLEST_KAPPA = -0.999
 """Where the design of gains stops: at -1 none are stable."""
@@ -200,9 +200,10 @@ class Certificate:
 
     @property
     def _limit(self) -> float | None:
-        """How much of v_0's perturbation the recursion's limit keeps: beta, where it has one."""
+        """How much of v_0's perturbation the limit of PID control keeps: beta, where it has one."""
         shared = self.controllers.shared
-        return shared.beta if shared and self.stable and shared.p > 0 else None
+        has_limit = shared and self.stable and shared.p > 0 and not isinstance(shared, Feedback)
+        return shared.beta if shared and has_limit else None
 
     def _gains_in_words(self) -> str:
         shared = self.controllers.shared
@@ -210,10 +211,12 @@ class Certificate:
             return "none (softmax attention)"
         if shared is not None:
             return f"{shared!r} ({shared.kind})"
+        plain = Feedback().to_dict()
         ranges = (
             f"{name} {min(values):.3g} to {max(values):.3g}"
-            for name in ("p", "i", "d")
-            for values in [[getattr(gains, name) for gains in self.controllers.acting]]
+            for name, usual in plain.items()
+            for values in [{getattr(gains, name, usual) for gains in self.controllers.acting}]
+            if values != {usual}
         )
         return "by layer and head: " + ", ".join(ranges)
 
@@ -317,7 +320,8 @@ def _closed_loop_radii(
 
 def _in_the_loop(spectrum: AttentionSpectrum, controllers: Controllers) -> Tensor:
     """Eigenvalues of the layers that are controlled, or would be: all but a free first one."""
-    is_free = controllers.first_layer == "free" and len(spectrum.kappas) > 1
+    is_free = not controllers.acts(0) if controllers.layers else controllers.first_layer == "free"
+    is_free = is_free and len(spectrum.kappas) > 1
     return torch.cat([layer.flatten() for layer in spectrum.kappas[is_free:]])
 
 

@@ -3,19 +3,33 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from pidformer.analysis.inspection import Model, inner_model
-from pidformer.control.feedback import Feedback, acting_law, as_feedback
+from pidformer.control.feedback import (
+    Feedback,
+    acting_law,
+    as_feedback,
+    is_linear,
+    reads_state,
+)
 from pidformer.control.gains import GainTensors, PIDGains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
 from pidformer.nn import LearnedGains
-from pidformer.nn.gains import LearnedFeedback
 from pidformer.nn.variants import VARIANTS
+
+
+class Loop(NamedTuple):
+    """A layer as v_{l+1} = kernel v_l + control + initial v_0; (B, H, N, N), gains (H, 1, 1)."""
+
+    kernel: Tensor
+    gains: GainTensors
+    initial: Tensor
+
 
 HeadGains = tuple[PIDGains, ...]
 """One controller a head."""
@@ -30,10 +44,16 @@ class Controllers:
     first_layer: FirstLayer = "free"
 
     def acts(self, depth: int) -> bool:
-        """Whether layer `depth` (from 0) is controlled; a free first layer sets the reference."""
-        if not self.layers or (depth == 0 and self.first_layer == "free"):
+        """Whether layer `depth` (from 0) is controlled; a free first layer sets the reference.
+
+        A law without a reference acts there like anywhere.
+        """
+        if not self.layers:
             return False
-        return any(gains.kind != "softmax" for gains in self.layers[depth])
+        layer = [acting_law(gains) for gains in self.layers[depth]]
+        if depth == 0 and self.first_layer == "free":
+            return not reads_state(layer[0])
+        return any(gains.kind != "softmax" for gains in layer)
 
     @property
     def acting(self) -> list[PIDGains]:
@@ -46,24 +66,21 @@ class Controllers:
         different = set(self.acting)
         return different.pop() if len(different) == 1 else None
 
-    def loop(self, depth: int, matrix: Tensor) -> tuple[Tensor, GainTensors]:
-        """Attention (B, H, N, N) and gains (H, 1, 1), float64, of v_{l+1} = K v_l + control.
+    def loop(self, depth: int, matrix: Tensor) -> Loop:
+        """Layer `depth` under its attention (B, H, N, N): s (own A + skip) and s (p, i, d)."""
 
-        In another discretisation both are those of its law, s (A + skip) and s (p, i, d).
-        """
-        layer = [acting_law(gains) for gains in self.layers[depth]]
-        kernel, numbers = matrix, [[g.p, g.i, g.d] for g in layer]
-        p, i, d = (
-            torch.tensor(numbers, dtype=torch.float64).to(matrix.device)[..., None, None].unbind(1)
-        )
-        if isinstance(layer[0], Feedback):
-            scale, skip = (
-                torch.tensor([getattr(g, name) for g in layer]).to(matrix)[:, None, None]
-                for name in ("scale", "skip")
-            )
-            eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-            kernel, p, i, d = scale * (matrix + skip * eye), scale * p, scale * i, scale * d
-        return kernel, GainTensors(p, i, d, layer[0].beta)
+        def of(name: str) -> Tensor:
+            plain = getattr(Feedback(), name)
+            row = [getattr(acting_law(gains), name, plain) for gains in self.layers[depth]]
+            return torch.tensor(row, dtype=torch.float64).to(matrix.device)[:, None, None]
+
+        scale = of("scale")
+        eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+        kernel = scale * (of("own") * matrix + of("skip") * eye)
+        p, i, d = (scale * of(name) for name in ("p", "i", "d"))
+        known = 1 - of("embedded")  # v_0 is no part of a reference that is looked up
+        beta = self.layers[depth][0].beta
+        return Loop(kernel, GainTensors(p, i, d, beta), scale * known * of("first") * matrix)
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
@@ -80,16 +97,10 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
-    if any(isinstance(module.gains, Feedback | LearnedFeedback) for module in attention):
-        raise InputError(
-            "a model with feedback beyond PID gains follows another recursion than is analysed here"
-        )
     if gains is not None:
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)
         given = [as_feedback(layer) for layer in given]
-        if any(isinstance(layer, Feedback) for layer in given):
-            raise InputError(f"PID gains are analysed here, and {given[0]} has terms beyond them")
     else:
         given = [module.gains for module in attention]
     if not any(given) or all(type(g) is PIDGains and g.kind == "softmax" for g in given):
@@ -97,6 +108,13 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     if len(given) != len(heads):
         raise InputError(f"gains for {len(given)} layers do not fit a model of {len(heads)} layers")
     layers = [_of_heads(layer, count) for layer, count in zip(given, heads, strict=True)]
+    for law in {law for layer in layers for law in layer}:
+        if not is_linear(law):
+            raise InputError(
+                f"{law.kind} is not linear in the values, so it has no poles: measured only"
+            )
+        if getattr(law, "embedded", 0) and (law.p or law.i or law.d):
+            raise InputError(f"{law} has a learned reference, whose control is not analysed here")
     return Controllers(tuple(layers), first_layer)
 
 

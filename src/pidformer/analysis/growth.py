@@ -49,9 +49,9 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
                 "recursion; certify the parts of the model (encoder, decoder) by themselves"
             )
         if controllers.layers:
-            kernel, gains = controllers.loop(depth, matrix)
+            kernel, gains, initial = controllers.loop(depth, matrix)
             control, state = pid_step(value, state, gains, controllers.first_layer)
-            value = kernel @ value + control
+            value = kernel @ value + control + initial
         else:
             value = matrix @ value
         values.append(_norm(value))
@@ -73,10 +73,12 @@ def _step(matrix: Tensor, controllers: Controllers, depth: int) -> Tensor:
     """The layer on the part of the state that some gain reads."""
     if not controllers.layers:
         return matrix
+    kernel, gains, _ = controllers.loop(depth, matrix)
     return closed_loop(
-        *controllers.loop(depth, matrix),
-        has_integral=any(gains.i > 0 for gains in controllers.acting),
-        has_previous=any(acting_law(gains).d > 0 for gains in controllers.acting),
+        kernel,
+        gains,
+        has_integral=any(law.i > 0 for law in controllers.acting),
+        has_previous=any(acting_law(law).d > 0 for law in controllers.acting),
     )
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from pidformer.control.feedback import DiscreteGains, discretised
-from pidformer.control.gains import Derivative, GainsLike, Kind, PIDGains, check_derivative
+from pidformer.control.gains import Derivative, GainsLike, Kind, PIDGains
 from pidformer.control.stability import (
     SETTLED,
     as_spectrum,
@@ -75,7 +75,7 @@ def design_gains(
         if kind in get_args(Kind):
             raise InputError(f"cannot design {kind} control; choose one of {', '.join(DESIGNS)}")
         raise unknown("design", kind, DESIGNS)
-    form = DiscreteGains(derivative=check_derivative(derivative), step=step, d=d or 0.0, beta=beta)
+    form = DiscreteGains(derivative=derivative, step=step, d=d or 0.0, beta=beta)
     size = form.law.scale
     check_range(kappa_min)
     points, where = None, f"[{kappa_min:g}, 1]"

@@ -251,12 +251,14 @@ def read_gains(given: Any) -> Any:
     return given if given is None or hasattr(given, "beta") else as_feedback(given)
 
 
-def discretised(gains: GainsLike, *, derivative: str = "explicit", step: float = 1.0) -> PIDGains:
+def discretised(
+    gains: GainsLike, *, derivative: Derivative = "explicit", step: float = 1.0
+) -> PIDGains:
     """The gains in another discretisation of the continuous model (`DiscreteGains`).
 
     Explicit with a step of 1 is Definition 1, and gives the gains back.
     """
-    form = DiscreteGains(derivative=check_derivative(derivative), step=step)
+    form = DiscreteGains(derivative=derivative, step=step)
     given = as_feedback(gains)
     if form == DiscreteGains():
         return given

@@ -4,8 +4,8 @@ In a mode with kernel eigenvalue kappa, a layer is one sample of the loop
 
     v_{l+1} = kappa v_l + control_l + w_l,    e_l = r_l - v_l
 
-of plant G and controller C (the network's, with the explicit derivative), where r is the reference
-beta v_0 and w a disturbance:
+of plant G and controller C (the network's; of another discretisation or linear law, with kappa and
+the gains that give its poles), where r is the reference beta v_0 and w a disturbance:
 
     G(z) = 1 / (z - kappa),    C(z) = p + i z / (z - 1) + d (z - 1) / z
 
@@ -21,8 +21,9 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
+from pidformer.control.feedback import Feedback
 from pidformer.control.gains import GainsLike, PIDGains, as_gains
-from pidformer.control.stability import in_order, poles
+from pidformer.control.stability import as_pid, in_order, poles
 from pidformer.errors import InputError, unknown
 
 GainName = Literal["p", "i", "d"]
@@ -30,12 +31,21 @@ GainName = Literal["p", "i", "d"]
 
 def step_response(gains: GainsLike, kappa: Any, layers: int = 24) -> Tensor:
     """v_0 ... v_layers, (..., layers + 1), when the reference steps from 0 to 1 at layer 0."""
-    return _respond(*in_order(gains, kappa), layers, reference=1.0, disturbance=0.0)
+    return _respond(*_loop(gains, kappa), layers, reference=1.0, disturbance=0.0)
 
 
 def disturbance_response(gains: GainsLike, kappa: Any, layers: int = 24) -> Tensor:
     """The same when a disturbance of 1 is added at every layer; an integral leads it back to 0."""
-    return _respond(*in_order(gains, kappa), layers, reference=0.0, disturbance=1.0)
+    return _respond(*_loop(gains, kappa), layers, reference=0.0, disturbance=1.0)
+
+
+def _loop(gains: GainsLike, kappa: Any) -> tuple[PIDGains, Tensor]:
+    """PID gains, and the eigenvalues at which they close the loop."""
+    gains, kappa = in_order(gains, kappa)
+    if isinstance(gains, Feedback) and gains.first:
+        raise InputError(f"{gains.kind} has the reference inside attention, which no loop here has")
+    plain, slope, shift = as_pid(gains)
+    return plain, slope * kappa + shift
 
 
 def _respond(
@@ -69,7 +79,7 @@ class FrequencyResponse(NamedTuple):
 
 def frequency_response(gains: GainsLike, kappa: Any, omega: Any) -> FrequencyResponse:
     """The loop at `omega` (F,), in radians per layer from 0 (excluded) to pi."""
-    gains, kappa = in_order(gains, kappa)
+    gains, kappa = _loop(gains, kappa)
     omega = torch.as_tensor(omega, dtype=torch.float64).flatten()
     if not bool(((omega > 0) & (omega <= torch.pi)).all()):
         raise InputError("omega must be above 0 and at most pi, in radians per layer")

@@ -76,7 +76,7 @@ def characteristic_polynomial(
     every kind of control has three poles.
     """
     gains, kappa = in_order(gains, kappa)
-    gains, slope, shift = _as_pid(gains, derivative)
+    gains, slope, shift = as_pid(gains, derivative)
     kappa = slope * kappa + shift
     one = torch.ones_like(kappa)
     if gains.i > 0:
@@ -90,7 +90,7 @@ def characteristic_polynomial(
     return torch.stack([one, *rest], dim=-1)
 
 
-def _as_pid(gains: PIDGains, derivative: Derivative) -> tuple[PIDGains, float, float]:
+def as_pid(gains: PIDGains, derivative: Derivative = "explicit") -> tuple[PIDGains, float, float]:
     """PID gains (explicit) and a line such that their poles at `slope kappa + shift` are these."""
     if check_derivative(derivative) == "implicit":
         gains = discretised(gains, derivative=derivative)
@@ -152,9 +152,12 @@ def closed_loop(
 def continuous_poles(gains: GainsLike, kappa: Any) -> Tensor:
     """Exponents of the continuous model: roots of (1 + D) g^2 - (kappa - 1 - P) g + I = 0.
 
-    Shape (..., 2), or (..., 1) without an integral, where g = (kappa - 1 - P) / (1 + D).
+    Shape (..., 2), or (..., 1) without an integral, where g = (kappa - 1 - P) / (1 + D). All
+    discretisations have the same.
     """
     gains, kappa = in_order(gains, kappa)
+    if isinstance(gains, Feedback):
+        raise InputError(f"the continuous model is that of PID gains, and {gains} has other terms")
     half_sum = (kappa - 1 - gains.p) / (2 * (1 + gains.d))
     if gains.i == 0:
         return (2 * half_sum)[..., None]
@@ -172,7 +175,7 @@ def stable_interval(
         explicit   P + I/2 + 2 D - 1 < kappa < 1 + P + D I / (1 + D),    D < 1
         implicit   P + I/2 - 2 D - 1 < kappa < 1 + P
     """
-    gains, slope, shift = _as_pid(as_feedback(gains), derivative)
+    gains, slope, shift = as_pid(as_feedback(gains), derivative)
     if gains.i >= 4 * (1 + gains.d) or gains.d >= 1:
         return None
     low, high = _load(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)

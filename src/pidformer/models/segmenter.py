@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from pidformer.control.feedback import reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
@@ -58,7 +59,7 @@ class MaskTransformer(nn.Module):
         super().__init__()
 
         def controller(layer: int) -> PIDGains | LearnedGains | None:
-            acts = layer > 0 or first_layer == "controlled"
+            acts = layer > 0 or first_layer == "controlled" or not reads_state(gains)
             if learn_gains and acts and gains is not None and gains.kind != "softmax":
                 return learned_gains(gains, num_heads)
             return gains
