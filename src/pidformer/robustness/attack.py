@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -15,6 +16,7 @@ from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
 from pidformer.nn import evaluating
 from pidformer.robustness.losses import Loss
+from pidformer.robustness.recorded import current, recorded
 from pidformer.robustness.threat import (
     Draws,
     Model,
@@ -80,7 +82,7 @@ class Attack(ABC):
     ) -> Tensor:
         """The attacked images inside any `bounds`, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
-        with under_attack(model), torch.inference_mode(False), torch.no_grad():
+        with under_attack(model), torch.inference_mode(False), torch.no_grad(), recorded():
             images, labels = images.detach().clone(), labels.clone()
             if not self.eps or not len(images):
                 return images
@@ -181,10 +183,21 @@ def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tens
 
 def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
+    recorder = current() if images.is_cuda else None
+    if recorder is None or not recorder.takes(judge(model)):
+        return _ascent(model, loss.formula, images, *loss.classes)
+    work = partial(_ascent, model, loss.formula)
+    found = recorder.run((model, loss.formula), work, images, *loss.classes)
+    return found  # type: ignore[return-value]
+
+
+def _ascent(
+    model: Model, formula: Callable[..., Tensor], images: Tensor, *classes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     with torch.enable_grad(), lowered(model, images.device.type):
         images = images.detach().requires_grad_()
         logits = logits_of(model, images)
-        losses = loss(logits)
+        losses = formula(logits, *classes)
         if not losses.requires_grad:
             raise InputError("the model's output has no gradient; does it detach or no_grad?")
         # A sum, not a mean: the gradient of an image does not know the size of its batch.
