@@ -45,7 +45,10 @@ def test_an_inner_scope_is_part_of_the_outer():
     assert recordings.current() is None
 
 
-gpu = pytest.mark.gpu
+def gpu(test):
+    return pytest.mark.gpu(
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test)
+    )
 
 
 def network(name="pid_deit_tiny_patch16_224", **options):

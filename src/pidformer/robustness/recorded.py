@@ -227,6 +227,6 @@ def _say_once(reason: str) -> None:
     if reason not in _said:
         _said.add(reason)
         warnings.warn(
-            f"the model's gradient step cannot be recorded ({reason}): attacks run as it is, slower",
+            f"the model's gradient step cannot be recorded ({reason}); attacks run without, slower",
             stacklevel=2,
         )
