@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
-from pidformer.nn import evaluating
 from pidformer.robustness.losses import Loss
 from pidformer.robustness.recorded import current, recorded
 from pidformer.robustness.threat import (
     Draws,
     Model,
     as_budget,
+    check_batch,
     check_budget,
     check_distance,
-    check_images,
+    check_span,
     pixel_text,
 )
 
@@ -74,8 +74,12 @@ class Attack(ABC):
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
     ) -> Tensor:
         """The attacked images. What is drawn for row i depends on (seed, offset + i) alone."""
-        check_images(images, labels)
-        return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+        check_batch(images, labels)
+        span = images.aminmax() if images.numel() else ()
+        try:
+            return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+        finally:  # looked at when the attack has sent all its work: no device waits
+            check_span(span)
 
     def within(
         self, bounds: Bounds, model: Model, images: Tensor, labels: Tensor, draws: Draws
@@ -112,16 +116,33 @@ def under_attack(model: object) -> Iterator[None]:
     Attacks differentiate by the images alone. With weights that ask for gradients, the forward
     would keep what only those need, and the backward of a compiled model would compute them.
     """
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    learning = [weight for weight in weights if weight.requires_grad]
+    modules = _modules(model) if isinstance(model, nn.Module) else []
+    learning = [w for m in modules for w in m._parameters.values() if w is not None]
+    learning = [weight for weight in learning if weight.requires_grad]
+    were_training = [module for module in modules if module.training]
     try:
         for weight in learning:
-            weight.requires_grad_(False)
-        with evaluating(model):
-            yield
+            weight.requires_grad = False
+        for module in were_training:
+            module.training = False
+        yield
     finally:
         for weight in learning:
-            weight.requires_grad_(True)
+            weight.requires_grad = True
+        for module in were_training:
+            module.training = True
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Those of `model.modules()`, in less time: an attack of one step would notice."""
+    found: dict[nn.Module, None] = {}
+    ahead: list[nn.Module | None] = [model]
+    while ahead:
+        module = ahead.pop()
+        if module is not None and module not in found:
+            found[module] = None
+            ahead += module._modules.values()
+    return list(found)
 
 
 @dataclass(frozen=True)
@@ -183,12 +204,12 @@ def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tens
 
 def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
-    recorder = current() if images.is_cuda else None
-    if recorder is None or not recorder.takes(judge(model)):
+    recorder, plain = current() if images.is_cuda else None, judge(model)
+    if recorder is None or not recorder.takes(plain):
         return _ascent(model, loss.formula, images, *loss.classes)
+    precision = model.precision if isinstance(model, Searching) else "float32"
     work = partial(_ascent, model, loss.formula)
-    found = recorder.run((model, loss.formula), work, images, *loss.classes)
-    return found  # type: ignore[return-value]
+    return recorder.run(plain, precision, loss.formula, work, images, *loss.classes)  # type: ignore
 
 
 def _ascent(

@@ -1,18 +1,21 @@
-"""Gradient steps recorded once and replayed: on a GPU an attack waits for the host, not the device.
+"""Gradient steps recorded once and replayed, where an attack waits for the host, not the device.
 
-The first step of a shape runs as it is. The second is recorded as a CUDA graph, replayed on its
-own input and compared with the step it was recorded from; all later ones are replays, the same
-kernels on other numbers. What cannot be recorded, or answers differently (it waits for the host,
-draws random numbers, mixes the images of a batch), stays as it was, and a warning says so once.
+The first step of a shape runs as it is, the second is watched: if the host is what it waits for, it
+is recorded as a CUDA graph, replayed on its own input and compared; later steps are replays, the
+same kernels on other numbers. What cannot be recorded, or answers differently (it waits for the
+device, draws random numbers, mixes the images of a batch), stays as it was, and a warning says so
+once. A model is watched and compared once; recordings live as long as their scope.
 """
 # B images of a batch, C rows of a recording
 
 import gc
+import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +27,14 @@ Tensors = tuple[Tensor, ...]
 Work = Callable[..., Tensors]
 """Tensors of B rows to tensors of B rows, no row of which knows the others."""
 
-TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-9}
-"""How far a replay may lie from its original, relative to its length: other row counts may take
-other kernels. 0.05 where less than float32 is computed in."""
+EXACT, ROUNDED = 1e-3, 0.05
+"""How far a replay may lie from its original, relative to its length, if that is in float32 and if
+it is in less: another number of rows may take other kernels."""
+HOST_BOUND = 0.75
+"""Recorded is what the host takes at least this share of a step's time for: else nothing is won."""
+
+_verdicts: WeakKeyDictionary[nn.Module, dict[Hashable, bool]] = WeakKeyDictionary()
+"""Whether a step of a model is worth recording, by what else decides that."""
 
 
 class Recorder:
@@ -36,8 +44,8 @@ class Recorder:
         self._found: dict[Hashable, _Recording | None] = {}
         self._seen: set[Hashable] = set()
         self._most: dict[Hashable, int] = {}
-        self._pool: Any = None
         self._taken: dict[object, bool] = {}
+        self._pool: torch.cuda.MemPool | None = None
 
     def takes(self, model: Hashable) -> bool:
         """Whether to try with this model; asked once, as a walk over its modules takes a while."""
@@ -45,41 +53,59 @@ class Recorder:
             self._taken[model] = is_recordable(model)
         return self._taken[model]
 
-    def run(self, what: Hashable, work: Work, *inputs: Tensor) -> Tensors:
-        """`work(*inputs)`, replayed if it is recorded; `what` names all that it closes over."""
-        what = (what, *_surroundings(), *((x.shape[1:], x.dtype, x.device) for x in inputs))
+    def run(
+        self, model: nn.Module, precision: str, formula: Hashable, work: Work, *inputs: Tensor
+    ) -> Tensors:
+        """`work(*inputs)`, replayed if it is recorded; the first three are all it closes over."""
+        kinds = [(x.shape[1:], x.dtype, x.device) for x in inputs]
+        what = (precision, formula, *_surroundings(), *kinds)
         rows = len(inputs[0])
-        most = self._most[what] = max(rows, self._most.get(what, 0))
-        key = (what, capacity(rows, most))
-        if key in self._found:
-            recording = self._found[key]
-            return work(*inputs) if recording is None else recording.replay(inputs)
-        if key not in self._seen:  # compiles kernels, chooses algorithms, fills caches
-            self._seen.add(key)
-            return work(*inputs)
-        outputs, reason = _without_waiting(work, inputs)
-        if reason is None:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
-            recording, reason = _record(work, inputs, key[1], self._pool)
-            if recording is not None and not _agree(recording.replay(inputs), outputs):
+        most = self._most[model, what] = max(rows, self._most.get((model, what), 0))
+        size = capacity(rows, most)
+        key = (model, what, size)
+        if key not in self._found:
+            verdict = _verdicts.setdefault(model, {}).get((what, size))
+            if verdict is None and key not in self._seen:
+                self._seen.add(key)  # compiles kernels, chooses algorithms, fills caches
+                return work(*inputs)
+            if verdict is None:
+                return self._watch(key, work, inputs)
+            self._found[key] = self._record(work, inputs, size)[0] if verdict else None
+        recording = self._found[key]
+        return work(*inputs) if recording is None else recording.replay(inputs)
+
+    def _watch(
+        self, key: tuple[nn.Module, tuple[Any, ...], int], work: Work, inputs: Tensors
+    ) -> Tensors:
+        """The outputs, and a recording if it is possible and worth it."""
+        recording = None
+        outputs, share, reason = _watched(work, inputs)
+        if reason is None and share >= HOST_BOUND:
+            recording, reason = self._record(work, inputs, key[2])
+            limit = _tolerance(key[0], key[1][0])
+            if recording is not None and not _agree(recording.replay(inputs), outputs, limit):
                 recording, reason = None, "a replay gives other numbers: it draws, or mixes images"
-            self._found[key] = recording
-        else:
-            self._found[key] = None
         if reason is not None:
             _say_once(reason)
+        model, what, size = key
+        _verdicts[model][what, size] = recording is not None
+        self._found[key] = recording
         return outputs
 
+    def _record(
+        self, work: Work, inputs: Tensors, rows: int
+    ) -> tuple["_Recording | None", str | None]:
+        if self._pool is None:
+            self._pool = torch.cuda.MemPool()
+        return _record(work, inputs, rows, self._pool.id)
+
     def close(self) -> None:
-        """Drop all recordings, and their memory."""
-        had_any = self._pool is not None
+        """Drop all recordings; with the last one their pool gives its memory back."""
         for recording in self._found.values():
             if recording is not None:
                 recording.graph.reset()
         self._found.clear()
         self._pool = None
-        if had_any:
-            torch.cuda.empty_cache()
 
 
 class _Recording:
@@ -162,18 +188,39 @@ def _surroundings() -> tuple[Hashable, ...]:
     )
 
 
-def _without_waiting(work: Work, inputs: Tensors) -> tuple[Tensors, str | None]:
-    """The outputs, and why the work cannot be recorded, if it waits for the device."""
+def _tolerance(model: nn.Module, precision: str) -> float:
+    weight = next(model.parameters(), None)
+    is_wide = weight is None or weight.dtype in (torch.float32, torch.float64)
+    is_exact = precision == "float32" and is_wide and not torch.is_autocast_enabled("cuda")
+    return EXACT if is_exact else ROUNDED
+
+
+def _watched(work: Work, inputs: Tensors) -> tuple[Tensors, float, str | None]:
+    """The outputs, the host's share of the time, and why the work cannot be recorded, if it waits
+    for the device."""
     before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
     try:
-        torch.cuda.set_sync_debug_mode("error")
-        return work(*inputs), None
+        _set_sync_debug_mode("error")
+        outputs = work(*inputs)
     except RuntimeError as error:
         if "synchronizing" not in str(error):
             raise
+    else:
+        sent = time.perf_counter()
+        _set_sync_debug_mode(before)
+        torch.cuda.synchronize()
+        return outputs, (sent - begun) / (time.perf_counter() - begun), None
     finally:
-        torch.cuda.set_sync_debug_mode(before)
-    return work(*inputs), "it waits for the device, as .item() or a boolean index does"
+        _set_sync_debug_mode(before)
+    return work(*inputs), 0.0, "it waits for the device, as .item() or a boolean index does"
+
+
+def _set_sync_debug_mode(mode: int | str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # once per process: that it is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _record(
@@ -210,14 +257,9 @@ def _forget_capture() -> None:
     generator.graphsafe_set_state(generator.clone_state())
 
 
-def _agree(found: Tensors, expected: Tensors) -> bool:
-    for a, b in zip(found, expected, strict=True):
-        limit = TOLERANCE.get(b.dtype, 0.05)
-        if torch.is_autocast_enabled("cuda"):
-            limit = 0.05
-        if not bool((a - b).norm() <= limit * b.norm()):
-            return False
-    return True
+def _agree(found: Tensors, expected: Tensors, limit: float) -> bool:
+    pairs = zip(found, expected, strict=True)
+    return all(bool((a - b).norm() <= limit * b.norm()) for a, b in pairs)
 
 
 _said: set[str] = set()
