@@ -13,6 +13,7 @@ WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains
 FIRST = {"gains", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral", "grad_value"}
+PROPORTIONAL |= {"integral", "integral_new"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
 ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
 WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}

@@ -26,11 +26,14 @@ def test_operators_pass_opcheck():
     integral = torch.randn(2, 2, 20, 16, device=DEVICE)
     state, numbers = (initial, previous, integral, None), (0.4, 0.1, 0.05, 0.5)
     check = torch.library.opcheck
-    check(epilogue.control_forward.op, (q, v, *state, *numbers))
-    check(epilogue.control_backward.op, (q, integral, v, k, None, False, 2, *numbers))
-    check(epilogue.gain_gradient.op, (q, v, initial, previous, integral, 0.5))
-    check(short.short_forward.op, (q, k, v, *state, *numbers, 0.25, False, True))
-    _, _, lse = short.short_forward(q, k, v, *state, *numbers, 0.25, False, True)
+    alone = (initial, None, None, None)  # v_0, and neither sum nor previous values
+    for given, has_sum in ((state, True), (alone, False)):
+        check(epilogue.control_forward.op, (q, v, *given, *numbers, has_sum))
+        check(short.short_forward.op, (q, k, v, *given, *numbers, 0.25, False, has_sum, True))
+        check(epilogue.gain_gradient.op, (q, v, initial, given[1], given[2], 0.5))
+    check(epilogue.control_backward.op, (q, integral, v, k, None, False, True, 2, *numbers))
+    check(epilogue.control_backward.op, (q, None, None, k, None, True, False, 2, *numbers))
+    _, _, lse = short.short_forward(q, k, v, *state, *numbers, 0.25, False, True, True)
     check(short.short_backward.op, (q, k, v, lse, q, v, 0.25, False))
 
 

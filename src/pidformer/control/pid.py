@@ -1,5 +1,6 @@
 """The controller: one pure step per layer, with a state that does not grow with depth."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -40,6 +41,38 @@ class FirstState(PIDState):
 
     def _replace(self, **parts: Tensor) -> PIDState:  # type: ignore[override]
         return PIDState(**(dict(zip(self._fields, self, strict=True)) | parts))
+
+
+class SumlessState(FirstState):
+    """The state in a network none of whose layers has an integral: no sum is made of the errors,
+    and the zero goes on as it is."""
+
+    __slots__ = ()
+
+
+class ReferenceState(SumlessState):
+    """The same without derivatives: v_0 alone, which stands for the previous values too."""
+
+    __slots__ = ()
+
+
+def lean_state(state: FirstState, terms: Collection[str]) -> FirstState:
+    """The first layer's state for layers with no other terms ("p", "i", "d") than these."""
+    if "i" in terms:
+        return state
+    return (SumlessState if "d" in terms else ReferenceState)(*state)
+
+
+def next_state(state: PIDState, initial: Tensor, integral: Tensor, value: Tensor) -> PIDState:
+    """The state after a layer, of the kind it had before; parts that it does not keep are unread.
+
+    `initial` is v_0 as the layer hands it on.
+    """
+    if isinstance(state, ReferenceState):
+        return ReferenceState(initial, state.integral, initial)
+    if isinstance(state, SumlessState):
+        return SumlessState(initial, state.integral, value)
+    return PIDState(initial, integral, value)
 
 
 def first_state(value: Tensor) -> FirstState:
@@ -91,8 +124,9 @@ def pid_step(
         error = gains.beta * wide - wide
         return gains.p * error + gains.i * error, PIDState(value, error, value)
     check_state(state, value)
+    check_terms(state, gains)
     error = gains.beta * state.initial.to(wide.dtype) - wide
-    integral = state.integral + error
+    integral = state.integral if isinstance(state, SumlessState) else state.integral + error
     acting = []
     if acts(gains.p):
         acting.append(gains.p * error)
@@ -101,7 +135,7 @@ def pid_step(
     if acts(gains.d):
         acting.append(gains.d * (state.previous - wide))
     control = sum(acting[1:], start=acting[0]) if acting else torch.zeros_like(wide)
-    return control, PIDState(state.initial, integral, value)
+    return control, next_state(state, state.initial, integral, value)
 
 
 def _wide(value: Tensor) -> torch.dtype:
@@ -115,6 +149,21 @@ def check_state(state: PIDState, value: Tensor) -> None:
             f"state of shape {tuple(state.initial.shape)} does not fit values of shape "
             f"{tuple(value.shape)}; a state belongs to one forward pass, start with state=None"
         )
+
+
+def check_terms(state: PIDState, gains: Gains) -> None:
+    """Refuse a state without what a gain needs. Tensors are not looked at: that takes a wait."""
+    if not isinstance(state, SumlessState):
+        return
+    needed = {"sum of errors": gains.i}
+    if isinstance(state, ReferenceState):
+        needed["previous values"] = gains.d
+    for what, gain in needed.items():
+        if not isinstance(gain, Tensor) and gain != 0:
+            raise InputError(
+                f"{gains} needs the {what}, which the layers before did not keep; give "
+                "`scan_blocks` every layer that the state will meet as `network`"
+            )
 
 
 def check_first_layer(name: str) -> None:

@@ -94,7 +94,9 @@ class MaskTransformer(nn.Module):
         classes = self.class_tokens.expand(patches.shape[0], -1, -1)
         x = self.proj(patches)
         x = torch.cat([x, classes.to(x.dtype)], dim=1)
-        x, _ = scan_blocks(self.blocks, x, checkpointing=self.grad_checkpointing)
+        x, _ = scan_blocks(
+            self.blocks, x, checkpointing=self.grad_checkpointing, network=self.blocks
+        )
         x, z = self.norm(x).tensor_split([patches.shape[1]], dim=1)
         x = F.normalize(self.proj_patches(x), dim=-1)
         z = F.normalize(self.proj_classes(z), dim=-1)

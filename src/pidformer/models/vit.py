@@ -116,6 +116,7 @@ class ControlledDepth:
             tokens,
             checkpointing=self.grad_checkpointing,
             observe=observe,
+            network=steps,
             **block_options,
         )
         return tokens

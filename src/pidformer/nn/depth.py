@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pidformer.control.pid import PIDState
+from pidformer.control.pid import FirstState, PIDState, lean_state
+from pidformer.nn.gains import terms_of
 from pidformer.ops.dispatch import Kernels, kernels, selected
 
 Observer = Callable[[int, Tensor, PIDState | None], None]
@@ -22,6 +23,7 @@ def scan_blocks(
     *,
     checkpointing: bool = False,
     observe: Observer | None = None,
+    network: Iterable[nn.Module] | None = None,
     **block_options: Any,
 ) -> tuple[Tensor, PIDState | None]:
     """Run `x, state = block(x, state)` over all blocks; every model and analysis goes through here.
@@ -30,12 +32,17 @@ def scan_blocks(
 
     `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
     ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
+    `network` are all blocks that the state will meet: what none of them reads is then not kept, no
+    sum where none has an integral. An observer is shown all of it.
     """
+    terms = _terms(network) if network is not None and observe is None else None
     checkpointed: Callable[..., Any] = checkpoint
     if checkpointing and not torch.compiler.is_compiling():
         # Recomputed on the same kernels, even where the backward runs after a block of `kernels`.
         checkpointed = partial(checkpoint, context_fn=partial(_same_kernels, selected()))
     for depth, block in enumerate(blocks):
+        if terms is not None and type(state) is FirstState:
+            state = lean_state(state, terms)
         if checkpointing:
             out = checkpointed(block, x, state, use_reentrant=False, **block_options)
         else:
@@ -44,6 +51,10 @@ def scan_blocks(
         if observe is not None:
             observe(depth, x, state)
     return x, state
+
+
+def _terms(network: Iterable[nn.Module]) -> set[str]:
+    return {term for block in network for term in terms_of(block)}
 
 
 def _same_kernels(name: Kernels) -> tuple[AbstractContextManager[None], ...]:

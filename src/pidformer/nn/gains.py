@@ -4,7 +4,7 @@
 import itertools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -196,6 +196,19 @@ def acting_gains(attention: Any) -> Gains | None:
     if isinstance(gains, Law):
         return on_the_way(gains, share)
     return GainTensors(share * gains.p, share * gains.i, share * gains.d, gains.beta)
+
+
+def terms_of(block: nn.Module) -> Collection[str]:
+    """The terms of the controller that a block may act with; all, where nobody knows."""
+    attention = getattr(block, "attn", None) or getattr(block, "self_attn", None)
+    gains = getattr(attention, "gains", "unknown")
+    if gains is None:
+        return ()
+    if type(gains) is LearnedGains:
+        return gains.terms
+    if type(gains) is not PIDGains or getattr(attention, "reads_whole_state", False):
+        return TERM_LOAD
+    return [term for term in TERM_LOAD if getattr(gains, term) != 0]
 
 
 def controlled_attention(model: nn.Module) -> list[Any]:

@@ -25,6 +25,8 @@ ValueMix = float | Literal["learned"] | None
 class VariantAttention(PIDAttention):
     """`PIDAttention` with another integral (see `relaxed`) or mixed values (`ValueResidual`)."""
 
+    reads_whole_state = True
+
     def __init__(
         self,
         *arguments: Any,

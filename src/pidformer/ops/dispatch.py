@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
@@ -160,11 +160,27 @@ class KernelOp:
         is_seen = has_triton() and not is_interpreted()
         register = torch.library.triton_op if is_seen else torch.library.custom_op
         self.function = function
-        self.op = register(f"pidformer::{name}", mutates_args=())(function)
-        self.register_fake = self.op.register_fake
+        self.op = register(f"pidformer::{name}", mutates_args=())(_filled(function))
+
+    def register_fake(self, function: Callable[..., Any]) -> None:
+        self.op.register_fake(_filled(function))
 
     def __call__(self, *inputs: Any) -> Any:
         return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)
+
+
+def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with empty tensors for the outputs that it does not make: operators have no None
+    among theirs."""
+
+    @wraps(function)
+    def filled(*inputs: Any) -> Any:
+        made = function(*inputs)
+        if isinstance(made, Tensor):
+            return made
+        return tuple(inputs[0].new_empty(0) if x is None else x for x in made)
+
+    return filled
 
 
 def _is_observed(inputs: tuple[Any, ...]) -> bool:
@@ -179,13 +195,6 @@ def _is_observed(inputs: tuple[Any, ...]) -> bool:
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
-
-
-def launched(kernel: Any) -> Any:
-    """The kernel, such that a compiler recognises its launch."""
-    if is_interpreted() or (not torch.compiler.is_compiling() and not is_in_torch_dispatch_mode()):
-        return kernel
-    return torch.library.wrap_triton(kernel)
 
 
 @contextmanager
@@ -335,7 +344,7 @@ def _try_triton(device: torch.device) -> str | None:
         with torch.no_grad(), unset_fake_temporarily():
             one = torch.ones(1, 1, 1, 16, device=device)
             control = torch.ops.pidformer.control  # of the epilogue, which imports this module
-            u, _ = control(one, one, one, one, None, None, 1.0, 0.0, 0.0, 0.5)
+            u, _ = control(one, one, one, one, None, None, 1.0, 0.0, 0.0, 0.5, True)
             if float(u.sum()) != 8.0:
                 return "Triton gives wrong numbers on this device; PyTorch's kernels are used"
     except Exception as error:  # whatever a broken compiler or driver raises

@@ -6,10 +6,13 @@ v_{l-1} and the integral (6), writes u and the integral (3). Backward reads g, a
 above the gradients of integral, v_l and v_0 (5), writes those of v_l, integral, v_0 and v_{l-1}
 (5). Left to autograd, v_0 and v_l would cost a pass of their own for each sum; here the state is
 handed through, so that their gradients meet in this kernel.
+
+Where no layer has an integral (`SumlessState`) there is none: forward reads 4 and writes 1, and
+backward neither reads nor writes its gradient. Without derivatives (`ReferenceState`) v_{l-1} and
+its gradient go too.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -17,9 +20,17 @@ import torch
 from torch import Tensor
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import FirstState, PIDState
+from pidformer.control.pid import (
+    FirstState,
+    PIDState,
+    ReferenceState,
+    SumlessState,
+    check_terms,
+    next_state,
+)
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
+from pidformer.ops.launch import launch
 
 Numbers = tuple[float, float, float, float]
 
@@ -30,16 +41,26 @@ def control(out: Tensor, value: Tensor, state: PIDState, gains: Gains) -> tuple[
     out (B, H, N, D); value and the state (B, Hkv, N, D), any strides. The result lies in memory as
     (B, N, H, D): merging the heads costs nothing.
     """
+    check_terms(state, gains)
     tensor, numbers = kernel_gains(gains, value.shape[1], value.device)
     integral = given_integral(state)
     initial, previous = given_values(state, gains)
+    inputs = (out, value, initial, previous, integral, tensor, *numbers, keeps_sum(state))
     if not dispatch.needs_grad(out, value, initial, integral, previous, tensor):
-        u, total = control_forward(out, value, initial, previous, integral, tensor, *numbers)
-        return u, PIDState(initial, total, value)
-    u, total, initial, value = _Control.apply(
-        out, value, initial, previous, integral, tensor, *numbers
-    )
-    return u, PIDState(initial, total, value)
+        u, total = control_forward(*inputs)
+        return u, next_state(state, initial, total, value)
+    u, total, initial, value = _Control.apply(*inputs, keeps_value(state))
+    return u, next_state(state, initial, total, value)
+
+
+def keeps_sum(state: PIDState) -> bool:
+    """Whether layers sum their errors."""
+    return not isinstance(state, SumlessState)
+
+
+def keeps_value(state: PIDState) -> bool:
+    """Whether a layer's values are handed on, for the next one's derivative."""
+    return not isinstance(state, ReferenceState)
 
 
 def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor | None, Numbers]:
@@ -69,13 +90,15 @@ def given_values(state: PIDState, gains: Gains) -> tuple[Tensor, Tensor | None]:
     That is at the second layer, where both are one tensor, and where no derivative reads it.
     """
     has_derivative = isinstance(gains.d, Tensor) or gains.d != 0
-    is_other = has_derivative and state.previous is not state.initial
+    is_other = has_derivative and keeps_value(state) and state.previous is not state.initial
     return state.initial, state.previous if is_other else None
 
 
 def given_integral(state: PIDState) -> Tensor | None:
     """The integral; None for the zeros with which `pid_step` starts."""
     integral = state.integral
+    if not keeps_sum(state):
+        return None
     if not isinstance(state, FirstState) or integral.requires_grad:
         return integral
     return integral if any(integral.stride()) else None  # what was computed from them has memory
@@ -83,19 +106,18 @@ def given_integral(state: PIDState) -> Tensor | None:
 
 class _Control(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, ...]:
-        """Of what `control_forward` takes."""
-        out, value, initial, previous, _integral, gains, *numbers = inputs
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
+        """Of what `control_forward` takes, and whether the values are handed on."""
+        out, value, initial, previous, _integral, gains, *numbers, has_sum, is_handed_on = inputs
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dtype = out.shape, out.dtype
         ctx.numbers, ctx.heads = numbers, value.shape[1]
-        ctx.is_second = previous is None
-        u, total = control_forward(*inputs)
-        if gains is None:  # linear in everything else: nothing to keep
-            ctx.save_for_backward()
-        else:
-            ctx.save_for_backward(gains, value, initial, previous, total)
-        return u, total, initial, value
+        ctx.is_second, ctx.has_sum = previous is None, has_sum
+        u, total = control_forward(*inputs[:-1])
+        kept = total if has_sum else None
+        if gains is not None:  # else linear in everything: nothing to keep
+            ctx.save_for_backward(gains, value, initial, previous, kept)
+        return u, kept, initial, (value if is_handed_on else None)
 
     @staticmethod
     def backward(
@@ -108,22 +130,36 @@ class _Control(torch.autograd.Function):
         if grad is None:  # only the state is part of the loss
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
         if grad is None:
-            return (None,) * 10
+            return (None,) * 12
         gains = d_gains = None
         if ctx.saved_tensors:
             gains, value, initial, previous, total = ctx.saved_tensors
             if ctx.needs_input_grad[5]:
                 d_gains = gain_gradient(grad, value, initial, previous, total, ctx.numbers[-1])
-        d_value, d_integral, d_initial, d_previous = control_backward(
-            grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, ctx.heads,
-            *ctx.numbers,
-        )  # fmt: skip
-        if passes_integral(gains, ctx.numbers[1]):
-            d_integral = grad_integral
-        previous_grad = None if ctx.is_second else d_previous
-        integral_grad = d_integral if ctx.needs_input_grad[4] else None
-        state_grads = (d_initial, previous_grad, integral_grad)
-        return grad, d_value, *state_grads, d_gains, None, None, None, None
+        d_value, *state_grads = state_gradients(
+            ctx, ctx.needs_input_grad[4], grad, grad_integral, grad_value, grad_initial, gains
+        )
+        return grad, d_value, *state_grads, d_gains, *[None] * 6
+
+
+def state_gradients(
+    ctx: Any,
+    is_summed: bool,
+    grad: Tensor,
+    grad_integral: Tensor | None,
+    grad_value: Tensor | None,
+    grad_initial: Tensor | None,
+    gains: Tensor | None,
+) -> tuple[Tensor | None, ...]:
+    """Gradients of v_l, v_0, v_{l-1} and the sum, which is asked for if it `is_summed`."""
+    writes_sum = is_summed and not passes_integral(gains, ctx.numbers[1])
+    d_value, d_integral, d_initial, d_previous = control_backward(
+        grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, writes_sum, ctx.heads,
+        *ctx.numbers,
+    )  # fmt: skip
+    if not writes_sum:
+        d_integral = grad_integral if is_summed else None
+    return d_value, d_initial, None if ctx.is_second else d_previous, d_integral
 
 
 @partial(dispatch.KernelOp, "control")
@@ -138,37 +174,42 @@ def control_forward(
     i: float,
     d: float,
     beta: float,
+    has_sum: bool,
 ) -> tuple[Tensor, Tensor]:
-    """(u, new integral); without autograd, which `control` adds."""
+    """(u, new integral if it `has_sum`); without autograd, which `control` adds."""
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
     out, value, initial = unit_rows(out), unit_rows(value), unit_rows(initial)
     previous = None if previous is None else unit_rows(previous)
-    u, total = _control_outputs(out, value, integral)
+    u, total = made = _control_outputs(out, value, integral, has_sum)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
-    grid = (batch * kv_heads * -(-tokens // tiles.rows),)
-    with on_device(out):
-        dispatch.launched(epilogue_kernels.control_forward)[grid](
-            out, value, initial, previous, token_rows(integral), gains, u, total,
-            *out.stride()[:3], *value.stride()[:3], *initial.stride()[:3], *strides(previous),
-            p, i, d, beta, tokens, kv_heads,
-            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
-    return u, total
+    launch(
+        epilogue_kernels.control_forward,
+        batch * kv_heads * -(-tokens // tiles.rows),
+        (out, value, initial, previous, token_rows(integral), gains, u, total),
+        (*strides(out), *strides(value), *strides(initial), *strides(previous)),
+        (p, i, d, beta),
+        (tokens, kv_heads),
+        (heads // kv_heads, dim, pad, tiles.rows),
+        tiles,
+    )
+    return made
 
 
 @control_forward.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor]:
-    out, value, _initial, _previous, integral, *_ = inputs
-    return _control_outputs(out, value, integral)
+    out, value, _initial, _previous, integral, *_, has_sum = inputs
+    return _control_outputs(out, value, integral, has_sum)
 
 
-def _control_outputs(out: Tensor, value: Tensor, integral: Tensor | None) -> tuple[Tensor, Tensor]:
+def _control_outputs(
+    out: Tensor, value: Tensor, integral: Tensor | None, has_sum: bool
+) -> tuple[Tensor, Tensor]:
     kept = dispatch.sums_type(value, integral)
-    return empty_rows(out, out.shape), empty_rows(value, value.shape, kept)
+    total = empty_rows(value, value.shape, kept) if has_sum else None
+    return empty_rows(out, out.shape), total  # type: ignore[return-value]
 
 
 @partial(dispatch.KernelOp, "control_backward")
@@ -179,6 +220,7 @@ def control_backward(
     grad_initial: Tensor | None,
     gains: Tensor | None,
     is_second: bool,
+    writes_sum: bool,
     kv_heads: int,
     p: float,
     i: float,
@@ -188,34 +230,32 @@ def control_backward(
     """Gradients of value, integral, v_0 and v_{l-1}; that of `out` is `grad` itself.
 
     Where v_0 stood for v_{l-1} (`is_second`) there is one gradient for both, and the last one is
-    empty. So is that of the integral where it is not read (`passes_integral`): it is
-    `grad_integral` as it came.
+    not made. Nor is that of the integral unless asked for (`writes_sum`).
     """
     from pidformer.ops import epilogue_kernels
 
     batch, heads, tokens, dim = grad.shape
-    made = _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
-    value, integral, initial, previous = made
+    made = _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
-    grads = [token_rows(x) for x in (grad, grad_integral, grad_value, grad_initial)]
-    grid = (batch * kv_heads * -(-tokens // tiles.rows),)
-    with on_device(grad):
-        dispatch.launched(epilogue_kernels.control_backward)[grid](
-            *grads, gains,
-            value, None if passes_integral(gains, i) else integral,
-            initial, None if is_second else previous,
-            p, i, d, beta, tokens, kv_heads,
-            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    grads = (grad, grad_integral, grad_value, grad_initial)
+    launch(
+        epilogue_kernels.control_backward,
+        batch * kv_heads * -(-tokens // tiles.rows),
+        (*map(token_rows, grads), gains, *made),
+        (),
+        (p, i, d, beta),
+        (tokens, kv_heads),
+        (heads // kv_heads, dim, pad, tiles.rows),
+        tiles,
+    )
     return made
 
 
 @control_backward.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad, grad_integral, _value, _initial, gains, is_second, kv_heads, _p, i, *_ = inputs
-    return _control_gradients(grad, grad_integral, gains, is_second, kv_heads, i)
+    grad, grad_integral, _value, _initial, _gains, is_second, writes_sum, kv_heads, *_ = inputs
+    return _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
 
 
 def passes_integral(gains: Tensor | None, i: float) -> bool:
@@ -224,18 +264,13 @@ def passes_integral(gains: Tensor | None, i: float) -> bool:
 
 
 def _control_gradients(
-    grad: Tensor,
-    grad_integral: Tensor | None,
-    gains: Tensor | None,
-    is_second: bool,
-    kv_heads: int,
-    i: float,
+    grad: Tensor, grad_integral: Tensor | None, is_second: bool, writes_sum: bool, kv_heads: int
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    shape, nothing = (grad.shape[0], kv_heads, *grad.shape[2:]), (0, 0, 0, 0)
+    shape = (grad.shape[0], kv_heads, *grad.shape[2:])
     kept = dispatch.sums_type(grad, grad_integral)
-    value, initial = empty_rows(grad, shape), empty_rows(grad, shape)
-    integral = empty_rows(grad, nothing if passes_integral(gains, i) else shape, kept)
-    return value, integral, initial, empty_rows(grad, nothing if is_second else shape)
+    integral = empty_rows(grad, shape, kept) if writes_sum else None
+    previous = None if is_second else empty_rows(grad, shape)
+    return empty_rows(grad, shape), integral, empty_rows(grad, shape), previous  # type: ignore[return-value]
 
 
 @partial(dispatch.KernelOp, "gain_gradient")
@@ -244,10 +279,13 @@ def gain_gradient(
     value: Tensor,
     initial: Tensor,
     previous: Tensor | None,
-    integral: Tensor,
+    integral: Tensor | None,
     beta: float,
 ) -> Tensor:
-    """(3, Hkv): sums of g e, g S_l and g (v_{l-1} - v_l), the gradients of p, i and d."""
+    """(3, Hkv): sums of g e, g S_l and g (v_{l-1} - v_l), the gradients of p, i and d.
+
+    Without a sum that of i is 0.
+    """
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = grad.shape, value.shape[1]
@@ -257,14 +295,16 @@ def gain_gradient(
     tiles = dispatch.control_tiles(tokens, pad)
     chunks = -(-tokens // tiles.rows)
     parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
-    with on_device(grad):
-        dispatch.launched(epilogue_kernels.gain_gradient)[(batch * kv_heads * chunks,)](
-            token_rows(grad), value, initial, previous, token_rows(integral), parts,
-            *value.stride()[:3], *initial.stride()[:3], *strides(previous),
-            beta, tokens, kv_heads,
-            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad, BLOCK=tiles.rows,
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    launch(
+        epilogue_kernels.gain_gradient,
+        batch * kv_heads * chunks,
+        (token_rows(grad), value, initial, previous, token_rows(integral), parts),
+        (*strides(value), *strides(initial), *strides(previous)),
+        (beta,),
+        (tokens, kv_heads),
+        (heads // kv_heads, dim, pad, tiles.rows),
+        tiles,
+    )
     return parts.sum((0, 2)).t().contiguous()
 
 
@@ -303,8 +343,3 @@ def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor | None:
     """
     used = next((x for x in others if x is not None), None)
     return None if used is None else used.new_zeros(ctx.shape, dtype=ctx.dtype)
-
-
-def on_device(x: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device: make it that of x."""
-    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()

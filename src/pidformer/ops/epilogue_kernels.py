@@ -37,7 +37,7 @@ def load_previous(previous, first, base, at, mask):
 def control_tile(
     value, initial, before, integral, integral_new, base, at, mask, store_mask, p, i, d, beta
 ):
-    """p e + i S + d (v_{l-1} - v) of a tile; stores S = S_{l-1} + e.
+    """p e + i S + d (v_{l-1} - v) of a tile; stores S = S_{l-1} + e, unless there is no i.
 
     The integral is at `base` (a sample, which may pass 2^31) plus `at` (a tile).
     """
@@ -45,7 +45,8 @@ def control_tile(
     total = error
     if integral is not None:
         total += tl.load(integral + base + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(integral_new + base + at, total.to(integral_new.dtype.element_ty), mask=store_mask)
+    if integral_new is not None:
+        tl.store(integral_new + base + at, total.to(integral_new.dtype.element_ty), mask=store_mask)
     return p * error + i * total + d * (before - value)
 
 
@@ -191,8 +192,11 @@ def gain_gradient(
     before = load_previous(
         previous, first, batch * previous_b + head * previous_h, row * previous_n + column, mask
     )
-    summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
     to = partial + tl.program_id(0).to(tl.int64) * 3
     tl.store(to, tl.sum(tl.sum(total * (beta * first - now), 1), 0))
-    tl.store(to + 1, tl.sum(tl.sum(total * summed, 1), 0))
+    if integral_new is not None:
+        summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
+        tl.store(to + 1, tl.sum(tl.sum(total * summed, 1), 0))
+    else:
+        tl.store(to + 1, 0.0)
     tl.store(to + 2, tl.sum(tl.sum(total * (before - now), 1), 0))

@@ -24,25 +24,27 @@ import torch
 from torch import Tensor
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import PIDState
+from pidformer.control.pid import PIDState, check_terms, next_state
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
 from pidformer.ops.epilogue import (
     Numbers,
-    control_backward,
     empty_rows,
     gain_gradient,
     given_integral,
     given_values,
+    keeps_sum,
+    keeps_value,
     kernel_gains,
-    on_device,
-    passes_integral,
+    state_gradients,
     strides,
     token_rows,
     unit_rows,
     zero_gradient,
 )
+from pidformer.ops.launch import launch
 
+_LOG2_E = math.log2(math.e)
 _NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
 """q (B, H, N, D), k and v (B, Hkv, N, D), of any strides; or (packed, None, None), packed
@@ -65,25 +67,28 @@ def short_attention(
     """
     scale = 1 / math.sqrt(inputs[0].shape[-1]) if scale is None else scale
     initial = previous = integral = tensor = None
-    numbers = _NO_NUMBERS
+    numbers, has_sum, is_handed_on = _NO_NUMBERS, False, gains is not None
     if state is not None and gains is not None:
+        check_terms(state, gains)
         (initial, previous), integral = given_values(state, gains), given_integral(state)
         tensor, numbers = kernel_gains(gains, kv_heads, inputs[0].device)
+        has_sum, is_handed_on = keeps_sum(state), keeps_value(state)
     if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
-        is_handed_on = gains is not None
         u, total, value, initial = _Short.apply(
             *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal,
-            is_handed_on,
+            has_sum, is_handed_on,
         )  # fmt: skip
         if not is_handed_on:
             value = _unpacked(inputs, kv_heads)[2]
     else:
         q, k, value = _unpacked(inputs, kv_heads)
         u, total, _ = short_forward(
-            q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, False
-        )
-    state = None if initial is None else PIDState(initial, total, value)
-    return u, value, state
+            q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, has_sum,
+            False,
+        )  # fmt: skip
+    if state is None or gains is None:
+        return u, value, None
+    return u, value, next_state(state, initial, total, value)
 
 
 def split_heads(qkv: Tensor, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,20 +111,22 @@ class _Short(torch.autograd.Function):
         Only then they are an output: a compiler makes zeros of a gradient that does not come.
         `options` are p, i, d, beta, the scale and whether attention is causal.
         """
-        first, k, v, initial, previous, integral, gains, kv_heads, *options, is_handed_on = inputs
+        first, k, v, initial, previous, integral, gains, kv_heads, *options = inputs
+        *options, has_sum, is_handed_on = options
         ctx.set_materialize_grads(False)
-        ctx.kv_heads, ctx.options = kv_heads, options
+        ctx.heads, ctx.numbers, ctx.options = kv_heads, options[:4], options[4:]
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype
         u, total, lse = short_forward(
-            q, key, value, initial, previous, integral, gains, *ctx.options, True
+            q, key, value, initial, previous, integral, gains, *options, has_sum, True
         )
+        kept = total if has_sum else None
         if gains is None:  # linear in everything else: nothing to keep for the control
             ctx.save_for_backward(first, k, v, lse, None, None, None, None)
         else:
-            ctx.save_for_backward(first, k, v, lse, gains, initial, previous, total)
-        return u, (total if ctx.is_controlled else None), (value if is_handed_on else None), initial
+            ctx.save_for_backward(first, k, v, lse, gains, initial, previous, kept)
+        return u, kept, (value if is_handed_on else None), initial
 
     @staticmethod
     def backward(
@@ -132,27 +139,20 @@ class _Short(torch.autograd.Function):
         if grad is None:  # only the state is part of the loss
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
         if grad is None:
-            return (None,) * 15
+            return (None,) * 16
         first, k, v, lse, gains, initial, previous, total = ctx.saved_tensors
-        q, key, value = _unpacked((first, k, v), ctx.kv_heads)
-        *numbers, scale, is_causal = ctx.options
-        if ctx.is_controlled:
-            grad_value, d_integral, d_initial, d_previous = control_backward(
-                grad, grad_integral, grad_value, grad_initial, gains,
-                ctx.is_second, ctx.kv_heads, *numbers,
-            )  # fmt: skip
-        packed = short_backward(q, key, value, lse, grad, grad_value, scale, is_causal)
-        d_gains = None
-        if gains is not None and ctx.needs_input_grad[6]:
-            d_gains = gain_gradient(grad, value, initial, previous, total, ctx.options[3])
-        first_grads = (packed, None, None) if k is None else split_heads(packed, ctx.kv_heads)
+        q, key, value = _unpacked((first, k, v), ctx.heads)
         state_grads: tuple[Tensor | None, ...] = (None, None, None)
         if ctx.is_controlled:
-            if passes_integral(gains, numbers[1]):
-                d_integral = grad_integral
-            kept = d_integral if ctx.needs_input_grad[5] else None
-            state_grads = (d_initial, None if ctx.is_second else d_previous, kept)
-        return *first_grads, *state_grads, d_gains, *[None] * 8
+            grad_value, *state_grads = state_gradients(  # type: ignore[assignment]
+                ctx, ctx.needs_input_grad[5], grad, grad_integral, grad_value, grad_initial, gains
+            )
+        packed = short_backward(q, key, value, lse, grad, grad_value, *ctx.options)
+        d_gains = None
+        if gains is not None and ctx.needs_input_grad[6]:
+            d_gains = gain_gradient(grad, value, initial, previous, total, ctx.numbers[3])
+        first_grads = (packed, None, None) if k is None else split_heads(packed, ctx.heads)
+        return *first_grads, *state_grads, d_gains, *[None] * 9
 
 
 @partial(dispatch.KernelOp, "short_attention")
@@ -170,9 +170,10 @@ def short_forward(
     beta: float,
     scale: float,
     is_causal: bool,
+    has_sum: bool,
     with_lse: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """(u, new integral, log2 of each row's weight); the last two empty where not asked for.
+    """(u, new integral, log2 of each row's weight); the last two only where asked for.
 
     Controlled if `initial` is given. Without autograd, which `short_attention` adds.
     """
@@ -181,41 +182,39 @@ def short_forward(
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
     q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
     initial, previous = (None if x is None else unit_rows(x) for x in (initial, previous))
-    u, total, lse = made = _forward_outputs(q, v, initial, integral, with_lse)
+    u, total, lse = made = _forward_outputs(q, v, integral, has_sum, with_lse)
     pad = power_of_two(dim)
     tiles = dispatch.forward_tiles(tokens, pad)
     tail = tokens if tokens < tiles.keys else tokens % tiles.keys
     tail = tiles.keys if is_causal else max(16, power_of_two(tail))
-    grid = (batch * heads * -(-tokens // tiles.rows),)
-    with on_device(q):
-        dispatch.launched(short_kernels.short_forward)[grid](
-            q, k, v, initial, previous, token_rows(integral), gains,
-            u, None if initial is None else total, lse if with_lse else None,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-            *strides(initial), *strides(previous),
-            p, i, d, beta, scale * math.log2(math.e), tokens, kv_heads,
-            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
-            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=min(tail, tiles.keys),
-            PARTS=tiles.parts, CAUSAL=is_causal, PRECISION="ieee",
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    launch(
+        short_kernels.short_forward,
+        batch * heads * -(-tokens // tiles.rows),
+        (q, k, v, initial, previous, token_rows(integral), gains, u, total, lse),
+        (*strides(q), *strides(k), *strides(v), *strides(initial), *strides(previous)),
+        (p, i, d, beta, scale * _LOG2_E),
+        (tokens, kv_heads),
+        (
+            heads // kv_heads, dim, pad, tiles.rows, tiles.keys, min(tail, tiles.keys),
+            tiles.parts, is_causal, "ieee",
+        ),
+        tiles,
+    )  # fmt: skip
     return made
 
 
 @short_forward.register_fake
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    q, _k, v, initial, _previous, integral, *_options, with_lse = inputs
-    return _forward_outputs(q, v, initial, integral, with_lse)
+    q, _k, v, _initial, _previous, integral, *_options, has_sum, with_lse = inputs
+    return _forward_outputs(q, v, integral, has_sum, with_lse)
 
 
 def _forward_outputs(
-    q: Tensor, v: Tensor, initial: Tensor | None, integral: Tensor | None, with_lse: bool
+    q: Tensor, v: Tensor, integral: Tensor | None, has_sum: bool, with_lse: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    kept = dispatch.sums_type(v, integral)
-    nothing = (0, 0, 0, 0)
-    total = empty_rows(q, nothing if initial is None else v.shape, kept)
-    lse = q.new_empty(q.shape[:3] if with_lse else nothing[:3], dtype=torch.float32)
-    return empty_rows(q, q.shape), total, lse
+    total = empty_rows(q, v.shape, dispatch.sums_type(v, integral)) if has_sum else None
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
+    return empty_rows(q, q.shape), total, lse  # type: ignore[return-value]
 
 
 @partial(dispatch.KernelOp, "short_attention_backward")
@@ -237,17 +236,19 @@ def short_backward(
     packed = _packed_gradient(q, k)
     pad = power_of_two(dim)
     tiles = dispatch.backward_tiles(tokens, pad)
-    with on_device(q):
-        dispatch.launched(short_kernels.short_backward)[(q.shape[0] * kv_heads,)](
-            q, k, v, lse, token_rows(grad), token_rows(grad_value), packed,
-            *q.stride()[:3], *k.stride()[:3], *v.stride()[:3],
-            scale * math.log2(math.e), tokens, kv_heads,
-            GROUP=heads // kv_heads, D=dim, BLOCK_D=pad,
-            BLOCK_M=tiles.rows, BLOCK_N=tiles.keys, BLOCK_TAIL=tiles.tail,
-            TURNED=tiles.turned, LEAN=tiles.lean,
-            CAUSAL=is_causal, PRECISION="ieee",
-            num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    launch(
+        short_kernels.short_backward,
+        q.shape[0] * kv_heads,
+        (q, k, v, lse, token_rows(grad), token_rows(grad_value), packed),
+        (*strides(q), *strides(k), *strides(v)),
+        (scale * _LOG2_E,),
+        (tokens, kv_heads),
+        (
+            heads // kv_heads, dim, pad, tiles.rows, tiles.keys, tiles.tail,
+            tiles.turned, tiles.lean, is_causal, "ieee",
+        ),
+        tiles,
+    )  # fmt: skip
     return packed
 
 

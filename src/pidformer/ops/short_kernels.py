@@ -140,7 +140,7 @@ def short_forward(
         lse += (batch * query_heads + query_head) * tokens
         tl.store(lse + rows, top + tl.log2(total), mask=rows < tokens)
     u += batch * tokens * query_heads * D + query_head * D
-    if integral_new is None:
+    if initial is None:
         to = rows[:, None] * (query_heads * D) + columns[None, :]
         mask = (rows[:, None] < tokens) & (columns[None, :] < D)
         tl.store(u + to, mixed.to(u.dtype.element_ty), mask=mask)

@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
@@ -13,15 +14,16 @@ from torch import Tensor, nn
 from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
-from pidformer.nn import evaluating
 from pidformer.robustness.losses import Loss
+from pidformer.robustness.recorded import current, recorded
 from pidformer.robustness.threat import (
     Draws,
     Model,
     as_budget,
+    check_batch,
     check_budget,
     check_distance,
-    check_images,
+    check_span,
     pixel_text,
 )
 
@@ -72,15 +74,19 @@ class Attack(ABC):
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
     ) -> Tensor:
         """The attacked images. What is drawn for row i depends on (seed, offset + i) alone."""
-        check_images(images, labels)
-        return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+        check_batch(images, labels)
+        span = images.aminmax() if images.numel() else ()
+        try:
+            return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+        finally:  # looked at when the attack has sent all its work: no device waits
+            check_span(span)
 
     def within(
         self, bounds: Bounds, model: Model, images: Tensor, labels: Tensor, draws: Draws
     ) -> Tensor:
         """The attacked images inside any `bounds`, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
-        with under_attack(model), torch.inference_mode(False), torch.no_grad():
+        with under_attack(model), torch.inference_mode(False), torch.no_grad(), recorded():
             images, labels = images.detach().clone(), labels.clone()
             if not self.eps or not len(images):
                 return images
@@ -110,16 +116,33 @@ def under_attack(model: object) -> Iterator[None]:
     Attacks differentiate by the images alone. With weights that ask for gradients, the forward
     would keep what only those need, and the backward of a compiled model would compute them.
     """
-    weights = model.parameters() if isinstance(model, nn.Module) else ()
-    learning = [weight for weight in weights if weight.requires_grad]
+    modules = _modules(model) if isinstance(model, nn.Module) else []
+    learning = [w for m in modules for w in m._parameters.values() if w is not None]
+    learning = [weight for weight in learning if weight.requires_grad]
+    were_training = [module for module in modules if module.training]
     try:
         for weight in learning:
-            weight.requires_grad_(False)
-        with evaluating(model):
-            yield
+            weight.requires_grad = False
+        for module in were_training:
+            module.training = False
+        yield
     finally:
         for weight in learning:
-            weight.requires_grad_(True)
+            weight.requires_grad = True
+        for module in were_training:
+            module.training = True
+
+
+def _modules(model: nn.Module) -> list[nn.Module]:
+    """Those of `model.modules()`, in less time: an attack of one step would notice."""
+    found: dict[nn.Module, None] = {}
+    ahead: list[nn.Module | None] = [model]
+    while ahead:
+        module = ahead.pop()
+        if module is not None and module not in found:
+            found[module] = None
+            ahead += module._modules.values()
+    return list(found)
 
 
 @dataclass(frozen=True)
@@ -181,10 +204,21 @@ def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tens
 
 def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
     """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
+    recorder, plain = current() if images.is_cuda else None, judge(model)
+    if recorder is None or not recorder.takes(plain):
+        return _ascent(model, loss.formula, images, *loss.classes)
+    precision = model.precision if isinstance(model, Searching) else "float32"
+    work = partial(_ascent, model, loss.formula)
+    return recorder.run(plain, precision, loss.formula, work, images, *loss.classes)  # type: ignore
+
+
+def _ascent(
+    model: Model, formula: Callable[..., Tensor], images: Tensor, *classes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     with torch.enable_grad(), lowered(model, images.device.type):
         images = images.detach().requires_grad_()
         logits = logits_of(model, images)
-        losses = loss(logits)
+        losses = formula(logits, *classes)
         if not losses.requires_grad:
             raise InputError("the model's output has no gradient; does it detach or no_grad?")
         # A sum, not a mean: the gradient of an image does not know the size of its batch.

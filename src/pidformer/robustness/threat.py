@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from typing import Protocol
@@ -34,6 +34,12 @@ class Threat(Protocol):
 
 def check_images(images: Tensor, labels: Tensor) -> None:
     """Refuse what is not a batch of pixels with its labels."""
+    check_batch(images, labels)
+    check_span(images.aminmax() if images.numel() else ())
+
+
+def check_batch(images: Tensor, labels: Tensor) -> None:
+    """Refuse what has not the type or the shape of a batch and its labels."""
     if not images.is_floating_point():
         raise InputError(
             f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
@@ -48,9 +54,13 @@ def check_images(images: Tensor, labels: Tensor) -> None:
             "a threat needs images (B, C, H, W) and int64 labels (B,), got "
             f"{tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}"
         )
-    if not images.numel():
+
+
+def check_span(span: Sequence[Tensor]) -> None:
+    """Refuse pixels outside [0, 1], by their least and their largest; of no pixels, nothing."""
+    if not span:
         return
-    low, high = torch.stack(images.aminmax()).tolist()  # one wait for the device
+    low, high = torch.stack(tuple(span)).tolist()  # one wait for the device
     if not (low >= 0 and high <= 1):
         raise InputError(
             f"images must be in [0, 1], got values from {low:.3g} to {high:.3g}; leave them as "

@@ -209,6 +209,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         }
         is_seen_whole = past_key_values is not None or keep_states or keep_kernels
         blocks = list(self.layers)[: self.config.num_hidden_layers]  # fewer, for an early exit
+        options["network"] = blocks
         if last is None or last >= tokens.shape[1] or is_seen_whole:
             x, _state = scan_blocks(blocks, x, self._reference(input_ids), **options)
         else:

@@ -1,0 +1,208 @@
+"""Recorded gradient steps: the same numbers as without, and what is not recorded."""
+
+import warnings
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+import pidformer.models  # noqa: F401  (registers them)
+from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under
+from pidformer.robustness import attack as attacks
+from pidformer.robustness import recorded as recordings
+from pidformer.robustness.recorded import capacity, is_recordable, recorded
+
+EPS = 3 / 255
+PLAIN = PGD(eps=EPS, steps=6, step_size=EPS / 6)
+
+
+def test_a_recording_is_at_least_half_full():
+    for most in (1, 2, 7, 64, 100):
+        for rows in range(1, most + 1):
+            size = capacity(rows, most)
+            assert rows <= size <= max(2 * rows - 1, 1) or size == most == rows
+
+
+def test_what_may_be_recorded():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
+    assert is_recordable(model)
+    assert not is_recordable(lambda x: model(x))
+    assert not is_recordable(torch.compile(model))
+    handle = model[1].register_forward_hook(lambda *_: None)
+    assert not is_recordable(model)
+    handle.remove()
+    assert is_recordable(model) and not is_recordable(model.train())
+
+
+def test_an_inner_scope_is_part_of_the_outer():
+    assert recordings.current() is None
+    with recorded():
+        outer = recordings.current()
+        with recorded():
+            assert recordings.current() is outer
+        assert recordings.current() is outer
+    assert recordings.current() is None
+
+
+def gpu(test):
+    return pytest.mark.gpu(
+        pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test)
+    )
+
+
+def network(name="pid_deit_tiny_patch16_224", **options):
+    torch.manual_seed(0)
+    sizes = {"img_size": 64, "patch_size": 8, "depth": 4, "num_classes": 10}
+    return timm.create_model(name, **sizes | options).cuda().eval()
+
+
+def batch(count, seed=0):
+    generator = torch.Generator("cuda").manual_seed(seed)
+    images = torch.rand(count, 3, 64, 64, generator=generator, device="cuda")
+    return images, torch.arange(count, device="cuda") % 10
+
+
+def unrecorded(threat, model, *given, **options):
+    """The same, with every model taken for one that cannot be recorded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recordings, "is_recordable", lambda _: False)
+        return threat(model, *given, **options)
+
+
+@pytest.fixture
+def replays(monkeypatch):
+    """The rows of each replay."""
+    rows, replay = [], recordings._Recording.replay
+
+    def noted(self, inputs):
+        rows.append((len(inputs[0]), len(self.inputs[0])))
+        return replay(self, inputs)
+
+    monkeypatch.setattr(recordings._Recording, "replay", noted)
+    return rows
+
+
+MODELS = {
+    "timm": lambda: network("deit_tiny_patch16_224"),
+    "PID": lambda: network(gains="0.4,0.1,0.05"),
+    "P": lambda: network(gains="0.4,0,0"),
+}
+THREATS = [PLAIN, PGD(eps=EPS, steps=4, restarts=2), SLD(steps=4), PGD(eps=EPS, precision="tf32")]
+
+
+@gpu
+@pytest.mark.parametrize("threat", THREATS, ids=repr)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_replay_is_the_step_bit_for_bit(name, threat, replays):
+    model, given = MODELS[name](), batch(16)
+    found = threat(model, *given)
+    assert replays and torch.equal(found, unrecorded(threat, model, *given))
+
+
+@gpu
+def test_fgsm_is_recorded_over_batches(replays):
+    model = network(gains="0.4,0.1,0.05")
+    given = [batch(16, seed) for seed in range(4)] + [batch(11, 5), batch(3, 6)]
+    with recorded():
+        found = [FGSM(eps=EPS)(model, *each) for each in given]
+    assert replays == [(16, 16), (16, 16), (16, 16), (11, 16)]  # recorded, replayed, ragged
+    for each, images in zip(given, found, strict=True):
+        expected = unrecorded(FGSM(eps=EPS), model, *each)
+        # another row count may take other kernels, and where a gradient is 0 the sign follows
+        assert (images != expected).float().mean() < (1e-3 if len(images) < 16 else 1e-9)
+
+
+@gpu
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "threat",
+    [PGD(eps=EPS, early_stop=True), APGD(eps=EPS, steps=10), FAB(eps=EPS, steps=5, targets=2)],
+    ids=repr,
+)
+def test_attacks_that_stop_early_are_as_strong(threat, precision, replays):
+    model, (images, _) = network(gains="0.4,0.1,0.05"), batch(32)
+    labels = model(images).argmax(-1)
+    threat = type(threat)(**vars(threat) | {"precision": precision})
+    found = accuracy_under(model, [(images, labels)], threat)
+    plain = unrecorded(accuracy_under, model, [(images, labels)], threat)
+    assert replays and abs(found[0] - plain[0]) <= 2
+
+
+class Waits(nn.Module):
+    def __init__(self, inner, wait):
+        super().__init__()
+        self.inner, self.wait = inner, wait
+
+    def forward(self, x):
+        self.wait(x)
+        return self.inner(x)
+
+
+@gpu
+@pytest.mark.parametrize(
+    "wait",
+    [lambda x: x.sum().item(), lambda x: x[x > 0.5].sum(), lambda x: torch.cuda.synchronize()],
+    ids=["item", "boolean index", "synchronize"],
+)
+def test_a_model_that_waits_for_the_device_is_not_recorded(wait, replays, monkeypatch):
+    monkeypatch.setattr(recordings, "_said", set())
+    inner, given = network(), batch(8)
+    with pytest.warns(UserWarning, match="cannot be recorded") as said:
+        found = PLAIN(Waits(inner, wait).eval(), *given)
+    assert len(said) == 1 and not replays
+    assert torch.equal(found, unrecorded(PLAIN, inner, *given))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # said once
+        PLAIN(Waits(inner, wait).eval(), *given)
+    # the generator and the device are as before
+    nn.functional.dropout(given[0], 0.5).sum().item()
+    with torch.random.fork_rng():
+        torch.cuda.manual_seed(0)
+        torch.rand(3, device="cuda")
+
+
+@gpu
+def test_a_model_that_draws_is_not_recorded(monkeypatch, replays):
+    monkeypatch.setattr(recordings, "_said", set())
+    noisy = Waits(network(), lambda x: None).eval()
+    noisy.forward = lambda x: noisy.inner(x + 0.1 * torch.randn_like(x))
+    with pytest.warns(UserWarning, match="other numbers"):
+        PLAIN(noisy, *batch(8))
+    assert len(replays) == 1  # the one that was compared
+
+
+@gpu
+def test_memory_is_returned():
+    model, given = network(gains="0.4,0.1,0.05"), batch(64)
+    unrecorded(PLAIN, model, *given)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    for _ in range(2):
+        PLAIN(model, *given)
+    torch.cuda.synchronize()
+    after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
+    assert after[0] == before[0]
+    assert after[1] <= before[1] + 2**21
+
+
+@gpu
+def test_weights_may_change_in_place_within_a_scope():
+    model, given = network(gains="0.4,0.1,0.05"), batch(8)
+    with recorded():
+        for _ in range(2):
+            PLAIN(model, *given)
+        with torch.no_grad():
+            for weight in model.parameters():
+                weight.mul_(0.9)
+        found = PLAIN(model, *given)
+    assert torch.equal(found, unrecorded(PLAIN, model, *given))
+
+
+def test_without_a_gpu_nothing_is_recorded(monkeypatch):
+    monkeypatch.setattr(recordings.Recorder, "run", None)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
+    images, labels = torch.rand(2, 3, 2, 2), torch.tensor([0, 1])
+    assert PLAIN(model, images, labels).shape == images.shape
+    assert attacks.current() is None
