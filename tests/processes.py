@@ -9,17 +9,19 @@ import atexit
 import gc
 import multiprocessing
 import os
-import socket
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from torch.distributed import TCPStore
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "from pidformer.cli import main; main()"
 LOADED = ["pidformer.cli", "pidformer.training.run", "pidformer.evaluation", "pidformer.reproduce"]
 _context: Any = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(LOADED)
+_stores: list[TCPStore] = []
 
 
 class Process:
@@ -77,17 +79,20 @@ def _run(code: str, words: list[str], environment: dict[str, str], said: str) ->
     exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
-def two(code: str, *arguments: str | Path) -> tuple[Process, Process]:
-    """Two processes of one group, as `torchrun --nproc_per_node 2` starts them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    group = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    first, second = (
-        Process(code, *arguments, RANK=rank, LOCAL_RANK=rank, **group) for rank in ("0", "1")
-    )
-    return first, second
+def two(code: str, *arguments: str | Path) -> tuple[Process, ...]:
+    """Two processes of one group."""
+    return several(2, code, *arguments)
+
+
+def several(count: int, code: str, *arguments: str | Path) -> tuple[Process, ...]:
+    """Processes of one group, as `torchrun --nproc_per_node COUNT` starts them."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    _stores.append(store)  # the launcher's, which outlives each process
+    group = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    group |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    group |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    ranks = map(str, range(count))
+    return tuple(Process(code, *arguments, RANK=r, LOCAL_RANK=r, **group) for r in ranks)
 
 
 def ends_well(*processes: Process) -> str:

@@ -139,12 +139,6 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> 
     sys.__excepthook__(kind, error, trace)
 
 
-def forget() -> None:
-    """The last signal was for a part of the work, which has ended; the command goes on."""
-    if is_handled():
-        os.write(_wakeup, b"\0")
-
-
 def end(code: int) -> NoReturn:
     """End the process now, with one line; a second caller waits for the first."""
     _ending.acquire()
@@ -167,7 +161,7 @@ def _watch(reading: int) -> None:
             read = os.read(reading, 1)[0]
             if read == number and now() - since > _ONE:
                 end(128 + number)
-            if read in (0, *SIGNALS):
+            if read in SIGNALS:
                 number, since, waits_since = read, now(), now()
         elif _unhurried:
             waits_since = now()

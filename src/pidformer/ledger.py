@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pidformer import results
+from pidformer import ranks, results
 from pidformer.results import Measurement, Record
 
 Found = tuple[dict[str, float], dict[str, Any]]
@@ -31,6 +31,7 @@ class Ledger:
             for record in results.read(self.folder):
                 if record.kind == self.kind:
                     self.found.setdefault(record.measurement, record)
+            self.found = ranks.from_main(self.found)  # all go by the same
 
     def finished(self, about: Mapping[str, Any]) -> Record | None:
         """The record of the same measurement, if there is one."""
@@ -53,7 +54,7 @@ class Ledger:
         """A new record."""
         settings = {**self.settings, **about, "machine": results.machine()}
         record = Record(kind=self.kind, metrics=metrics, settings=settings, details=details)
-        if self.folder is not None:
+        if self.folder is not None and ranks.is_main():
             results.append(self.folder, record)
         self.found[record.measurement] = record
         return record

@@ -157,8 +157,9 @@ def test_evaluation_is_shared_by_processes():
         for r in (0, 1)
     ]
     seen = [(torch.cat([b.images for b in ldr])[:, 0, 0, 0] * 255).tolist() for ldr in loaders]
-    assert seen == [list(range(0, 11, 2)), list(range(1, 11, 2))]
+    assert seen == [[0, 1, 2, 6, 7, 8], [3, 4, 5, 9, 10]]
     assert [len(ldr) for ldr in loaders] == [2, 2]
+    assert [[place for place, _ in ldr.placed()] for ldr in loaders] == [[0, 6], [3, 9]]
 
 
 def test_evaluation_is_the_same_both_ways():

@@ -213,7 +213,7 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
 def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
-    found = run_plan(plan, CPU, jobs=2, is_shown=False, beat=0.2, poll=0.1)
+    found = run_plan(plan, CPU, jobs=2, is_shown=False, poll=0.1)
     states = {line.job.id: line.state for line in found.lines}
     assert states["train.pid"] == states["evaluate.pid"] == "failed"
     assert states["evaluate.softmax"] == states["report"] == "done"
@@ -242,7 +242,7 @@ from pidformer.reproduce.job_kinds import JobSetting
 from tests.reproduce.tiny import tiny_plan
 plan = tiny_plan(Path(sys.argv[1]), Path(sys.argv[2]))
 jobs = int(sys.argv[3]) if len(sys.argv) > 3 else 1
-found = run_plan(plan, JobSetting(device="cpu"), jobs=jobs, is_shown=False, beat=0.2, poll=0.1)
+found = run_plan(plan, JobSetting(device="cpu"), jobs=jobs, is_shown=False, poll=0.1)
 sys.exit(1 if found.failed else 0)
 """
 
@@ -260,7 +260,7 @@ def test_a_killed_call_takes_its_processes_along_and_goes_on_later(whole, tmp_pa
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "inputs"), str(tmp_path / "out"), "2"]
     parent = subprocess.Popen(command)
     claims = tmp_path / "out" / "claims"
-    assert waited(lambda: claims.is_dir() and list(claims.glob("*.json")))
+    assert waited(lambda: claims.is_dir() and list(claims.glob("*.lock")))
     workers = psutil.Process(parent.pid).children(recursive=True)
     parent.kill()
     parent.wait()

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pidformer import ranks
 from pidformer.analysis.controllers import Controllers, read_controllers
 from pidformer.analysis.growth import Growth, transient_growth
 from pidformer.analysis.inspection import Model, check_inputs
@@ -254,28 +255,30 @@ def certify(
     check_inputs(model, images, batch_size)
     if growth_images < 1:
         raise InputError(f"growth_images must be at least 1, got {growth_images}")
-    spectra: list[list[Tensor]] = []
-    growths: list[Growth] = []
-    controllers = Controllers(())
     few = torch.linspace(0, len(images) - 1, min(growth_images, len(images))).long()
-    for start in range(0, len(images), batch_size):
-        part = images[start : start + batch_size]
-        spectra.append([])
+
+    def look(part: Tensor, start: int) -> tuple[list[Tensor], Growth | None]:
         wanted = few[(few >= start) & (few < start + batch_size)] - start
+        spectra: list[Tensor] = []
         kept: list[Tensor] = []
         for matrix in attention_matrices(model, part, dtype=torch.float64):
-            spectra[-1].append(eigenvalues(matrix))
+            spectra.append(eigenvalues(matrix))
             if len(wanted):
                 kept.append(matrix[wanted])
-        if start == 0:
-            heads = [layer.shape[1] for layer in spectra[0]]
-            controllers = read_controllers(model, gains, heads)
-        if kept:
-            growths.append(transient_growth(kept, controllers))
+        controllers = read_controllers(model, gains, [layer.shape[1] for layer in spectra])
         if on_progress is not None:
             on_progress(len(part))
-    spectrum = AttentionSpectrum(kappas=tuple(torch.cat(p) for p in zip(*spectra, strict=True)))
-    growth = Growth(*(torch.cat(parts).cpu() for parts in zip(*growths, strict=True)))
+        if not kept:
+            return spectra, None
+        return spectra, Growth(*(norms.cpu() for norms in transient_growth(kept, controllers)))
+
+    parts = ranks.spread(images.split(batch_size), look)
+    layers = zip(*(spectra for spectra, _ in parts), strict=True)
+    spectrum = AttentionSpectrum(kappas=tuple(torch.cat(layer) for layer in layers))
+    growths = zip(*(growth for _, growth in parts if growth is not None), strict=True)
+    growth = Growth(*(torch.cat(values) for values in growths))
+    heads = [layer.shape[1] for layer in spectrum.kappas]
+    controllers = read_controllers(model, gains, heads)
     radius, outside, worst = _closed_loop_radii(spectrum, controllers)
     shared = controllers.shared
     kappas = _in_the_loop(spectrum, controllers)

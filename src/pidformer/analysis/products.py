@@ -10,12 +10,15 @@ head has dimensions (and with fewer tokens than that, exactly):
 """
 # B inputs, H heads, N tokens, D columns, L layers
 
+from functools import reduce
+from operator import add
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
 
@@ -49,23 +52,21 @@ def attention_measures(
     Nothing of a layer is kept but three numbers; `attention_spectrum` gives all eigenvalues.
     """
     check_inputs(model, images, batch_size)
-    sums: list[Tensor] = []
-    for start in range(0, len(images), batch_size):
-        part, depth = images[start : start + batch_size], 0
-        draw = torch.Generator().manual_seed(seed + start)
 
-        def visit(call: AttentionCall, draw: torch.Generator = draw) -> None:
-            nonlocal depth
-            found = _measured(call, draw).mean(-1).sum(-1).cpu()  # (3, B, H) -> (3,)
-            if depth == len(sums):
-                sums.append(torch.zeros(3, dtype=torch.float64))
-            sums[depth] += found
-            depth += 1
+    def sums(part: Tensor, start: int) -> Tensor:
+        draw = torch.Generator().manual_seed(seed + start)
+        found: list[Tensor] = []
+
+        def visit(call: AttentionCall) -> None:
+            found.append(_measured(call, draw).mean(-1).sum(-1).cpu())  # (3, B, H) -> (3,)
 
         visit_attention(model, part, visit)
         if on_progress is not None:
             on_progress(len(part))
-    return AttentionMeasures(*(torch.stack(sums, -1) / len(images)))
+        return torch.stack(found, -1)
+
+    parts = ranks.spread(images.split(batch_size), sums)
+    return AttentionMeasures(*(reduce(add, parts) / len(images)))
 
 
 def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:

@@ -2,12 +2,15 @@
 # B images, N tokens, C width, L layers; X tokens (..., N, C), s_1 >= s_2 >= ... its singular values
 
 from collections.abc import Callable
+from functools import reduce
+from operator import add
 from typing import NamedTuple, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pidformer import ranks
 from pidformer.analysis.inspection import Model, call, check_inputs, inner_model, looking
 from pidformer.analysis.tokens import TokenChoice, visit_tokens
 from pidformer.errors import InputError
@@ -118,18 +121,21 @@ def _by_layer(
 ) -> Tensor:
     """Means over images of measure(tokens (B, N, C)) -> (M, B), for each layer: (M, L), float64."""
     check_inputs(model, images, batch_size)
-    sums: dict[int, Tensor] = {}
 
-    def visit(depth: int, tokens: Tensor) -> None:
-        if depth > 0:
-            found = measure(tokens).double().sum(-1)
-            sums[depth] = sums[depth] + found if depth in sums else found
+    def sums(part: Tensor, _: int) -> Tensor:
+        found: dict[int, Tensor] = {}
 
-    for part in images.split(batch_size):
+        def visit(depth: int, tokens: Tensor) -> None:
+            if depth > 0:
+                found[depth] = measure(tokens).double().sum(-1)
+
         visit_tokens(model, part, visit, **which)
         if on_progress is not None:
             on_progress(len(part))
-    return torch.stack([sums[depth] for depth in sorted(sums)], dim=-1) / len(images)
+        return torch.stack([found[depth] for depth in sorted(found)], dim=-1).cpu()
+
+    parts = ranks.spread(images.split(batch_size), sums)
+    return (reduce(add, parts) / len(images)).to(images.device)
 
 
 def control_scale(

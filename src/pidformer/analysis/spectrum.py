@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
 from pidformer.errors import InputError
@@ -131,10 +132,13 @@ def attention_spectrum(
     40 ms for 197 tokens on one core.
     """
     check_inputs(model, images, batch_size)
-    found: list[list[Tensor]] = []
-    for part in images.split(batch_size):
+
+    def layers(part: Tensor, _: int) -> list[Tensor]:
         matrices = attention_matrices(model, part, dtype=torch.float64)
-        found.append([eigenvalues(layer) for layer in matrices])
+        found = [eigenvalues(layer) for layer in matrices]
         if on_progress is not None:
             on_progress(len(part))
+        return found
+
+    found = ranks.spread(images.split(batch_size), layers)
     return AttentionSpectrum(kappas=tuple(torch.cat(layer) for layer in zip(*found, strict=True)))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from pidformer import interrupts
+from pidformer import interrupts, ranks
 from pidformer.cli.analyze import analyze
 from pidformer.cli.bench import bench
 from pidformer.cli.convert import convert
@@ -132,13 +132,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
+    if ranks.speaks(str(message)):
+        print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     # a path or a value that was given may be endless
     shown = cut(" ".join(cut(word, 160) for word in message.split()), LONGEST_LINE)
-    print("pidformer: " + shown.encode(errors="backslashreplace").decode(), file=sys.stderr)
+    if ranks.speaks(shown):
+        print("pidformer: " + shown.encode(errors="backslashreplace").decode(), file=sys.stderr)
     _leave(code)
 
 

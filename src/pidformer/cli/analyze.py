@@ -43,6 +43,7 @@ def analyze(
 
     Example: pidformer analyze runs/pid --data /data/imagenet --limit 1000 --json
     """
+    from pidformer import ranks
     from pidformer.evaluation.analysis import analyze as measure
     from pidformer.report.analysis_figures import analysis_figures
 
@@ -53,11 +54,13 @@ def analyze(
         limit=limit,
         spectrum_limit=spectrum_limit,
         seed=seed,
-        device=device,
+        device=ranks.join(device),
         command=command_line(),
-        is_shown=not as_json,
+        is_shown=not as_json and ranks.is_main(),
         for_figures=True,
     )
+    if not ranks.is_main():
+        return
     figures = [str(path) for path in analysis_figures(found, out)]
     if as_json:
         shown = [model.to_dict() for model in found]

@@ -85,13 +85,17 @@ def evaluate(
     and not measured again.
 
     Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
+    Under torchrun or accelerate launch the processes share the work; the records stay the same.
 
     Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
 
     Example: pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data DIR --limit 1000
 
     Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
+
+    Example: torchrun --nproc_per_node 8 -m pidformer evaluate runs/pid --suite paper --data DIR
     """
+    from pidformer import ranks
     from pidformer.evaluation.images import evaluate_models
     from pidformer.evaluation.suite import curve_suite, load_suite, read_budgets
     from pidformer.evaluation.tasks import evaluate_other, other_data, shared_task
@@ -108,11 +112,18 @@ def evaluate(
     ):
         if given not in known:  # also where the models' task does not ask for it
             raise unknown(what, given, known)
-    shared: dict[str, Any] = {"device": device, "seed": seed, "limit": limit, "gains": gains}
-    shared |= {"ema": ema, "command": command_line(), "is_shown": not as_json}
+    shared: dict[str, Any] = {
+        "device": ranks.join(device),
+        "seed": seed,
+        "limit": limit,
+        "gains": gains,
+    }
+    shared |= {"ema": ema, "command": command_line(), "is_shown": not as_json and ranks.is_main()}
     if (task := shared_task(models)) != "classification":
         own = {"views": views, "protocol": protocol, "split": split}
         scores = evaluate_other(task, models, suite, data, **own, **shared)
+        if not ranks.is_main():
+            return
         if as_json:
             print_json(other_data(task, scores))
         else:
@@ -132,6 +143,8 @@ def evaluate(
         allow_missing=allow_missing,
         **shared,
     )
+    if not ranks.is_main():
+        return
     groups = group_runs([evaluated.records for evaluated in found])
     lines = table1(groups)
     figure = out / "curve.png"

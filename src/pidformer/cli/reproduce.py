@@ -20,7 +20,7 @@ def reproduce(
     data: Annotated[
         Path | None, typer.Option(help="Folder that holds the sets; demo needs none.")
     ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for runs, claims and report.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for runs, locks and report.")] = Path(
         "reproduction"
     ),
     seeds: Annotated[
@@ -49,17 +49,27 @@ def reproduce(
         bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
     ] = False,
     jobs: Jobs = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            help="Run the jobs on a Ray cluster that shares the disk of --out: auto (the one of "
+            r"this machine) or HOST:PORT (pip install 'pidformer\[cluster]').",
+            metavar="ADDRESS",
+        ),
+    ] = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Train, evaluate, analyse and report the twins behind the paper's tables and figures.
 
-    A killed run goes on where it stopped. On one machine, --jobs processes share the work. Started
-    in several places with the same --out (machines that share a disk), they share it too.
+    A killed run goes on where it stopped. On one machine, --jobs processes share the work; on many,
+    --cluster gives each job to a node that has room for it, and to another one if that is lost.
 
     Example: pidformer reproduce --scale demo --seeds 2
 
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
+
+    Example: pidformer reproduce --scale paper --data DIR --out DISK/paper --cluster auto
 
     Example: pidformer reproduce --study study/tiny-imagenet-100-long.yaml --data DIR --out long
     """
@@ -76,6 +86,7 @@ def reproduce(
             study=study,
             minutes=minutes,
             jobs=jobs,
+            cluster=cluster,
             device=device,
             dry_run=dry_run,
             is_shown=not as_json,

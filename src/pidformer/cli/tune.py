@@ -49,6 +49,7 @@ def tune(
 
     Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
     """
+    from pidformer import ranks
     from pidformer.files import check_place
     from pidformer.report.panels import check_format
     from pidformer.tune import Space, read_levels
@@ -65,6 +66,8 @@ def tune(
         check_format(figure)
         check_place(figure)
     kinds: Any = {"metric": metric, "search": search}
+    device = ranks.join(device)
+    is_shown = not as_json and ranks.is_main()
     found = run_search(
         run,
         data=data,
@@ -76,9 +79,11 @@ def tune(
         seed=seed,
         device=device,
         command=command_line(),
-        watch=lambda record, is_old: None if as_json else _say(record, is_old),
+        watch=lambda record, is_old: _say(record, is_old) if is_shown else None,
         **kinds,
     )
+    if not ranks.is_main():
+        return
     if figure is not None:
         pareto_figure(found, metric, figure)
     if as_json:

@@ -167,8 +167,8 @@ class EvalImages(Loader[Image.Image]):
 
     Short side to round(image_size / crop_ratio), bicubic, then the central square; an image that
     already is image_size x image_size is taken as it is. Process `rank` of `world_size` takes
-    every world_size-th image, `batch_size` at a time. Unreadable images are left out and counted
-    in `skipped`, up to `corrupt_limit` of the set.
+    every world_size-th batch. Unreadable images are left out and counted in `skipped`, up to
+    `corrupt_limit` of the set.
     """
 
     def __init__(
@@ -185,6 +185,9 @@ class EvalImages(Loader[Image.Image]):
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
         super().__init__(source, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
+        batches = groups(np.arange(len(source)), batch_size)
+        own = batches[self._rank :: options.get("world_size", 1)]
+        self._indices = np.concatenate([np.arange(0), *own])
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
         shape = (source.channels, image_size, image_size)
         resident = options.get("resident", "auto")
@@ -198,19 +201,34 @@ class EvalImages(Loader[Image.Image]):
         return math.ceil(len(self._indices) / self._batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        for images, labels in self._from_device() if self.is_resident else self._from_workers():
-            yield Batch(images.float().div_(255), labels)
+        return (batch for _, batch in self.placed())
 
-    def _from_device(self) -> Iterator[Tensors]:
+    def placed(self) -> Iterator[tuple[int, Batch]]:
+        """The batches, each with the number of readable images of the whole set before it."""
+        ways = self._from_device if self.is_resident else self._from_workers
+        for (images, labels), first in ways():
+            lost = sum(index < first for index in self._unreadable)
+            yield first - lost, Batch(images.float().div_(255), labels)
+
+    def lost(self) -> set[int]:
+        """Unreadable images met so far."""
+        return set(self._unreadable)
+
+    def learn(self, lost: set[int]) -> None:
+        """Count what other processes could not read, too; places after it move."""
+        self._count(lost)
+
+    def _from_device(self) -> Iterator[tuple[Tensors, int]]:
         for rows in groups(np.arange(len(self._indices)), self._batch_size):
             if len(whole := rows[np.isin(rows, self._readable)]):
-                yield self._rows(whole)
+                yield self._rows(whole), int(self._indices[whole[0]])
 
-    def _from_workers(self) -> Iterator[Tensors]:
+    def _from_workers(self) -> Iterator[tuple[Tensors, int]]:
         parts = groups(self._indices, self._batch_size)
         places: Iterator[list[Place]] = ([(index,) for index in part.tolist()] for part in parts)
         make = partial(_prepared, self._prepare, self._labels)
-        return (loaded.tensors for loaded in self._stream(make, places))
+        for loaded in self._stream(make, places):
+            yield loaded.tensors, loaded.indices[0]
 
 
 def _transformed(

@@ -4,13 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
+from pidformer import ranks
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, unknown
@@ -110,7 +111,10 @@ class LanguageSetup:
         tokenizer = self.loaded.tokenizer
         parts = [perturb(text, noise, tokenizer) for text in texts]
         with torch.inference_mode(), _precision(self.precision, self.device):
-            found = [self._losses(*part, window, stride) for part in parts]
+            if is_split:
+                found = ranks.spread(parts, lambda part, _: self._losses(*part, window, stride))
+            else:
+                found = [self._shared_losses(*parts[0], window, stride)]
         nll, targets = np.concatenate(found), np.concatenate([targets for _, targets in parts])
         is_scored = ~np.isnan(nll)
         nll, targets = nll[is_scored], targets[is_scored]
@@ -120,8 +124,18 @@ class LanguageSetup:
             details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
         return metrics, details
 
+    def _shared_losses(self, *about: Any) -> np.ndarray:
+        """Of one text, whose windows the processes share: what none has scored is NaN."""
+        shares = ranks.spread(range(ranks.size()), lambda rank, _: self._losses(*about, rank))
+        return reduce(lambda a, b: np.where(np.isnan(a), b, a), shares)
+
     def _losses(
-        self, inputs: np.ndarray, targets: np.ndarray, window: int, stride: int
+        self,
+        inputs: np.ndarray,
+        targets: np.ndarray,
+        window: int,
+        stride: int,
+        rank: int | None = None,
     ) -> np.ndarray:
         nll = window_nll(
             self.loaded.model,
@@ -130,6 +144,8 @@ class LanguageSetup:
             window=window,
             stride=stride,
             batch_size=self.batch_size or _windows(window, stride, self.device),
+            rank=rank or 0,
+            world_size=1 if rank is None else ranks.size(),
         )
         return nll.cpu().numpy()
 

@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
+from pidformer import ranks
 from pidformer.data.pictures import UnreadableImage, pixels, read_picture
 from pidformer.data.segmentation import (
     EvalSegments,
@@ -137,19 +138,21 @@ class SegmentationSetup:
 
     def _scores(self, sliding: Sliding, threat: PixelThreat | None) -> Found:
         """Confusion (K, K) over the whole set, and the areas of each pair (N, 3, K)."""
-        total = torch.zeros(len(self.source.classes), len(self.source.classes), dtype=torch.int64)
-        found, attacked = [], replace(sliding, views=(View(),))
+        classes, attacked = len(self.source.classes), replace(sliding, views=(View(),))
 
         def whole(images: Tensor) -> Tensor:
             return attacked.logits(self._logits, images)
 
-        for batch in self.pairs:
-            for images, masks, indices in _parts(batch, sliding):
-                shown = threatened(threat, whole, images, masks, seed=self.seed, indices=indices)
-                matrices = confusion(masks, sliding.labels(self._logits, shown), len(total))
-                total += matrices.sum(0).cpu()
-                found.append(areas(matrices))
-        per_pair = np.concatenate(found)
+        def score(part: tuple[Tensor, Tensor, list[int]], _: int) -> tuple[Tensor, np.ndarray]:
+            images, masks, indices = part
+            shown = threatened(threat, whole, images, masks, seed=self.seed, indices=indices)
+            matrices = confusion(masks, sliding.labels(self._logits, shown), classes)
+            return matrices.sum(0).cpu(), areas(matrices)
+
+        parts = (part for batch in self.pairs for part in _parts(batch, sliding))
+        found = ranks.spread(parts, score)
+        total = torch.stack([matrix for matrix, _ in found]).sum(0)
+        per_pair = np.concatenate([own for _, own in found])
         low, high = miou_interval(per_pair)
         metrics = segmentation_scores(total) | {
             "miou_low": low,

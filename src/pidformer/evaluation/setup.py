@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from pidformer import ranks
 from pidformer.data import EvalImages, ImageSource, open_images
 from pidformer.data.benchmarks import find_set
 from pidformer.data.imagenet import imagenet_classes
@@ -108,6 +109,8 @@ class Setup:
             crop_ratio=self.subject.crop_ratio,
             device=self.device,
             num_workers=self.workers,
+            rank=ranks.rank(),
+            world_size=ranks.size(),
         )
 
     def in_model_classes(self, source: ImageSource) -> ImageSource:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from pidformer import ranks
 from pidformer.data import ImageSource, open_images
 from pidformer.data.benchmarks import missing_corruptions, open_corrupted, open_shift
 from pidformer.data.imagenet import subset_classes
@@ -158,16 +159,17 @@ class OutOfDistribution:
     def _confidence(
         self, setup: Setup, source: ImageSource, outputs: list[int] | None, watch: Watch
     ) -> Tensor:
-        found, done = [], 0
         kept = None if outputs is None else torch.tensor(outputs, device=setup.device)
-        for images, labels in setup.batches(source):
+
+        def sure(batch: tuple[Tensor, Tensor], place: int) -> Tensor:
+            images, labels = batch
             with evaluating(setup.model), torch.no_grad():
                 logits = logits_of(setup.model, images)
             check_logits(logits, labels.clamp(min=0))
-            found.append(confidence(logits, kept).cpu())
-            done += len(images)
-            watch(done)
-        return torch.cat(found)
+            watch(place + len(images))
+            return confidence(logits, kept).cpu()
+
+        return torch.cat(ranks.spread(setup.batches(source), sure))
 
 
 SHIPPED = Path(__file__).parent / "suites"

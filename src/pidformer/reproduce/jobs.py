@@ -3,7 +3,6 @@
 
 import json
 import re
-import threading
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -123,8 +122,6 @@ class Times:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._lock = threading.Lock()  # the heartbeat writes too
-        folder.mkdir(parents=True, exist_ok=True)
 
     def read(self, job: Job) -> Spent:
         return self.of(job.id)
@@ -140,7 +137,7 @@ class Times:
     def write(self, job: Job, spent: Spent) -> None:
         """On a full disk, not: no job fails for it."""
         path = self._folder / f"{job.id}.json"
-        with suppress(OSError), self._lock, atomic_path(path) as temporary:
+        with suppress(OSError), atomic_path(path) as temporary:
             temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 
@@ -153,7 +150,7 @@ def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[st
     paces: dict[tuple[object, ...], list[tuple[float, str, float]]] = defaultdict(list)
     for job in plan.jobs:
         took = spent[job.id]
-        if job.id in done and took.seconds:
+        if job.id in done and took.seconds and took.starts == 1:  # of a killed try no time is known
             paces[_like(job)].append((took.at, job.id, took.seconds / (job.seconds or 1.0)))
     latest = {like: fmean(pace for *_, pace in sorted(of)[-LATEST:]) for like, of in paces.items()}
     return {

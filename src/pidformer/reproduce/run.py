@@ -2,17 +2,17 @@
 
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
-from pidformer.interrupts import Interrupted, forget
-from pidformer.reproduce.claims import BEAT, STALE, JobClaims
+from pidformer.interrupts import Interrupted
+from pidformer.reproduce.claims import claimed, holder
 from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.job_kinds import JobSetting, do, is_done
 from pidformer.reproduce.jobs import Job, JobState, Plan, Spent, Times, estimates, seconds_left
@@ -70,32 +70,41 @@ def reproduce(
     study: str | Path | None = None,
     minutes: float | None = None,
     jobs: int | None = 1,
+    cluster: str | None = None,
     device: str = "auto",
     dry_run: bool = False,
     is_shown: bool = True,
 ) -> Outcome:
     """Train, evaluate, analyse and report what the paper's tables and figures need.
 
-    Run again, also after a kill, it goes on where it stopped; several processes, on one machine or
-    on several that share a disk, may work on the same `out`. `jobs` starts that many here (None:
-    see `check_jobs`); they are started afresh, so a script that asks for several needs the usual
-    `if __name__ == "__main__":`. `dry_run` only shows the plan. With `minutes`, no run is begun
-    that would not end in time by its estimate; what was begun is ended.
+    Run again, also after a kill, it goes on where it stopped. `jobs` starts that many processes
+    here (None: see `check_jobs`); they are started afresh, so a script that asks for several needs
+    the usual `if __name__ == "__main__":`. `cluster` is the address of a Ray cluster ("auto", or
+    HOST:PORT) whose nodes share the disk of `out`: the jobs become its tasks. `dry_run` only shows
+    the plan. With `minutes`, no run is begun that would not end in time by its estimate; what was
+    begun is ended.
     """
     plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only, study=study)
-    as_device(device)
+    if cluster is None:
+        as_device(device)
+    elif jobs not in (None, 1):
+        raise InputError("--jobs is for one machine; a cluster runs what its nodes have room for")
     if plan.out.exists() and not plan.out.is_dir():
         raise InputError(f"{out} is a file; --out names a folder")
     if minutes is not None and not minutes > 0:  # NaN too
         raise InputError(f"minutes must be positive, got {minutes}")
-    jobs = check_jobs(jobs, plan, device)
+    count = 1 if cluster is not None else check_jobs(jobs, plan, device)
     if dry_run or not (plan.jobs or plan.blocked):  # the latter: all was made elsewhere
         return look(plan)
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
     setting = JobSetting(device=device)
-    return run_plan(plan, setting, jobs=jobs, is_shown=is_shown, minutes=minutes)
+    if cluster is not None:
+        from pidformer.reproduce.cluster import run_on_cluster  # needs the extra `cluster`
+
+        return run_on_cluster(plan, setting, cluster, is_shown=is_shown, minutes=minutes)
+    return run_plan(plan, setting, jobs=count, is_shown=is_shown, minutes=minutes)
 
 
 def check_jobs(jobs: int | None, plan: Plan, device: str) -> int:
@@ -117,8 +126,6 @@ def run_plan(
     *,
     jobs: int = 1,
     is_shown: bool = True,
-    beat: float = BEAT,
-    stale: float = STALE,
     poll: float = POLL,
     minutes: float | None = None,
 ) -> Outcome:
@@ -130,38 +137,41 @@ def run_plan(
     begun = time.monotonic()
     setting = setting or JobSetting()
     if jobs > 1:
-        pace = {"beat": beat, "stale": stale, "poll": poll, "minutes": minutes}
-        work = partial(run_plan, plan, setting, jobs=1, is_shown=False, **pace)  # type: ignore[arg-type]
+        work = partial(run_plan, plan, setting, is_shown=False, poll=poll, minutes=minutes)
         return _watch(plan, work, jobs, is_shown=is_shown)
-    try:
-        claims = JobClaims(plan.out / "claims", beat=beat, stale=stale)
-        times = Times(plan.out / "jobs")
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {plan.out} ({error.strerror}); choose another --out"
-        ) from None
+    make_folders(plan)
     done: set[str] = set()
     broken: dict[str, str] = {}
     with PlanDisplay(plan, is_shown=is_shown) as display:
         while True:
-            found = _look(plan, done, broken, claims, times)
+            found = look(plan, done, broken)
             display.update(found.lines)
-            ready = [job for job in plan.jobs if _is_ready(job, done, found.failed)]
-            if minutes is not None:
-                left = 60 * minutes - (time.monotonic() - begun)
-                ready = [job for job in ready if _fits(job, found.lines, left)]
+            ready = ready_jobs(found, done, minutes, begun)
             if not ready:
                 break
-            attempts = (
-                _attempt(plan, job, setting, claims, times, done, broken, display) for job in ready
-            )
-            if not any(attempts):  # the first success ends the round
+            for job in ready:
+                if (tried := attempt(plan, job, setting, display.begin)) is not None:
+                    note(tried, done, broken, display)
+                    break  # the first ends the round
+            else:
                 time.sleep(poll)
-        for job_id in done:
-            claims.tidy(job_id)
-        found = _look(plan, done, broken, claims, times)
+        found = look(plan, done, broken)
         display.update(found.lines)
     return found
+
+
+def make_folders(plan: Plan) -> None:
+    for name in ("claims", "jobs"):
+        out_folder(plan.out / name)
+
+
+def ready_jobs(found: Outcome, done: set[str], minutes: float | None, begun: float) -> list[Job]:
+    """What can be begun now, and would end in time."""
+    ready = [job for job in found.plan.jobs if _is_ready(job, done, found.failed)]
+    if minutes is None:
+        return ready
+    left = 60 * minutes - (time.monotonic() - begun)
+    return [job for job in ready if _fits(job, found.lines, left)]
 
 
 def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool) -> Outcome:
@@ -175,7 +185,7 @@ def _watch(plan: Plan, work: Callable[[], Outcome], jobs: int, *, is_shown: bool
             if ended is not None:
                 answered += 1
                 broken |= ended.failed
-            found = look(plan, done, broken)
+            found = look(plan, {*done}, dict(broken))
             for line in found.lines:
                 if line.job.id in _done(found) - done:
                     display.end(line.job, line.spent, None)
@@ -193,25 +203,14 @@ def _done(found: Outcome) -> set[str]:
     return {line.job.id for line in found.lines if line.state == "done"}
 
 
-def look(plan: Plan, done: Iterable[str] = (), broken: Mapping[str, str] | None = None) -> Outcome:
+def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None = None) -> Outcome:
     """The plan as it stands, without working on it or writing anything.
 
-    `done` and `broken`: what is known already.
+    `done` and `broken` are what is known already; added is what is done by now, here or elsewhere,
+    and what cannot be read: a damaged file, say.
     """
-    places = {name: plan.out / name for name in ("claims", "jobs")}
-    claims = JobClaims(places["claims"]) if places["claims"].is_dir() else None
-    times = Times(places["jobs"]) if places["jobs"].is_dir() else None
-    return _look(plan, {*done}, dict(broken or {}), claims, times)
-
-
-def _look(
-    plan: Plan,
-    done: set[str],
-    broken: dict[str, str],
-    claims: JobClaims | None,
-    times: Times | None,
-) -> Outcome:
-    """Adds what is done by now, here or elsewhere, and what cannot be read: a damaged file, say."""
+    done, broken = set() if done is None else done, {} if broken is None else broken
+    times = Times(plan.out / "jobs")
     for job in plan.jobs:
         if job.id in done:
             continue
@@ -222,12 +221,12 @@ def _look(
         except InputError as error:
             broken.setdefault(job.id, str(error))
     failed = _failed(plan, done, broken)
-    spent = {job.id: times.read(job) if times else Spent() for job in plan.jobs}
+    spent = {job.id: times.read(job) for job in plan.jobs}
     expected = estimates(plan, spent, done)
     lines = (
         JobState(
             job=job,
-            state=_state(job, done, failed, claims),
+            state=_state(plan, job, done, failed),
             spent=spent[job.id].seconds,
             estimate=expected[job.id],
         )
@@ -265,48 +264,49 @@ def _fits(job: Job, lines: Sequence[JobState], left: float) -> bool:
     return seconds_left(own) <= left
 
 
-def _attempt(
-    plan: Plan,
-    job: Job,
-    setting: JobSetting,
-    claims: JobClaims,
-    times: Times,
-    done: set[str],
-    broken: dict[str, str],
-    display: PlanDisplay,
-) -> bool:
-    """Do a job unless another holds it; whether there is news."""
-    before, begun = times.read(job), time.perf_counter()
+class Tried(NamedTuple):
+    """How a try at a job ended."""
 
-    def spent() -> Spent:
-        return Spent(before.seconds + time.perf_counter() - begun, before.starts + 1)
+    job: Job
+    seconds: float
+    failure: str | None
 
-    claim = claims.take(job.id, on_beat=lambda: times.write(job, spent()))
-    if claim is None:
-        return False
-    with claim:
+
+def attempt(
+    plan: Plan, job: Job, setting: JobSetting, begin: Callable[[Job], None] = lambda job: None
+) -> Tried | None:
+    """Do a job; None where another process has it."""
+    times, begun = Times(plan.out / "jobs"), time.perf_counter()
+    with claimed(plan.out / "claims", job.id) as is_ours:
+        if not is_ours:
+            return None
+        before, failure = times.read(job), None
         if is_done(job):  # by another process, between the look and the claim
-            done.add(job.id)
-            return True
-        times.write(job, spent())
-        display.begin(job)
+            return Tried(job, before.seconds, None)
+        times.write(job, Spent(before.seconds, before.starts + 1))
+        begin(job)
         try:
             _story(plan, job).unlink(missing_ok=True)  # of a try before
             do(job, setting)
-            done.add(job.id)
-        except (KeyboardInterrupt, Interrupted):
-            if not claim.is_lost:
-                raise
-            forget()
-            return True  # another process has it now
+        except Interrupted:
+            raise
         except InputError as error:
-            broken[job.id] = str(error)
+            failure = str(error)
         except Exception as error:  # disk, memory, LAPACK, a defect: of this job alone
-            broken[job.id] = _told(plan, job, error)
+            failure = _told(plan, job, error)
         finally:
-            times.write(job, spent())
-        display.end(job, time.perf_counter() - begun, broken.get(job.id))
-    return True
+            seconds = time.perf_counter() - begun
+            times.write(job, Spent(before.seconds + seconds, before.starts + 1))
+    return Tried(job, seconds, failure)
+
+
+def note(tried: Tried, done: set[str], broken: dict[str, str], display: PlanDisplay) -> None:
+    """Keep how a try ended, and show it."""
+    if tried.failure is None:
+        done.add(tried.job.id)
+    else:
+        broken[tried.job.id] = tried.failure
+    display.end(tried.job, tried.seconds, tried.failure)
 
 
 def _story(plan: Plan, job: Job) -> Path:
@@ -324,10 +324,10 @@ def _told(plan: Plan, job: Job, error: Exception) -> str:
     return f"{line} ({path})"
 
 
-def _state(job: Job, done: set[str], failed: dict[str, str], claims: JobClaims | None) -> str:
+def _state(plan: Plan, job: Job, done: set[str], failed: dict[str, str]) -> str:
     if job.id in done:
         return "done"
     if job.id in failed:
         return "failed"
-    holder = claims.holder(job.id) if claims is not None else None
-    return f"running ({holder.get('host')}, {holder.get('pid')})" if holder else "waiting"
+    where = holder(plan.out / "claims", job.id)
+    return f"running ({where})" if where is not None else "waiting"

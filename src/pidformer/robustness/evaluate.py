@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pidformer import ranks
 from pidformer.errors import InputError
 from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
@@ -105,15 +106,16 @@ def hits_under(
     watch: Callable[[int], None] | None = None,
 ) -> tuple[Hits, Hits, int]:
     """For each image, whether its label is the best output, and among the best five; and K."""
-    best, best5, done, outputs = [], [], 0, 0
     device = _device(model)
     kept = None if classes is None else torch.as_tensor(classes, device=device)
-    for images, labels in data:
+
+    def hits(batch: tuple[Tensor, Tensor], place: int) -> tuple[Tensor, Tensor, int]:
+        images, labels = batch
         if device is not None:
             images, labels = images.to(device), labels.to(device)
         shown = images
         if threat is not None:
-            shown = threat(model, images, labels, seed=seed, offset=done)
+            shown = threat(model, images, labels, seed=seed, offset=place)
         with evaluating(model), torch.no_grad():
             logits = logits_of(model, shown)
         check_logits(logits, labels)
@@ -122,14 +124,15 @@ def hits_under(
             logits = masked.index_copy(1, kept, logits[:, kept])
         outputs = logits.shape[1] if kept is None else len(kept)
         is_hit = logits.topk(min(5, outputs)).indices == labels[:, None]
-        best.append(is_hit[:, 0].cpu())
-        best5.append(is_hit.any(1).cpu())
-        done += len(labels)
         if watch is not None:
-            watch(done)
-    if not done:
-        return np.zeros(0, bool), np.zeros(0, bool), outputs
-    return torch.cat(best).numpy(), torch.cat(best5).numpy(), outputs
+            watch(place + len(labels))
+        return is_hit[:, 0].cpu(), is_hit.any(1).cpu(), outputs
+
+    found = ranks.spread(data, hits)
+    if not found:
+        return np.zeros(0, bool), np.zeros(0, bool), 0
+    best, best5, outputs = zip(*found, strict=True)
+    return torch.cat(best).numpy(), torch.cat(best5).numpy(), outputs[-1]
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:

@@ -121,7 +121,7 @@ def window_nll(
     end is scored by the window that ends there; of segments, by a shorter one.
 
     Windows go through the model `batch_size` at a time, and only scored places are projected.
-    Process `rank` of `world_size` does its share; the others' places are NaN.
+    Process `rank` of `world_size` does every world_size-th batch; the others' places are NaN.
     """
     count = len(inputs)
     found = torch.full((count,), torch.nan, dtype=torch.float64, device=inputs.device)
@@ -142,7 +142,7 @@ def window_nll(
         size = left if stride >= window else min(window, count)
         ends.append((count - size, size, left))
     starts = torch.arange(1, further + 1, device=inputs.device) * stride + first - window
-    for part in starts[rank::world_size].split(batch_size):
+    for part in starts.split(batch_size)[rank::world_size]:
         score(part, window, stride)
     if rank == 0:
         for start, size, scored in ends:
