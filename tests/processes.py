@@ -77,6 +77,13 @@ def _run(code: str, words: list[str], environment: dict[str, str], said: str) ->
     exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
+def warm(patch: Any) -> None:
+    """Let processes that the package spawns begin with the libraries loaded too."""
+    cold = multiprocessing.get_context
+    given = lambda kind=None: _context if kind == "spawn" else cold(kind)  # noqa: E731
+    patch.setattr(multiprocessing, "get_context", given)
+
+
 def two(code: str, *arguments: str | Path) -> tuple[Process, Process]:
     """Two processes of one group, as `torchrun --nproc_per_node 2` starts them."""
     with socket.socket() as free:
