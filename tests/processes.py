@@ -79,6 +79,13 @@ def _run(code: str, words: list[str], environment: dict[str, str], said: str) ->
     exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
 
 
+def warm(patch: Any) -> None:
+    """Let processes that the package spawns begin with the libraries loaded too."""
+    cold = multiprocessing.get_context
+    given = lambda kind=None: _context if kind == "spawn" else cold(kind)  # noqa: E731
+    patch.setattr(multiprocessing, "get_context", given)
+
+
 def two(code: str, *arguments: str | Path) -> tuple[Process, ...]:
     """Two processes of one group."""
     return several(2, code, *arguments)

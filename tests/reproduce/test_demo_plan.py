@@ -21,6 +21,7 @@ from pidformer.reproduce.demo_plan import demo_plan
 from pidformer.reproduce.job_kinds import attacked_digits
 from pidformer.robustness.compare import hits
 from pidformer.statistics import crossed_items
+from tests.processes import warm
 
 pytestmark = pytest.mark.slow
 
@@ -180,7 +181,8 @@ def test_a_demo_that_lost_records_makes_these_alone(made):
     assert (run / "model.safetensors").stat().st_mtime_ns == trained
 
 
-def test_processes_find_the_same(made, tmp_path):
+def test_processes_find_the_same(made, tmp_path, monkeypatch):
+    warm(monkeypatch)
     found = demo(tmp_path, seeds=1, jobs=2, overrides=TINY, is_shown=False)
     assert found.found == made.found and list((tmp_path / "claims").iterdir()) == []
 

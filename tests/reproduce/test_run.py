@@ -20,7 +20,7 @@ from pidformer.reproduce import run as run_module
 from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look
 from pidformer.runs.folder import load_weights, save_weights
-from tests.processes import Process, ends_well
+from tests.processes import Process, ends_well, warm
 from tests.reproduce.tiny import records_of, tiny_plan
 
 pytestmark = pytest.mark.slow
@@ -210,7 +210,8 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     assert not story.exists()  # the same command, and it did not break
 
 
-def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):
+def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path, monkeypatch):
+    warm(monkeypatch)
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
     found = run_plan(plan, CPU, jobs=2, is_shown=False, poll=0.1)

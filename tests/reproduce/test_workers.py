@@ -1,11 +1,10 @@
 """Processes that work side by side."""
 
-import subprocess
-import sys
-
 import pytest
 
-SCRIPT = """
+from tests.processes import Process
+
+MODULE = """
 import atexit, time
 from pidformer.reproduce.workers import in_processes
 
@@ -13,14 +12,15 @@ def slow():
     atexit.register(time.sleep, 90)
     return 7
 
-if __name__ == "__main__":
+def main():
     print([answer for answer in in_processes(slow, 1) if answer is not None])
 """
 
 
 @pytest.mark.slow
 def test_a_process_that_has_answered_is_ended_without_a_word(tmp_path):
-    path = tmp_path / "work.py"
-    path.write_text(SCRIPT)
-    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr) == ("[7]\n", "")
+    (tmp_path / "own_work.py").write_text(MODULE)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import own_work; own_work.main()"
+    process = Process(code, tmp_path)
+    assert process.wait(60) == 0
+    assert (process.stdout, process.stderr) == ("[7]\n", "")

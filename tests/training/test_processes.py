@@ -33,26 +33,40 @@ def launched(*arguments: str) -> str:
     return done.stdout
 
 
+GIVEN = [
+    f"model.options={OPTIONS}",
+    "schedule.epochs=2",
+    "schedule.warmup_epochs=1",
+    "augment={crop: padded, padding: 1, mixup: 0.8}",
+    "train.log_steps=1",
+    "train.ema=0.9",
+]
+SHARDED = ["train.parallel=fsdp", "train.checkpoint_steps=11"]
+
+
+def command(out, *given):
+    return ["train", "digits/pid.yaml", *GIVEN, *given, "--device", "cpu", "--out", str(out)]
+
+
+@pytest.fixture(scope="module")
+def sharded(tmp_path_factory):
+    """A run of two processes."""
+    out = tmp_path_factory.mktemp("sharded") / "run"
+    said = ends_well(*two(COMMAND, *command(out, *SHARDED)))
+    assert said.count("top-1") == 1  # one process speaks
+    return out
+
+
 @pytest.mark.slow
-def test_two_processes_have_the_loss_curve_of_one(tmp_path):
-    overrides = [
-        f"model.options={OPTIONS}",
-        "schedule.epochs=2",
-        "schedule.warmup_epochs=1",
-        "augment={crop: padded, padding: 1, mixup: 0.8}",
-        "train.log_steps=1",
-        "train.ema=0.9",
-    ]
-    recipe = load_recipe("digits/pid.yaml", overrides)
-    scores = train(recipe, tmp_path / "one", device="cpu", is_shown=False)
+def test_two_processes_have_the_loss_curve_of_one(sharded, tmp_path):
+    scores = train(
+        load_recipe("digits/pid.yaml", GIVEN), tmp_path / "one", device="cpu", is_shown=False
+    )
     one = losses(tmp_path / "one")
     assert len(one) == 44 and abs(scores["ema_loss"] - scores["loss"]) > 1e-3
-    for parallel in ("ddp", "fsdp"):
-        out = tmp_path / parallel
-        extra = [f"train.parallel={parallel}", "--device", "cpu", "--out", str(out)]
-        command = ["train", "digits/pid.yaml", *overrides, *extra]
-        said = launched(*command) if parallel == "ddp" else ends_well(*two(COMMAND, *command))
-        assert said.count("top-1") == 1  # one process speaks
+    said = launched(*command(tmp_path / "ddp"))
+    assert said.count("top-1") == 1  # one process speaks
+    for out in (tmp_path / "ddp", sharded):
         many = losses(out)
         assert np.allclose(one, many, rtol=2e-4), np.abs(np.array(one) - many).max()
         found = [r for r in results.read(out) if r.kind == "evaluate"][-1].metrics
@@ -62,15 +76,9 @@ def test_two_processes_have_the_loss_curve_of_one(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_path):
-    command = [
-        COMMAND, "train", "digits/pid.yaml", f"model.options={OPTIONS}", "schedule.epochs=3",
-        "train.parallel=fsdp", "train.ema=0.9", "train.checkpoint_steps=11",
-        "train.log_steps=11", "--device", "cpu", "--out",
-    ]  # fmt: skip
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    ends_well(*two(*command, whole))
-    pair = two(*command, killed)
+def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(sharded, tmp_path):
+    killed = tmp_path / "killed"
+    pair = two(COMMAND, *command(killed, *SHARDED))
     while not any((killed / "checkpoints").glob("step-*[1-9]*")):
         time.sleep(0.05)
         assert [process.poll() for process in pair] == [None, None]
@@ -78,8 +86,8 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(tmp_pa
         process.kill()
     assert [process.wait() for process in pair] == [-signal.SIGKILL] * 2
     assert not (killed / "model.safetensors").exists()
-    ends_well(*two(*command, killed))
-    assert same_weights(whole, killed)
+    ends_well(*two(COMMAND, *command(killed, *SHARDED)))
+    assert same_weights(sharded, killed)
 
 
 @pytest.mark.slow
@@ -89,7 +97,7 @@ def test_no_thread_of_the_process_group_outlives_a_training(tmp_path):
         "import glob, sys\n"
         "from pidformer.training import load_recipe\n"
         "from pidformer.training.run import train\n"
-        f"given = ['model.options={OPTIONS}', 'schedule.epochs=1', 'schedule.warmup_epochs=0']\n"
+        f"given = ['model.options={OPTIONS}', 'schedule.steps=2']\n"
         "recipe = load_recipe('digits/pid.yaml', given)\n"
         "train(recipe, sys.argv[1], device='cpu', is_shown=False)\n"
         "print([open(path).read() for path in glob.glob('/proc/self/task/*/comm')])\n"

@@ -143,8 +143,8 @@ def png_uri(image: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()
 
 
-def save_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
-    """All panels of a figure in one picture, PNG or SVG by its ending."""
+def save_panels(panels: Sequence[Panel], *paths: Path, columns: int = 2) -> None:
+    """All panels of a figure in one picture, drawn once for all paths; PNG or SVG by the ending."""
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     size = columns * panels[0].width, rows * panels[0].height
@@ -153,6 +153,8 @@ def save_panels(panels: Sequence[Panel], path: Path, columns: int = 2) -> None:
         places = figure.subfigures(rows, columns, squeeze=False).flat
         for panel, place in zip(panels, places, strict=False):
             panel.draw(place)
-        is_svg = path.suffix == ".svg"
-        with atomic_path(path) as temporary:
-            figure.savefig(temporary, dpi=130, metadata={"Date": None} if is_svg else None)
+        for path in paths:
+            is_svg = path.suffix == ".svg"
+            with atomic_path(path) as temporary:
+                figure.savefig(temporary, dpi=130, metadata={"Date": None} if is_svg else None)
+            figure.set_layout_engine("none")  # laid out once

@@ -36,7 +36,8 @@ def train_command(recipe: Mapping[str, Any], run: str = "RUN", data: str | None 
         if fields["task"] == task
     ]
     overrides, name = min(found, key=lambda pair: (len(pair[0]), pair[1]), default=([], "RECIPE"))
-    words = ["pidformer", "train", name, *overrides, f"seed={seed}"]
+    written = (f"{key}={_value_text(key, value)}" for key, value in overrides)
+    words = ["pidformer", "train", name, *written, f"seed={seed}"]
     place = data or recipe.get("data", {}).get("name")
     if place != "digits":  # these come with the package
         words += ["--data", data or "DATA"]
@@ -60,8 +61,9 @@ def _shipped() -> dict[str, dict[str, Any]]:
 
 def _overrides(
     base: Mapping[str, Any], own: Mapping[str, Any], prefix: str = "", *, but: Sequence[str]
-) -> list[str]:
-    found: list[str] = []
+) -> list[tuple[str, Any]]:
+    """Keys and values that differ."""
+    found: list[tuple[str, Any]] = []
     for key, value in own.items():
         name = f"{prefix}{key}"
         before = base.get(key)
@@ -71,14 +73,16 @@ def _overrides(
         # an override cannot take a key away
         if is_section and isinstance(before, Mapping) and set(before) <= set(value):
             found += _overrides(before, value, f"{name}.", but=but)
-        elif key == "gains" and isinstance(value, list):
-            found.append(
-                f"{name}={json.dumps([recipe_text(as_feedback(layer)) for layer in value])}"
-            )
         else:
-            text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
-            found.append(f"{name}={text.removesuffix(chr(10)).removesuffix('...').strip()}")
+            found.append((name, value))
     return found
+
+
+def _value_text(name: str, value: Any) -> str:
+    if name.split(".")[-1] == "gains" and isinstance(value, list):
+        return json.dumps([recipe_text(as_feedback(layer)) for layer in value])
+    text = yaml.safe_dump(value, default_flow_style=True, width=10_000)
+    return str(text.removesuffix("\n").removesuffix("...").strip())
 
 
 def recipe_text(gains: PIDGains) -> str | dict[str, float]:

@@ -21,7 +21,7 @@ from pidformer.report.collect import (
     trained,
 )
 from pidformer.report.details import other_table
-from pidformer.report.panels import Panel, picture, save_panels
+from pidformer.report.panels import picture, save_panels
 from pidformer.report.rerun import data_option
 from pidformer.report.table1 import as_data
 from pidformer.report.table1_view import (
@@ -238,13 +238,12 @@ def _stability_figure(runs: Sequence[Run], groups: Sequence[Group]) -> FigureVie
 def _save_figures(drawn: Sequence[FigureView], out: Path) -> list[Path]:
     written = []
     for figure in drawn:
-        panels: list[Panel] = [panel for panel, _ in figure.panels]
-        for suffix in ("png", "svg"):
-            path = out / "figures" / f"{figure.name}.{suffix}"
-            if panels:
-                save_panels(panels, path)
-                written.append(path)
-            else:  # of an earlier report: nothing here would have made it
+        paths = [out / "figures" / f"{figure.name}.{suffix}" for suffix in ("png", "svg")]
+        if figure.panels:
+            save_panels([panel for panel, _ in figure.panels], *paths)
+            written += paths
+        else:  # of an earlier report: nothing here would have made it
+            for path in paths:
                 path.unlink(missing_ok=True)
     return written
 
