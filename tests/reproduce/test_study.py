@@ -175,6 +175,7 @@ def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
 
 def test_times_are_kept_with_their_order(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
+    (tmp_path / "jobs").mkdir()
     plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
     times, (first, second) = Times(tmp_path / "jobs"), plan.jobs[:2]
     for place, job in enumerate((second, first)):

@@ -2,6 +2,7 @@
 
 import pytest
 import yaml
+from PIL import Image
 
 from pidformer import results
 from pidformer.errors import InputError
@@ -10,7 +11,11 @@ from pidformer.reproduce import Job, Plan, make_plan, run_plan
 from pidformer.reproduce.job_kinds import LAST_ROWS, JobSetting
 from pidformer.reproduce.plan import _report_of_recipes
 from pidformer.robustness.segmentation import segmentation_threats
+from pidformer.runs.folder import load_weights, read_model_info
+from pidformer.runs.weights import fingerprint
+from pidformer.training import load_recipe
 from tests.data.pairs import write_parquet
+from tests.training.test_segmentation import OPTIONS
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
 
@@ -77,10 +82,10 @@ def test_the_papers_segmenters_start_from_its_classifiers(tmp_path):
     assert not any(j.kind == "evaluate" and "imagenet" in j.id for j in plan.jobs)
 
 
-def study_of(recipe, data, suites, root):
+def study_of(recipe, data, suites, root, **more):
     (root / "tiny.yaml").write_text(yaml.safe_dump(recipe.to_dict() | {"seed": 0}))
     rows = {"p": {"gains": "0.6,0,0,1"}}
-    groups = {"g": {"seeds": [10], "images": "all", "rows": rows}}
+    groups = {"g": {"seeds": [10], "images": "all", "rows": rows} | more}
     fields = {"recipe": str(root / "tiny.yaml"), "data": [data], "suites": suites, "groups": groups}
     (root / "study.yaml").write_text(yaml.safe_dump(fields))
     return make_plan(root / "out", study=root / "study.yaml", data=root)
@@ -123,3 +128,50 @@ def test_a_study_names_no_suite_of_another_task(tmp_path):
     ):
         with pytest.raises(InputError, match=said):
             study_of(tiny_segmenter(), "camvid", suites, tmp_path)
+
+
+def photos(root):
+    for label in ("dark", "light"):
+        for k in range(6):
+            folder = root / "photos" / ("val" if k < 2 else "train") / label
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (16, 16), (40 * k, 90, 200)).save(folder / f"{k}.png")
+    tiny = [f"model.options={OPTIONS}", "model.gains=null", "data.image_size=16"]
+    tiny += ["data.batch_size=4", "data.workers=0", "schedule.epochs=1", "schedule.warmup_epochs=0"]
+    recipe = load_recipe("custom/photos_softmax.yaml", [*tiny, "train.precision=fp32"])
+    (root / "photos.yaml").write_text(yaml.safe_dump(recipe.to_dict() | {"seed": 0}))
+    return {"recipe": str(root / "photos.yaml"), "data": ["photos"], "set": ["optim.lr=1e-3"]}
+
+
+def test_a_row_starts_from_a_backbone_with_its_gains_and_seed(tmp_path):
+    write_parquet(tmp_path / "camvid")
+    backbone = photos(tmp_path)
+    recipe = tiny_segmenter("schedule.epochs=1")
+    plan = study_of(recipe, "camvid", {"single": None}, tmp_path, backbone=backbone)
+    assert [job.id for job in plan.jobs][:2] == ["train.p_backbone-seed10", "train.p-seed10"]
+    assert plan.jobs[0].arguments["overrides"] == ("optim.lr=1e-3", "model.gains=0.6,0,0,1")
+    assert plan.jobs[1].needs == (plan.jobs[0].id,)
+    found = run_plan(plan, JobSetting(device="cpu"), is_shown=False)
+    assert not found.failed and {line.state for line in found.lines} == {"done"}
+    runs = tmp_path / "out" / "runs"
+    recorded = read_model_info(runs / "p-seed10")["backbone"]
+    weights = load_weights(runs / "p_backbone-seed10" / "model.safetensors")
+    assert recorded["weights"] == fingerprint(weights) and recorded["gains"] == "0.6,0,0,1"
+    published = (tmp_path / "out" / "results" / "study" / "p-seed10.jsonl").read_text()
+    assert '"backbone": "p_backbone-seed10"' in published
+
+
+def test_backbones_that_a_study_cannot_have(tmp_path):
+    write_parquet(tmp_path / "camvid")
+    backbone = photos(tmp_path)
+    for own, said in (
+        (tiny_segmenter(), "cannot start from one of segmentation"),
+        (load_recipe("digits/pid.yaml"), "a run of classification cannot start"),
+    ):
+        suites = {"single": None} if own.task == "segmentation" else {}
+        given = backbone | ({"recipe": "camvid/pid.yaml"} if own.task == "segmentation" else {})
+        with pytest.raises(InputError, match=said):
+            study_of(own, "camvid", suites, tmp_path, backbone=given)
+    rename = backbone | {"data": ["elsewhere"]}
+    plan = study_of(tiny_segmenter(), "camvid", {"single": None}, tmp_path, backbone=rename)
+    assert not plan.jobs and plan.blocked[0].reason == f"no elsewhere in {tmp_path}"

@@ -242,22 +242,29 @@ def study_plan(
     task = load_recipe(study.recipe).task
     for measure in dict.fromkeys(own for row in study.rows for own in row.suites.values()):
         _check_measure(measure, task)
+    _check_backbones(study, task)
     if (lacking := _lacking(study.name, study.data, data)) is not None:
         return Plan(out=out, jobs=(), blocked=(lacking,))
     place = find_folder(study.data, data)
     jobs: list[Job] = []
+    blocked: list[Blocked] = []
     taken: set[str] = set()
     for group in only or study.groups:
         rows = [row for row in study.rows if row.group == group]
-        guess = {row.name: _training_seconds(study, row) for row in rows}
+        start = rows[0].backbone
+        if start is not None and (lacking := _lacking(group, start.data, data)) is not None:
+            blocked.append(lacking)
+            continue
+        guess = {row.name: _seconds(study.recipe, row.overrides) for row in rows}
         for seed in dict.fromkeys(s for row in rows for s in row.seeds[:seeds]):
             for row in rows:
                 name = f"{row.name}-seed{seed}"
                 if seed in row.seeds[:seeds] and name not in taken:
                     taken.add(name)
                     if not _is_made_elsewhere(out, study, name):
-                        jobs += _study_jobs(out, study, row, seed, place, task, guess[row.name])
-    return Plan(out=out, jobs=tuple(jobs), timed_on=_GPU)
+                        own = _study_jobs(out, study, row, seed, place, task, guess[row.name])
+                        jobs += own if start is None else _begun_from(out, row, seed, data, own)
+    return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=_GPU)
 
 
 def _check_measure(measure: Measure, task: str) -> None:
@@ -270,14 +277,44 @@ def _check_measure(measure: Measure, task: str) -> None:
         raise InputError(f"suite {measure.suite}: curves and domains are for classification alone")
 
 
+def _check_backbones(study: StudyPlan, task: str) -> None:
+    """Refuse an encoder for what has none, or from what gives none."""
+    for row in study.rows:
+        if row.backbone is None:
+            continue
+        given = load_recipe(row.backbone.recipe, row.backbone.set).task
+        if (task, given) != ("segmentation", "classification"):
+            raise InputError(
+                f"groups.{row.group}.backbone: a run of {task} cannot start from one of {given}; "
+                "a run of segmentation starts from one of classification"
+            )
+
+
+def _begun_from(
+    out: Path, row: StudyRow, seed: int, data: str | Path | None, jobs: list[Job]
+) -> list[Job]:
+    """A run's jobs behind the training of its backbone, whose weights its encoder starts with."""
+    backbone = row.backbone
+    assert backbone is not None
+    name = f"{row.name}_backbone-seed{seed}"
+    run, train = out / "runs" / name, jobs[0]
+    place = find_folder(backbone.data, data)
+    shared = {"run": run, "data": place, "task": "classification", "recipe": backbone.recipe}
+    more = {"seed": seed, "overrides": backbone.set}
+    first = _job("train", name, _seconds(backbone.recipe, backbone.set), shared | more)
+    overrides = (*train.arguments["overrides"], f"segmentation.backbone={run}")
+    then = replace(train, arguments={**train.arguments, "overrides": overrides}, needs=(first.id,))
+    return [first, then, *jobs[1:]]
+
+
 def _is_made_elsewhere(out: Path, study: StudyPlan, name: str) -> bool:
     has_records = (out / "results" / study.name / f"{name}.jsonl").exists()
     return has_records and not (out / "runs" / name).exists()
 
 
-def _training_seconds(study: StudyPlan, row: StudyRow) -> float:
-    """A first guess, by the length of the training and the depth of the model."""
-    recipe = load_recipe(study.recipe, row.overrides)
+def _seconds(name: str, overrides: Sequence[str]) -> float:
+    """A first guess of a training, by its length and the depth of the model."""
+    recipe = load_recipe(name, overrides)
     layers = recipe.model.options.get("depth", DEPTH)
     return _START + _EPOCH[recipe.task] * (recipe.schedule.epochs or 0) * layers / DEPTH
 

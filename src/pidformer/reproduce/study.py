@@ -80,6 +80,15 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Backbone:
+    """What a segmenter's encoder is trained on first, with its row's gains and seed."""
+
+    recipe: str
+    data: tuple[str, ...]
+    set: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class StudyRow:
     """One variant: what it changes in the recipe, and the seeds it is trained with."""
 
@@ -89,6 +98,7 @@ class StudyRow:
     seeds: tuple[int, ...]
     suites: Mapping[str, Measure]
     """What a run is measured by."""
+    backbone: Backbone | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +156,7 @@ class _Group:
     set: tuple[str, ...] = ()
     suites: dict[str, Any] | None = None
     depth: int = DEPTH
+    backbone: Backbone | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,12 +234,18 @@ def _rows(study: _StudyFile, name: str, group: _Group) -> list[StudyRow]:
     suites = read_measures(study.suites if group.suites is None else group.suites)
     found = []
     for row, own in group.rows.items():
-        changes = _overrides(
-            _named("row", row), _typed(_Row, own, f"groups.{name}.rows.{row}"), group.depth
-        )
-        overrides = (*study.overrides, *group.set, *changes)
+        given = _typed(_Row, own, f"groups.{name}.rows.{row}")
+        gains = _gains(_named("row", row), given, group.depth)
+        start = group.backbone
         found.append(
-            StudyRow(name=row, group=name, overrides=overrides, seeds=group.seeds, suites=suites)
+            StudyRow(
+                name=row,
+                group=name,
+                overrides=(*study.overrides, *group.set, *gains, *given.set),
+                seeds=group.seeds,
+                suites=suites,
+                backbone=start and replace(start, set=(*start.set, *gains)),
+            )
         )
     return found
 
@@ -256,20 +273,20 @@ def read_measures(given: Mapping[str, Any]) -> dict[str, Measure]:
     return found
 
 
-def _overrides(name: str, row: _Row, depth: int) -> tuple[str, ...]:
-    """What a row changes in the recipe."""
+def _gains(name: str, row: _Row, depth: int) -> tuple[str, ...]:
+    """A row's controller, as overrides of a recipe."""
     if row.gains is None:
         for key in ("learn", "act", "average"):
             if getattr(row, key):
                 raise InputError(f"row {name} has `{key}` and no `gains` that it would be about")
-        return row.set
+        return ()
     written = row.gains
     gains = as_feedback(written)
     if row.act or row.average:
         by_layer = gains_by_layer(gains, depth, act=row.act, average=row.average)
         written = json.dumps([layer.to_dict() for layer in by_layer])
     learn = ("model.learn_gains=true",) if row.learn else ()
-    return (f"model.gains={written}", *learn, *row.set)
+    return (f"model.gains={written}", *learn)
 
 
 def gains_by_layer(
