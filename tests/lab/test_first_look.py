@@ -8,7 +8,10 @@ from pidformer.lab.server import open_lab
 
 pytestmark = pytest.mark.slow
 
-CHARTS = ["tokens", "alike", "poles", "radius", "region", "step", "disturbance", "frequency"]
+CHARTS = [
+    *("tokens", "alike", "poles", "radius", "region", "step", "disturbance", "frequency"),
+    *("locus-p", "locus-i", "locus-d"),
+]
 FACE = "getComputedStyle(document.querySelectorAll('#attack-number label')[%d]).backgroundImage"
 
 

@@ -108,6 +108,16 @@ def test_its_responses_are_those_of_python(opened, p, i, d):
         assert [s["sensitivity"] for s in sizes] == pytest.approx(sensitivity.tolist(), rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["p", "i", "d"])
+def test_its_root_locus_is_that_of_python(opened, name):
+    values, page = [1e-6, 0.2, 0.55], opened(Knobs()).page
+    ask = f"(values) => pidlab.locus(0.3, {{p: 0.4, i: 0.3, d: 0.1}}, '{name}', values)"
+    wanted = control.root_locus("0.4,0.3,0.1", name, values, kappa=0.3)
+    for found, roots in zip(page.evaluate(ask, values), wanted.tolist(), strict=True):
+        for z in roots:
+            assert min(abs(complex(*other) - z) for other in found) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["P", "PD", "PI", "PID"])
 def test_its_design_is_as_fast_as_ours(opened, kind):
     watched = opened(Knobs(kappa_min=-0.2, d=0.1))

@@ -75,7 +75,7 @@ def test_training_records_say_how_the_run_is_trained(tmp_path):
     words = shlex.split(run.of("train")[-1].settings["command"])
     assert words[:2] == ["pidformer", "train"] and words[-2:] == ["--out", str(folder)]
     assert {"seed=4", "optim.lr=0.00123"} <= {*words}
-    assert shlex.split(run.command) == [*words[:-1], "NEW_FOLDER"]
+    assert shlex.split(run.command) == [*words[:-1], "pid-seed4-again"]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ function draw() {
   if (!at("chart-tokens")?.clientWidth) return;  // in a view that is not shown
   drawTokens(); drawAlike(); drawPoles(); drawRadius(); drawRegion();
   drawResponse("step", 1); drawResponse("disturbance", 0); drawFrequency();
+  ["p", "i", "d"].forEach(drawLocus);
 }
 
 // What a chart says of the point below the pointer: the nearest of its tips, or of any place (`tipAt`).
@@ -164,28 +165,40 @@ function shade(share) {  // from violet over green to yellow
   return `rgb(${stops[k].map((v, j) => Math.round(v + f * (stops[k + 1][j] - v))).join(",")})`;
 }
 
-function drawPoles() {
-  const points = [];
-  for (let k = 0; k <= 80; k++) {
-    const kappa = knobs.kappa_min + ((1 - knobs.kappa_min) * k) / 80;
-    pidlab.poles(kappa, found.gains).forEach((z) => points.push([...z, k / 80]));
-  }
-  const far = Math.max(...points.map(([re, im]) => Math.hypot(re, im))), reach = Math.min(4, Math.max(1.15, 1.08 * far));
-  const c = chart("poles", [-reach, reach], [-reach, reach], ["Re z", "Im z"], { square: true });
+// Roots [real, imaginary, share of the colours, words] and the circle in which they must be.
+function drawRoots(id, roots) {
+  const far = Math.max(...roots.map(([re, im]) => Math.hypot(re, im))), reach = Math.min(4, Math.max(1.15, 1.08 * far));
+  const c = chart(id, [-reach, reach], [-reach, reach], ["Re z", "Im z"], { square: true });
   c.axes();
   c.inside(() => {
     const size = c.x(1) - c.x(0);
     c.pen.beginPath(); c.pen.arc(c.x(0), c.y(0), size, 0, 2 * Math.PI);
     c.pen.globalAlpha = 0.55; c.pen.fillStyle = c.color("stable"); c.pen.fill(); c.pen.globalAlpha = 1;
     c.pen.strokeStyle = c.color("soft"); c.pen.lineWidth = 1.4; c.pen.stroke();
-    for (const [re, im, share] of points) {
+    for (const [re, im, share, words] of roots) {
       const out = Math.hypot(re, im) >= 1 + 1e-9;
       c.spot(re, im, out ? 4 : 3.2, shade(share), out ? c.color("bad") : null);
-      const kappa = pidlab.general(knobs.kappa_min + (1 - knobs.kappa_min) * share, 3);
-      c.tip(re, im, `kappa ${kappa}: |pole| ${pidlab.general(Math.hypot(re, im), 3)}`);
+      c.tip(re, im, `${words}: |pole| ${pidlab.general(Math.hypot(re, im), 3)}`);
     }
   });
+  return [c, far];
+}
+
+const steps = (low, high, count) => Array.from({ length: count + 1 }, (_, k) => low + ((high - low) * k) / count);
+
+function drawPoles() {
+  const [c, far] = drawRoots("poles", steps(knobs.kappa_min, 1, 80).flatMap((kappa, k) =>
+    pidlab.poles(kappa, found.gains).map((z) => [...z, k / 80, `kappa ${pidlab.general(kappa, 3)}`])));
   c.canvas.setAttribute("aria-label", `Poles of a layer. The outermost is ${pidlab.general(far, 3)} from the centre; the circle has radius 1.`);
+}
+
+function drawLocus(name) {
+  const values = steps(1e-6, SETUP.limits[name].high, 120), kappa = knobs.kappa_min;
+  const [c] = drawRoots("locus-" + name, pidlab.locus(kappa, found.gains, name, values).flatMap((roots, k) =>
+    roots.map((z) => [...z, k / 120, `${name} ${pidlab.general(values[k], 2)}`])));
+  const here = pidlab.poles(kappa, found.gains), sizes = here.map((z) => Math.hypot(...z));
+  c.inside(() => here.forEach(([re, im]) => c.spot(re, im, 7, null, c.color("ink"))));
+  c.canvas.setAttribute("aria-label", `Root locus over ${name} at kappa ${pidlab.general(kappa, 3)}; at ${name} = ${pidlab.general(knobs[name], 3)} the outermost pole is ${pidlab.general(Math.max(...sizes), 3)} from the centre.`);
 }
 
 function drawRadius() {

@@ -117,6 +117,9 @@ const pidlab = (() => {
     return cubic(g.p + g.d - kappa, -g.d, 0);
   }
 
+  // The poles as one gain takes `values` and the others stay.
+  const locus = (kappa, g, name, values) => values.map((value) => poles(kappa, { ...g, [name]: value }));
+
   const radius = (kappa, g) => Math.max(...poles(kappa, g).map(([re, im]) => Math.hypot(re, im)));
 
   const kind = (g) => (g.p > 0 ? "P" : "") + (g.i > 0 ? "I" : "") + (g.d > 0 ? "D" : "") || "softmax";
@@ -268,5 +271,5 @@ const pidlab = (() => {
     return lines;
   }
 
-  return { draws, kernelOf, eigenvalues, simulate, poles, radius, respond, frequency, report, isStable, design, look, kind, general };
+  return { draws, kernelOf, eigenvalues, simulate, poles, locus, radius, respond, frequency, report, isStable, design, look, kind, general };
 })();

@@ -68,8 +68,9 @@ class Run:
 
     @property
     def command(self) -> str:
-        """What trains it again."""
-        return train_command(self.recipe or {}, "NEW_FOLDER", trained_on(self.folder))
+        """What trains it again, beside it in the folder of whoever types it."""
+        again = f"{self.folder.resolve().name}-again"
+        return train_command(self.recipe or {}, again, trained_on(self.folder))
 
     def of(self, kind: str, **settings: Any) -> list[Record]:
         """Its records of one kind whose settings have these values."""
