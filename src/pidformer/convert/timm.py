@@ -44,6 +44,16 @@ POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
 BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, *POST_NORM)
 ATTENTION = (Attention, AttentionRope, EvaAttention, beit.Attention, RelPosAttention)
 
+REASONS = {
+    "NaFlexVit": "its loop over depth is its own, for patches that come with coordinates and masks",
+    "VisionTransformerSAM": "most of its layers attend within windows, and padding there has no "
+    "value in the first layer",
+    "Cait": "its heads mix each other's scores, so that a head's output is not of its own values",
+    "SwinTransformer": "it merges tokens between its stages, and those have no value in the first "
+    "layer",
+}
+"""Why classes of timm that people ask for cannot be converted."""
+
 
 class Controlled:
     """Marks what was converted; `original` is the class it was and becomes again."""
@@ -275,8 +285,10 @@ def _check(model: Any) -> None:
         for name in ("forward_features", "forward_intermediates")
     ):
         names = ", ".join(kind.__name__ for kind in MODELS)
+        kinds = [kind.__name__ for kind in type(model).__mro__]
+        reason = next((f": {REASONS[kind]}" for kind in kinds if kind in REASONS), "")
         raise InputError(
-            f"{type(model).__name__} cannot be converted; those of timm's models can whose loop "
+            f"{kinds[0]} cannot be converted{reason}; those of timm's models can whose loop "
             f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*)"
         )
     for depth, block in enumerate(model.blocks):
