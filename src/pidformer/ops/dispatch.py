@@ -187,11 +187,16 @@ def _is_observed(inputs: tuple[Any, ...]) -> bool:
     """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd, vmap."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    # Gradients that are asked for in a batch: one tensor stands for many.
-    if torch._C._are_functorch_transforms_active() or any(map(is_legacy_batchedtensor, tensors)):
+    if torch._C._are_functorch_transforms_active():
         return True
-    return any(type(x) not in _PLAIN for x in tensors) or needs_grad(*tensors)
+    has_grad = torch.is_grad_enabled()
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if type(x) not in _PLAIN or (has_grad and x.requires_grad):
+                return True
+            if is_legacy_batchedtensor(x):  # gradients asked for in a batch: one stands for many
+                return True
+    return False
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -244,7 +249,11 @@ def route(
 
 def needs_grad(*tensors: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def _is_short(
@@ -279,8 +288,10 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
         return f"the kernels take head dims from 16 to 128, got {q.shape[-1]} and {v.shape[-1]}"
     if q.numel() == 0:
         return "nothing to compute"
-    if state is not None and any(x.ndim != 4 or x.device != v.device for x in state):
-        return "the state is not on the device of the values"
+    if state is not None:
+        for x in state:
+            if x.ndim != 4 or x.device != v.device:
+                return "the state is not on the device of the values"
     if _is_transformed():
         return "under torch.func, forward-mode gradients, export or a function mode only PyTorch's"
     return _unusable(q.device.type, q.device.index)
@@ -296,6 +307,8 @@ def _is_transformed() -> bool:
         return True
     # Modes that look at attention (`pidformer.analysis`) must see PyTorch's; a default device is
     # no such mode.
+    if not torch._C._len_torch_function_stack():
+        return False
     stack = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, DeviceContext) for mode in stack)
 
