@@ -34,7 +34,7 @@ class ModelSize(NamedTuple):
 
 LARGE = (
     ModelSize("tiny", 256, mode="graphs"),
-    ModelSize("tiny", 256, mode="compiled"),
+    ModelSize("tiny", 256, mode="compiled", steps=(TRAINING,)),
     ModelSize("tiny", 256),
     ModelSize("small", 256, mode="compiled", steps=(TRAINING,), with_timm=False),
     ModelSize("base", 128, mode="compiled", steps=(TRAINING,), with_timm=False),

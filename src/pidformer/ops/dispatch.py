@@ -5,7 +5,8 @@
 
 "torch" is SDPA and PyTorch's own elementwise kernels, on any device. "auto", the default, takes our
 kernels on CUDA devices, silently: the control's epilogue, one pass, on all of them (timed on an
-H200 alone); `short_attention` on Hopper alone, for the sizes at which it was faster there.
+H200 alone); `short_attention` on Hopper alone, for the sizes at which it was faster there, and with
+work for all multiprocessors (`ALONE`).
 "triton" takes them wherever they can run, with one warning for each reason they cannot.
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
@@ -56,6 +57,15 @@ SHORT = {
     64: Sizes(inference=512, training=256),
     128: Sizes(inference=512, training=128),
 }
+ALONE = 128
+"""Most tokens at which "auto" trains with `short_attention` whatever the batch.
+
+Its backward has one program for each value head, which walks over all queries; SDPA's cuts long
+sequences up. So from here on it takes as many heads in a batch as there are multiprocessors: with
+16 on the 132 of an H200 it took 0.83 of SDPA's time at 128 tokens and 1.35 at 256. Forward, each 64
+queries are a program: there 12 programs for 256 tokens took 5.6 us, SDPA 7.2, with a pass for the
+control 9.3.
+"""
 LONGEST = 512
 """Tokens that `short_attention` takes when asked by name."""
 
@@ -272,8 +282,11 @@ def _is_short(
         return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
     sizes = SHORT[dim]
     most = sizes.training if is_training else sizes.inference
-    is_timed = _is_hopper(q.device.type, q.device.index)
-    return is_timed and q.dtype != torch.float32 and tokens <= most
+    if q.dtype == torch.float32 or tokens > most or not _is_hopper(q.device.type, q.device.index):
+        return False
+    if not is_training or tokens <= ALONE:
+        return True
+    return q.shape[0] * k.shape[1] >= _multiprocessors(q.device.index)
 
 
 def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | None:
@@ -325,6 +338,11 @@ def _backward_room(kind: str, index: int | None) -> int:
 @torch.compiler.assume_constant_result
 def _is_hopper(kind: str, index: int | None) -> bool:
     return kind == "cuda" and _properties(index).major == 9
+
+
+@torch.compiler.assume_constant_result
+def _multiprocessors(index: int | None) -> int:
+    return _properties(index).multi_processor_count
 
 
 @cache

@@ -107,6 +107,8 @@ class Recorder:
         self._found.clear()
         self._pool = None
 
+    __del__ = close
+
 
 class _Recording:
     """A graph and the tensors that it reads and writes."""
@@ -132,21 +134,23 @@ def current() -> Recorder | None:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def recorded(kept: Recorder | None = None) -> Iterator[None]:
     """A scope whose attacks share their recordings; an inner one is part of the outer.
 
-    In it a model's weights may change in place, and must not be replaced by other tensors.
+    In it a model's weights may change in place, and must not be replaced by other tensors. A
+    recorder that is `kept` goes on in the next scope that is given it, and is its owner's to close.
     """
     if _current.get() is not None:
         yield
         return
-    recorder = Recorder()
+    recorder = Recorder() if kept is None else kept
     token = _current.set(recorder)
     try:
         yield
     finally:
         _current.reset(token)
-        recorder.close()
+        if kept is None:
+            recorder.close()
 
 
 def is_recordable(model: object) -> bool:
