@@ -21,7 +21,7 @@ from pidformer.bench import model as models
 from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure
 from pidformer.robustness import FGSM, PGD
 from pidformer.robustness.attack import Attack, Precision
-from pidformer.robustness.recorded import Recorder, recorded
+from pidformer.robustness.recording import Recorder, recorded
 
 EPS = 3 / 255
 OURS, PLAIN = "pidformer", "minimal loop"

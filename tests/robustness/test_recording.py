@@ -10,8 +10,8 @@ from torch import nn
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under
 from pidformer.robustness import attack as attacks
-from pidformer.robustness import recorded as recordings
-from pidformer.robustness.recorded import capacity, is_recordable, recorded
+from pidformer.robustness import recording as recordings
+from pidformer.robustness.recording import capacity, is_recordable, recorded
 
 EPS = 3 / 255
 PLAIN = PGD(eps=EPS, steps=6, step_size=EPS / 6)
