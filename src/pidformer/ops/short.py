@@ -85,7 +85,7 @@ def short_attention(
             q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, has_sum,
             False,
         )  # fmt: skip
-    if state is None or gains is None:
+    if state is None or initial is None:
         return u, value, None
     return u, value, next_state(state, initial, total, value)
 
