@@ -80,6 +80,13 @@ def test_tensors_off_the_16_bytes_are_left_to_triton(kernel):
     assert go(kernel, x)[0] == "direct"
 
 
+def test_a_triton_that_takes_other_arguments_is_asked_itself(kernel, monkeypatch):
+    x = torch.zeros(64)
+    go(kernel, x)
+    monkeypatch.setattr(Compiled, "__getitem__", lambda self, grid: lambda: None)
+    assert go(kernel, x)[0] == "triton"
+
+
 def test_shapes_that_never_end_do_not_fill_the_memory(kernel, monkeypatch):
     monkeypatch.setattr(launch, "MOST", 3)
     x = torch.zeros(64)

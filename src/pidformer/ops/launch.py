@@ -61,8 +61,12 @@ def launch(
     found = _compiled.get(key)
     is_aligned = not any(address is not None and address & 15 for address in addresses)
     if found is not None and is_aligned:
-        found[(programs, 1, 1)](*addresses, *strides, *numbers, *sizes, *constants)
-        return
+        try:
+            found[(programs, 1, 1)](*addresses, *strides, *numbers, *sizes, *constants)
+            return
+        except (AttributeError, TypeError):  # a Triton whose kernels take other arguments
+            is_aligned = False
+            _compiled.clear()
     found = _launch(kernel, programs, tensors, (*strides, *numbers, *sizes), constants, tiles)
     if is_aligned:
         if len(_compiled) >= MOST:
