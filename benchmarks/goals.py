@@ -13,7 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from benchmarks._measure import measured
-from pidformer.bench import SECTIONS, generate, model, operator, train
+from pidformer.bench import SECTIONS, attack, generate, model, operator, train
 from pidformer.bench.timing import Timing
 from pidformer.cli.options import tables
 
@@ -71,13 +71,17 @@ def goals(rows: Sequence[Timing]) -> list[Goal]:
 def _goals() -> list[tuple[str, float, bool, Finder]]:
     long = {"tokens": 4096, "head_dim": 64}
     steps = [
-        ("tiny", model.TRAINING, "graphs", 1.05),
+        ("tiny", model.TRAINING, "graphs", 1.04),
         ("tiny", model.INFERENCE, "graphs", 1.03),
         ("small", model.TRAINING, "compiled", 1.03),
         ("base", model.TRAINING, "compiled", 1.03),
     ]
     return [
         *(_step(*step, twin) for step in steps for twin in (model.TWIN, model.SDPA_TWIN)),
+        *(
+            _step("tiny", model.INFERENCE, "graphs", 1.01, twin, model.P)
+            for twin in (model.TWIN, model.SDPA_TWIN)
+        ),
         (
             "DeiT-tiny/16-224 peak training memory, PID / softmax twin, compiled",
             1.01,
@@ -124,24 +128,53 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             )
             for what in (operator.FORWARD, operator.BOTH)
         ),
+        *(
+            (
+                f"{what}, 256 x 3 heads of 197 tokens: PID / attention, eager",
+                1.6,
+                True,
+                lambda rows, what=what: rows.ratio(what, operator.PID, batch=256, tokens=197),
+            )
+            for what in (operator.FORWARD, operator.BOTH)
+        ),
+        *(
+            (
+                f"{what}, batches in a row: images/s, ours / a minimal loop",
+                1.5,
+                False,
+                lambda rows, what=what: rows.ratio(
+                    f"DeiT-tiny, {what}", attack.OURS + attack.IN_A_ROW, batch=64, image=224
+                ),
+            )
+            for what in ("FGSM", _PGD)
+        ),
+        (
+            f"{_PGD}, batches in a row: images/s, PID / softmax twin",
+            0.95,
+            False,
+            lambda rows: rows.ratio(
+                f"DeiT-tiny, {_PGD} of the twins", model.PID, batch=64, image=224
+            ),
+        ),
     ]
 
 
+_PGD = f"PGD-{attack.LARGE.steps}"
 _DEIT = {"image": 224, "patch": 16}
 _TINY = f"DeiT-tiny, {model.TRAINING}"
 
 
 def _step(
-    name: str, step: str, mode: str, limit: float, twin: str
+    name: str, step: str, mode: str, limit: float, twin: str, own: str = model.PID
 ) -> tuple[str, float, bool, Finder]:
     what = f"DeiT-{name}, {step}"
-    text = f"DeiT-{name}/16-224 {step}, PID / {twin}, {mode}"
+    text = f"DeiT-{name}/16-224 {step}, {own} / {twin}, {mode}"
     return (
         text,
         limit,
         True,
         lambda rows: _over(
-            rows.ratio(what, model.PID, mode, **_DEIT), rows.ratio(what, twin, mode, **_DEIT)
+            rows.ratio(what, own, mode, **_DEIT), rows.ratio(what, twin, mode, **_DEIT)
         ),
     )
 

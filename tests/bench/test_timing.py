@@ -35,6 +35,22 @@ def test_a_case_against_itself_has_ratio_one():
     assert (same.section, same.what, same.label, same.sizes) == ("test", "work", "two", {"n": 3})
 
 
+@pytest.mark.parametrize(
+    ("slow", "rounds"), [([2.0] * 9, 3), ([2.0, 2.6, 2.0, 2.0, 2.0, 2.0, 2.0], 5)]
+)
+def test_rounds_end_when_they_agree(monkeypatch, slow, rounds):
+    times = {"fast": itertools.repeat(1.0), "slow": iter([slow[0], *slow])}  # once to prepare
+    monkeypatch.setattr(timing, "seconds", lambda run, calls, device: next(times[run]))
+
+    class Named(str):
+        def __call__(self):
+            pass
+
+    setting = BenchSetting(device=torch.device("cpu"), rounds=7, steady=0.01)
+    found = measure(GROUP, [case(name, Named(name)) for name in times], setting)
+    assert [row.rounds for row in found] == [rounds, rounds]
+
+
 def test_times_ratios_and_rates_follow_the_clock(monkeypatch):
     # A clock on which "fast" takes 1, 1, 1 and "slow" 2, 4, 3 seconds, whatever the order.
     spent = {"fast": itertools.repeat(1.0), "slow": itertools.cycle([2.0, 2.0, 4.0, 3.0])}

@@ -117,7 +117,7 @@ def test_the_leaner_algebra_is_the_same_control_and_gradient():
 
 
 def test_the_document_has_the_numbers_of_the_command():
-    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "performance-log.md").read_text()
     for one in estimates():
         cells = (
             one.plan,

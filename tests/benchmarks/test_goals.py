@@ -8,7 +8,7 @@ import torch
 from benchmarks import goals as benchmark
 from benchmarks.goals import goals
 from pidformer import results
-from pidformer.bench import generate, model, operator, train
+from pidformer.bench import attack, generate, model, operator, train
 from pidformer.bench.timing import Timing, Workload, rows_of
 from tests.bench.test_sections import TINY
 
@@ -42,9 +42,17 @@ def test_goals_read_the_rows_they_name():
             patch=8,
             depth=12,
         ),
+        *rows(
+            "DeiT-tiny, FGSM",
+            {attack.PLAIN: 4000, attack.OURS + attack.IN_A_ROW: 3600},
+            "eager",
+            "images/s",
+            batch=64,
+            image=224,
+        ),
     ]
     by_text = {goal.text: goal for goal in goals(found)}
-    assert len(by_text) == 16
+    assert len(by_text) == 23
     tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, graphs"]
     assert tiny.measured == pytest.approx(1.04) and tiny.is_reached is True
     other = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, PyTorch's kernels, graphs"]
@@ -57,6 +65,8 @@ def test_goals_read_the_rows_they_name():
     assert [goal.is_reached for goal in timm] == [True, False]
     loop = by_text["64 pixels, patch 8: training loop with PID, images/s"]
     assert loop.measured == 85_000 and loop.is_reached is True
+    fgsm = by_text["FGSM, batches in a row: images/s, ours / a minimal loop"]
+    assert fgsm.measured == pytest.approx(0.9) and fgsm.is_reached is False
     small = by_text["DeiT-small/16-224 training step, PID / softmax twin, compiled"]
     assert small.measured is None and small.is_reached is None
 
@@ -68,6 +78,8 @@ def test_goals_name_rows_that_the_large_sizes_make():
     graphs = [s for s in model.LARGE if s.mode == "graphs"]
     assert [s.name for s in graphs] == ["tiny"] and model.INFERENCE in graphs[0].steps
     assert all((s.image, s.patch) == (224, 16) for s in deits.values())
+    assert any((s.batch, s.heads, s.tokens) == (256, 3, 197) for s in operator.LARGE)
+    assert (attack.LARGE.batch, attack.LARGE.image, attack.LARGE.steps) == (64, 224, 10)
     assert any(s.tokens == 4096 and s.head_dim == 64 for s in operator.LARGE)
     assert {s.batch for s in generate.LARGE} == {1, 64}
     assert (train.LARGE.image, train.LARGE.patch, train.LARGE.depth) == (64, 8, 12)
@@ -82,6 +94,6 @@ def test_goals_are_measured_by_the_sections_of_the_command(monkeypatch, capsys, 
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 4 and found["header"]["versions"]["torch"] == torch.__version__
     # A CPU measures other sizes than those that the goals are about.
-    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 16
+    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 23
     command = results.read(tmp_path)[0].settings["command"]
     assert command == " ".join(["python -m benchmarks goals", *arguments])

@@ -87,6 +87,35 @@ def test_auto_takes_short_attention_on_the_generation_it_was_timed_on(
     assert found == way
 
 
+@pytest.mark.parametrize(
+    ("batch", "heads", "tokens", "is_training", "way"),
+    [
+        (1, 16, 256, True, "epilogue"),
+        (1, 16, 128, True, "short"),  # one tile of keys: SDPA has no more programs
+        (1, 16, 256, False, "short"),  # forward, each 64 queries are a program
+        (11, 12, 256, True, "short"),  # 132 programs
+        (11, 11, 256, True, "epilogue"),
+        (256, 3, 197, True, "short"),
+    ],
+)
+def test_auto_asks_for_work_for_all_multiprocessors(
+    monkeypatch, batch, heads, tokens, is_training, way
+):
+    with FakeTensorMode():
+        q = torch.empty(batch, heads, tokens, 64, device="cuda", dtype=torch.bfloat16)
+    q.requires_grad_(is_training)
+    monkeypatch.setitem(dispatch._checked, ("cuda", q.device.index), None)
+    device = SimpleNamespace(
+        major=9, shared_memory_per_block_optin=227 * 1024, multi_processor_count=132
+    )
+    monkeypatch.setattr(dispatch, "_properties", lambda index: device)
+    with dispatch.kernels("auto"):
+        found = dispatch.route(
+            q, q, q, is_plain=False, has_mask=False, dropout_p=0.0, scale=None, state=None
+        )
+    assert found == way
+
+
 def test_threads_may_leave_their_blocks_in_any_order():
     before = dispatch.selected()
     first, second = kernels("torch"), kernels("triton")

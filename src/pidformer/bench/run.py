@@ -26,6 +26,8 @@ SECTIONS: Sections = {
 }
 ALL = "all"
 GPU_ROUNDS, CPU_ROUNDS = 7, 3
+STEADY = 0.01
+"""Without a number of rounds: how close a table's quartiles lie when it has had enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +56,8 @@ def bench(
 ) -> Bench:
     """Measure one of `sections` (`SECTIONS` by default), or "all" of them.
 
+    Without `rounds` a table takes at most seven (three on a CPU), fewer once they agree.
+
     `begin` is given the header (device and versions), `watch` the rows of each table as it is done,
     `say` what is about to be measured. With `out` every row goes to OUT/results.jsonl at once, kind
     "bench"; what was measured before an error or an interrupt stays.
@@ -64,7 +68,11 @@ def bench(
     place = as_device(device)
     default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
     setting = BenchSetting(
-        device=place, seed=seed, rounds=default if rounds is None else rounds, say=say
+        device=place,
+        seed=seed,
+        rounds=default if rounds is None else rounds,
+        steady=STEADY if rounds is None else None,
+        say=say,
     )
     folder = None if out is None else out_folder(out)
     found = header(setting)

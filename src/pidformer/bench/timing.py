@@ -29,6 +29,8 @@ class BenchSetting:
     device: torch.device
     rounds: int = 7
     seed: int = 0
+    steady: float | None = None
+    """Rounds end early, after `FEWEST`, once the quartiles of every ratio lie this close."""
     say: Callable[[str], None] = lambda _: None
     """Told what is about to be measured."""
 
@@ -77,6 +79,7 @@ SHORTEST, SHORTEST_ON_GPU = 0.02, 0.2
 """Seconds that a sample lasts at least: shorter calls are repeated, so that launches overlap."""
 MOST_CALLS = 100
 WARM_UPS = 2
+FEWEST = 3
 NO_MEMORY = "out of memory"
 Unit = Literal["s", "images/s", "tokens/s", "bytes"]
 
@@ -198,6 +201,8 @@ def measure(
             label = labels[(turn + place) % len(labels)]
             run, calls, _ = ready[label]
             values[label].append(group.value(seconds(run, calls, setting.device)))
+        if is_steady(values, baseline, setting.steady):
+            break
     peaks = {label: found.peak for label, found in ready.items() if found.peak is not None}
     ready.clear()
     free_memory(setting.device)
@@ -209,6 +214,18 @@ def measure(
         note = notes.get(case.label, "")
         rows.append(group.row(case.label, own, paired, peak_bytes=peak, note=note, **more))
     return rows
+
+
+def is_steady(values: Mapping[str, Sequence[float]], baseline: str, limit: float | None) -> bool:
+    """Whether more rounds would hardly move a ratio to the baseline."""
+    base = values.get(baseline, [])
+    if limit is None or len(base) < FEWEST:
+        return False
+    for own in values.values():
+        middle, low, high = spread([a / b for a, b in zip(own, base, strict=True)])
+        if high - low > limit * middle:
+            return False
+    return True
 
 
 def rows_of(group: Workload, values: Mapping[str, Sequence[float]]) -> list[Timing]:
@@ -225,9 +242,11 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     """The warmed-up case, or why there is none."""
     try:
         run = case.make()
-        for _ in range(WARM_UPS if setting.is_gpu else 1):
-            run()
+        run()  # compiles
+        recording = peak_bytes(run, setting.device, calls=WARM_UPS - 1)
         peak = peak_bytes(run, setting.device)
+        if recording is not None and peak is not None:
+            peak = max(peak, recording)
         if case.wrap is not None:
             run = case.wrap(run)
         lasting = seconds(run, 1, setting.device)
@@ -271,15 +290,16 @@ def free_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def peak_bytes(run: Callable[[], object], device: torch.device) -> int | None:
+def peak_bytes(run: Callable[[], object], device: torch.device, calls: int = 3) -> int | None:
     """What a call allocates at its peak, beyond what was there before; None without a GPU.
 
-    The most of a few calls: what the call before has not given back yet hides as much.
+    The most of a few calls: what the call before has not given back yet hides as much. A CUDA graph
+    allocates when it is recorded, at the second call of a compiled model, and no more after.
     """
     if device.type != "cuda":
         return None
     peaks = []
-    for _ in range(3):
+    for _ in range(calls):
         gc.collect()
         wait(device)
         before = torch.cuda.memory_allocated(device)

@@ -160,10 +160,13 @@ def _way(
         return "torch"
     values = value if value is not None else v
     if state is not None and gains is not None:
-        shape = (*values.shape[:-2], q.shape[-2], values.shape[-1])
-        is_same = state.initial.dtype == state.previous.dtype == values.dtype
+        shape = values.shape
+        if shape[-2] != q.shape[-2]:  # behind a cache, the values of the last tokens
+            shape = torch.Size((*shape[:-2], q.shape[-2], shape[-1]))
+        initial, integral, previous = state
+        is_same = initial.dtype == previous.dtype == values.dtype
         # The kernels read what the shape of the values promises; `pid_step` broadcasts, or refuses.
-        is_same = is_same and all(part.shape == shape for part in state)
+        is_same = is_same and initial.shape == integral.shape == previous.shape == shape
         if not is_same or not takes_gains(gains, values.shape[-3]):
             return "torch"
     return dispatch.route(

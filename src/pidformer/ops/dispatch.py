@@ -5,7 +5,8 @@
 
 "torch" is SDPA and PyTorch's own elementwise kernels, on any device. "auto", the default, takes our
 kernels on CUDA devices, silently: the control's epilogue, one pass, on all of them (timed on an
-H200 alone); `short_attention` on Hopper alone, for the sizes at which it was faster there.
+H200 alone); `short_attention` on Hopper alone, for the sizes at which it was faster there, and with
+work for all multiprocessors (`ALONE`).
 "triton" takes them wherever they can run, with one warning for each reason they cannot.
 """
 # B batch, H heads, Hkv key/value heads, N queries, M keys, D head dim
@@ -56,6 +57,15 @@ SHORT = {
     64: Sizes(inference=512, training=256),
     128: Sizes(inference=512, training=128),
 }
+ALONE = 128
+"""Most tokens at which "auto" trains with `short_attention` whatever the batch.
+
+Its backward has one program for each value head, which walks over all queries; SDPA's cuts long
+sequences up. So from here on it takes as many heads in a batch as there are multiprocessors: with
+16 on the 132 of an H200 it took 0.83 of SDPA's time at 128 tokens and 1.35 at 256. Forward, each 64
+queries are a program: there 12 programs for 256 tokens took 5.6 us, SDPA 7.2, with a pass for the
+control 9.3.
+"""
 LONGEST = 512
 """Tokens that `short_attention` takes when asked by name."""
 
@@ -187,11 +197,16 @@ def _is_observed(inputs: tuple[Any, ...]) -> bool:
     """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd, vmap."""
     if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
         return True
-    tensors = [x for x in inputs if isinstance(x, Tensor)]
-    # Gradients that are asked for in a batch: one tensor stands for many.
-    if torch._C._are_functorch_transforms_active() or any(map(is_legacy_batchedtensor, tensors)):
+    if torch._C._are_functorch_transforms_active():
         return True
-    return any(type(x) not in _PLAIN for x in tensors) or needs_grad(*tensors)
+    has_grad = torch.is_grad_enabled()
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if type(x) not in _PLAIN or (has_grad and x.requires_grad):
+                return True
+            if is_legacy_batchedtensor(x):  # gradients asked for in a batch: one stands for many
+                return True
+    return False
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -244,7 +259,11 @@ def route(
 
 def needs_grad(*tensors: Tensor | None) -> bool:
     """Whether autograd will ask for a gradient of any of them."""
-    return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if x is not None and x.requires_grad:
+                return True
+    return False
 
 
 def _is_short(
@@ -263,8 +282,11 @@ def _is_short(
         return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
     sizes = SHORT[dim]
     most = sizes.training if is_training else sizes.inference
-    is_timed = _is_hopper(q.device.type, q.device.index)
-    return is_timed and q.dtype != torch.float32 and tokens <= most
+    if q.dtype == torch.float32 or tokens > most or not _is_hopper(q.device.type, q.device.index):
+        return False
+    if not is_training or tokens <= ALONE:
+        return True
+    return q.shape[0] * k.shape[1] >= _multiprocessors(q.device.index)
 
 
 def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | None:
@@ -279,8 +301,10 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
         return f"the kernels take head dims from 16 to 128, got {q.shape[-1]} and {v.shape[-1]}"
     if q.numel() == 0:
         return "nothing to compute"
-    if state is not None and any(x.ndim != 4 or x.device != v.device for x in state):
-        return "the state is not on the device of the values"
+    if state is not None:
+        for x in state:
+            if x.ndim != 4 or x.device != v.device:
+                return "the state is not on the device of the values"
     if _is_transformed():
         return "under torch.func, forward-mode gradients, export or a function mode only PyTorch's"
     return _unusable(q.device.type, q.device.index)
@@ -296,6 +320,8 @@ def _is_transformed() -> bool:
         return True
     # Modes that look at attention (`pidformer.analysis`) must see PyTorch's; a default device is
     # no such mode.
+    if not torch._C._len_torch_function_stack():
+        return False
     stack = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, DeviceContext) for mode in stack)
 
@@ -312,6 +338,11 @@ def _backward_room(kind: str, index: int | None) -> int:
 @torch.compiler.assume_constant_result
 def _is_hopper(kind: str, index: int | None) -> bool:
     return kind == "cuda" and _properties(index).major == 9
+
+
+@torch.compiler.assume_constant_result
+def _multiprocessors(index: int | None) -> int:
+    return _properties(index).multi_processor_count
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pidformer.control.gains import Gains
+from pidformer.control.gains import Gains, PIDGains
 from pidformer.control.pid import (
     FirstState,
     PIDState,
@@ -30,7 +30,7 @@ from pidformer.control.pid import (
 )
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
-from pidformer.ops.launch import launch
+from pidformer.ops.launch import cached_by_size, launch
 
 Numbers = tuple[float, float, float, float]
 
@@ -78,6 +78,8 @@ def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor
 
 def takes_gains(gains: Gains, heads: int) -> bool:
     """Whether these are numbers or one number per value head, with a fixed beta."""
+    if type(gains) is PIDGains:
+        return True
     return not isinstance(gains.beta, Tensor) and all(
         not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
         for term in (gains.p, gains.i, gains.d)
@@ -180,19 +182,17 @@ def control_forward(
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
-    out, value, initial = unit_rows(out), unit_rows(value), unit_rows(initial)
-    previous = None if previous is None else unit_rows(previous)
     u, total = made = _control_outputs(out, value, integral, has_sum)
-    pad = power_of_two(dim)
-    tiles = dispatch.control_tiles(tokens, pad)
+    given, steps = zip(*map(unit_rows, (out, value, initial, previous)), strict=True)
+    tiles, constants = _plan(tokens, dim, heads // kv_heads)
     launch(
         epilogue_kernels.control_forward,
         batch * kv_heads * -(-tokens // tiles.rows),
-        (out, value, initial, previous, token_rows(integral), gains, u, total),
-        (*strides(out), *strides(value), *strides(initial), *strides(previous)),
+        (*given, token_rows(integral), gains, u, total),
+        sum(steps, ()),
         (p, i, d, beta),
         (tokens, kv_heads),
-        (heads // kv_heads, dim, pad, tiles.rows),
+        constants,
         tiles,
     )
     return made
@@ -236,8 +236,7 @@ def control_backward(
 
     batch, heads, tokens, dim = grad.shape
     made = _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
-    pad = power_of_two(dim)
-    tiles = dispatch.control_tiles(tokens, pad)
+    tiles, constants = _plan(tokens, dim, heads // kv_heads)
     grads = (grad, grad_integral, grad_value, grad_initial)
     launch(
         epilogue_kernels.control_backward,
@@ -246,7 +245,7 @@ def control_backward(
         (),
         (p, i, d, beta),
         (tokens, kv_heads),
-        (heads // kv_heads, dim, pad, tiles.rows),
+        constants,
         tiles,
     )
     return made
@@ -256,6 +255,14 @@ def control_backward(
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     grad, grad_integral, _value, _initial, _gains, is_second, writes_sum, kv_heads, *_ = inputs
     return _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
+
+
+@cached_by_size
+def _plan(tokens: int, dim: int, group: int) -> tuple[dispatch.Tiles, tuple[int, ...]]:
+    """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
+    pad = power_of_two(dim)
+    tiles = dispatch.control_tiles(tokens, pad)
+    return tiles, (group, dim, pad, tiles.rows)
 
 
 def passes_integral(gains: Tensor | None, i: float) -> bool:
@@ -289,20 +296,18 @@ def gain_gradient(
     from pidformer.ops import epilogue_kernels
 
     (batch, heads, tokens, dim), kv_heads = grad.shape, value.shape[1]
-    value, initial = unit_rows(value), unit_rows(initial)
-    previous = None if previous is None else unit_rows(previous)
-    pad = power_of_two(dim)
-    tiles = dispatch.control_tiles(tokens, pad)
+    given, steps = zip(*map(unit_rows, (value, initial, previous)), strict=True)
+    tiles, constants = _plan(tokens, dim, heads // kv_heads)
     chunks = -(-tokens // tiles.rows)
     parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
     launch(
         epilogue_kernels.gain_gradient,
         batch * kv_heads * chunks,
-        (token_rows(grad), value, initial, previous, token_rows(integral), parts),
-        (*strides(value), *strides(initial), *strides(previous)),
+        (token_rows(grad), *given, token_rows(integral), parts),
+        sum(steps, ()),
         (beta,),
         (tokens, kv_heads),
-        (heads // kv_heads, dim, pad, tiles.rows),
+        constants,
         tiles,
     )
     return parts.sum((0, 2)).t().contiguous()
@@ -313,27 +318,33 @@ def _(grad: Tensor, value: Tensor, *_: object) -> Tensor:
     return grad.new_empty((3, value.shape[1]), dtype=torch.float32)
 
 
-def unit_rows(x: Tensor) -> Tensor:
-    """x with the numbers of a head next to each other."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
-def strides(x: Tensor | None) -> tuple[int, ...]:
-    """Steps between samples, heads and tokens."""
-    return (0, 0, 0) if x is None else x.stride()[:3]
+def unit_rows(x: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
+    """x with the numbers of a head next to each other; steps between samples, heads and tokens."""
+    if x is None:
+        return None, (0, 0, 0)
+    steps = x.stride()
+    if steps[3] != 1:
+        x = x.contiguous()
+        steps = x.stride()
+    return x, steps[:3]
 
 
 def token_rows(x: Tensor | None) -> Tensor | None:
     """x (B, heads, N, D) such that it lies in memory as (B, N, heads, D)."""
-    if x is None or (rows := x.transpose(1, 2)).is_contiguous():
+    if x is None:
+        return None
+    _, heads, tokens, dim = x.shape
+    if x.stride() == (tokens * heads * dim, dim, heads * dim, 1):
         return x
-    return rows.contiguous().transpose(1, 2)
+    rows = x.transpose(1, 2)
+    return x if rows.is_contiguous() else rows.contiguous().transpose(1, 2)
 
 
 def empty_rows(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
     """Room for (B, heads, N, D), in memory (B, N, heads, D)."""
-    batch, heads, tokens, dim = shape
-    return like.new_empty((batch, tokens, heads, dim), dtype=dtype).transpose(1, 2)
+    _, heads, tokens, dim = shape
+    steps = (tokens * heads * dim, dim, heads * dim, 1)
+    return like.new_empty_strided(shape, steps, dtype=dtype)
 
 
 def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor | None:

@@ -5,7 +5,9 @@ than the kernel takes the device. All that it looks for is in the key here: type
 which tensors are absent, and that all are aligned to 16 bytes; otherwise its own launch is used.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +18,22 @@ from pidformer.ops.dispatch import Tiles, is_interpreted
 MOST = 4096
 """Kernels kept; shapes that never end start over."""
 _compiled: dict[tuple[Any, ...], Any] = {}
+
+
+Plan = TypeVar("Plan")
+
+
+def cached_by_size(plan: Callable[..., Plan]) -> Callable[..., Plan]:
+    """What sizes decide, decided once; sizes that a compiler leaves open are no key."""
+    kept = lru_cache(maxsize=256)(plan)
+
+    @wraps(plan)
+    def found(*sizes: int) -> Plan:
+        if torch.compiler.is_compiling() or any(isinstance(x, torch.SymInt) for x in sizes):
+            return plan(*sizes)
+        return kept(*sizes)
+
+    return found
 
 
 def launch(
@@ -43,8 +61,12 @@ def launch(
     found = _compiled.get(key)
     is_aligned = not any(address is not None and address & 15 for address in addresses)
     if found is not None and is_aligned:
-        found[(programs, 1, 1)](*addresses, *strides, *numbers, *sizes, *constants)
-        return
+        try:
+            found[(programs, 1, 1)](*addresses, *strides, *numbers, *sizes, *constants)
+            return
+        except (AttributeError, TypeError):  # a Triton whose kernels take other arguments
+            is_aligned = False
+            _compiled.clear()
     found = _launch(kernel, programs, tensors, (*strides, *numbers, *sizes), constants, tiles)
     if is_aligned:
         if len(_compiled) >= MOST:

@@ -37,12 +37,11 @@ from pidformer.ops.epilogue import (
     keeps_value,
     kernel_gains,
     state_gradients,
-    strides,
     token_rows,
     unit_rows,
     zero_gradient,
 )
-from pidformer.ops.launch import launch
+from pidformer.ops.launch import cached_by_size, launch
 
 _LOG2_E = math.log2(math.e)
 _NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
@@ -86,7 +85,7 @@ def short_attention(
             q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, has_sum,
             False,
         )  # fmt: skip
-    if state is None or gains is None:
+    if state is None or initial is None:
         return u, value, None
     return u, value, next_state(state, initial, total, value)
 
@@ -180,26 +179,19 @@ def short_forward(
     from pidformer.ops import short_kernels
 
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
-    q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
-    initial, previous = (None if x is None else unit_rows(x) for x in (initial, previous))
+    given, steps = zip(*map(unit_rows, (q, k, v, initial, previous)), strict=True)
     u, total, lse = made = _forward_outputs(q, v, integral, has_sum, with_lse)
-    pad = power_of_two(dim)
-    tiles = dispatch.forward_tiles(tokens, pad)
-    tail = tokens if tokens < tiles.keys else tokens % tiles.keys
-    tail = tiles.keys if is_causal else max(16, power_of_two(tail))
+    tiles, constants = _forward_plan(tokens, dim, heads // kv_heads, is_causal)
     launch(
         short_kernels.short_forward,
         batch * heads * -(-tokens // tiles.rows),
-        (q, k, v, initial, previous, token_rows(integral), gains, u, total, lse),
-        (*strides(q), *strides(k), *strides(v), *strides(initial), *strides(previous)),
+        (*given, token_rows(integral), gains, u, total, lse),
+        sum(steps, ()),
         (p, i, d, beta, scale * _LOG2_E),
         (tokens, kv_heads),
-        (
-            heads // kv_heads, dim, pad, tiles.rows, tiles.keys, min(tail, tiles.keys),
-            tiles.parts, is_causal, "ieee",
-        ),
+        constants,
         tiles,
-    )  # fmt: skip
+    )
     return made
 
 
@@ -207,6 +199,30 @@ def short_forward(
 def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
     q, _k, v, _initial, _previous, integral, *_options, has_sum, with_lse = inputs
     return _forward_outputs(q, v, integral, has_sum, with_lse)
+
+
+@cached_by_size
+def _forward_plan(
+    tokens: int, dim: int, group: int, is_causal: bool
+) -> tuple[dispatch.Tiles, tuple[Any, ...]]:
+    """Tiles of `short_forward`, and its constants from GROUP on."""
+    pad = power_of_two(dim)
+    tiles = dispatch.forward_tiles(tokens, pad)
+    tail = tokens if tokens < tiles.keys else tokens % tiles.keys
+    tail = min(tiles.keys if is_causal else max(16, power_of_two(tail)), tiles.keys)
+    cut = (tiles.rows, tiles.keys, tail, tiles.parts)
+    return tiles, (group, dim, pad, *cut, is_causal, "ieee")
+
+
+@cached_by_size
+def _backward_plan(
+    tokens: int, dim: int, group: int, is_causal: bool
+) -> tuple[dispatch.Tiles, tuple[Any, ...]]:
+    """Tiles of `short_backward`, and its constants from GROUP on."""
+    pad = power_of_two(dim)
+    tiles = dispatch.backward_tiles(tokens, pad)
+    cut = (tiles.rows, tiles.keys, tiles.tail, tiles.turned, tiles.lean)
+    return tiles, (group, dim, pad, *cut, is_causal, "ieee")
 
 
 def _forward_outputs(
@@ -232,23 +248,19 @@ def short_backward(
     from pidformer.ops import short_kernels
 
     (_, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
-    q, k, v = unit_rows(q), unit_rows(k), unit_rows(v)
     packed = _packed_gradient(q, k)
-    pad = power_of_two(dim)
-    tiles = dispatch.backward_tiles(tokens, pad)
+    given, steps = zip(*map(unit_rows, (q, k, v)), strict=True)
+    tiles, constants = _backward_plan(tokens, dim, heads // kv_heads, is_causal)
     launch(
         short_kernels.short_backward,
         q.shape[0] * kv_heads,
-        (q, k, v, lse, token_rows(grad), token_rows(grad_value), packed),
-        (*strides(q), *strides(k), *strides(v)),
+        (*given, lse, token_rows(grad), token_rows(grad_value), packed),
+        sum(steps, ()),
         (scale * _LOG2_E,),
         (tokens, kv_heads),
-        (
-            heads // kv_heads, dim, pad, tiles.rows, tiles.keys, tiles.tail,
-            tiles.turned, tiles.lean, is_causal, "ieee",
-        ),
+        constants,
         tiles,
-    )  # fmt: skip
+    )
     return packed
 
 

@@ -15,7 +15,7 @@ from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
 from pidformer.robustness.losses import Loss
-from pidformer.robustness.recorded import current, recorded
+from pidformer.robustness.recording import current, recorded
 from pidformer.robustness.threat import (
     Draws,
     Model,

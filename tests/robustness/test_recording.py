@@ -10,8 +10,8 @@ from torch import nn
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under
 from pidformer.robustness import attack as attacks
-from pidformer.robustness import recorded as recordings
-from pidformer.robustness.recorded import capacity, is_recordable, recorded
+from pidformer.robustness import recording as recordings
+from pidformer.robustness.recording import capacity, is_recordable, recorded
 
 EPS = 3 / 255
 PLAIN = PGD(eps=EPS, steps=6, step_size=EPS / 6)
@@ -43,6 +43,88 @@ def test_an_inner_scope_is_part_of_the_outer():
             assert recordings.current() is outer
         assert recordings.current() is outer
     assert recordings.current() is None
+
+
+class Fake:
+    """A recording of sizes on a CPU, whose replay adds `offset` to what the work gives."""
+
+    offset = 0.0
+
+    def __init__(self, work, rows, log):
+        self.work, self.rows, self.log, self.graph = work, rows, log, self
+
+    def replay(self, inputs):
+        self.log.append((len(inputs[0]), self.rows))
+        return tuple(x + self.offset for x in self.work(*inputs))
+
+    def reset(self):
+        self.log.append("reset")
+
+
+@pytest.fixture
+def steps(monkeypatch):
+    """`run(rows)` of a recorder without a device; what it replayed is in `run.log`."""
+    log, share, model = [], [1.0], nn.Linear(2, 2).eval()
+    monkeypatch.setattr(
+        recordings.Recorder, "_record", lambda self, work, x, rows: (Fake(work, rows, log), None)
+    )
+    monkeypatch.setattr(recordings, "_watched", lambda work, x: (work(*x), share[0], None))
+    monkeypatch.setattr(recordings, "_said", set())
+    monkeypatch.setattr(Fake, "offset", 0.0)
+
+    class Steps:
+        recorder = recordings.Recorder()
+
+        def __call__(self, rows):
+            x = torch.ones(rows, 2)
+            found = self.recorder.run(model, "float32", "loss", lambda x: (2 * x,), x)
+            assert torch.equal(found[0], 2 * x)
+
+    run = Steps()
+    run.log, run.share = log, share
+    return run
+
+
+def test_the_second_step_is_recorded_and_the_third_replayed(steps):
+    for rows in (8, 8, 8, 5, 8):
+        steps(rows)
+    assert steps.log == [(8, 8)] * 2 + [(5, 8), (8, 8)]  # compared, replayed, with rows to spare
+    steps.recorder.close()
+    assert steps.log[-1] == "reset" and not steps.recorder._found
+
+
+def test_fewer_rows_take_a_smaller_recording(steps):
+    for rows in (8, 8, 4, 3, 4, 1):
+        steps(rows)
+    assert steps.log == [(8, 8), (3, 4), (4, 4)]
+
+
+def test_what_the_device_takes_all_the_time_for_is_not_recorded(steps):
+    steps.share[0] = recordings.HOST_BOUND / 2
+    for _ in range(4):
+        steps(8)
+    assert not steps.log
+
+
+def test_a_model_is_judged_once(steps, monkeypatch):
+    for _ in range(3):
+        steps(8)
+    monkeypatch.setattr(recordings, "_watched", None)
+    steps.recorder = recordings.Recorder()  # the next call of an attack
+    steps.log.clear()
+    for _ in range(3):
+        steps(8)
+    assert steps.log == [(8, 8)] * 2
+
+
+def test_a_replay_with_other_numbers_is_never_used(steps, monkeypatch):
+    monkeypatch.setattr(Fake, "offset", 0.1)
+    steps(8)
+    with pytest.warns(UserWarning, match="other numbers"):
+        steps(8)
+    for _ in range(2):
+        steps(8)
+    assert steps.log == [(8, 8)]
 
 
 def gpu(test):
@@ -83,6 +165,14 @@ def replays(monkeypatch):
     return rows
 
 
+@pytest.fixture
+def deterministic():
+    """SDPA's backward in float32 adds parts of dq in whatever order they are done."""
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
 MODELS = {
     "timm": lambda: network("deit_tiny_patch16_224"),
     "PID": lambda: network(gains="0.4,0.1,0.05"),
@@ -92,6 +182,8 @@ THREATS = [PLAIN, PGD(eps=EPS, steps=4, restarts=2), SLD(steps=4), PGD(eps=EPS, 
 
 
 @gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("threat", THREATS, ids=repr)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_replay_is_the_step_bit_for_bit(name, threat, replays):
@@ -188,6 +280,8 @@ def test_memory_is_returned():
 
 
 @gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.filterwarnings("ignore")
 def test_weights_may_change_in_place_within_a_scope():
     model, given = network(gains="0.4,0.1,0.05"), batch(8)
     with recorded():

@@ -64,10 +64,10 @@ class Recorder:
         size = capacity(rows, most)
         key = (model, what, size)
         if key not in self._found:
-            verdict = _verdicts.setdefault(model, {}).get((what, size))
-            if verdict is None and key not in self._seen:
-                self._seen.add(key)  # compiles kernels, chooses algorithms, fills caches
+            if key not in self._seen:  # it may not come again; if it does, kernels are compiled
+                self._seen.add(key)
                 return work(*inputs)
+            verdict = _verdicts.setdefault(model, {}).get((what, size))
             if verdict is None:
                 return self._watch(key, work, inputs)
             self._found[key] = self._record(work, inputs, size)[0] if verdict else None
@@ -80,7 +80,8 @@ class Recorder:
         """The outputs, and a recording if it is possible and worth it."""
         recording = None
         outputs, share, reason = _watched(work, inputs)
-        if reason is None and share >= HOST_BOUND:
+        is_finite = all(bool(x.isfinite().all()) for x in outputs)  # else the attack will say so
+        if reason is None and is_finite and share >= HOST_BOUND:
             recording, reason = self._record(work, inputs, key[2])
             limit = _tolerance(key[0], key[1][0])
             if recording is not None and not _agree(recording.replay(inputs), outputs, limit):
@@ -95,6 +96,8 @@ class Recorder:
     def _record(
         self, work: Work, inputs: Tensors, rows: int
     ) -> tuple["_Recording | None", str | None]:
+        if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
+            torch.cuda.empty_cache()  # what is kept for later calls is out of reach of a recording
         if self._pool is None:
             self._pool = torch.cuda.MemPool()
         return _record(work, inputs, rows, self._pool.id)
@@ -106,6 +109,8 @@ class Recorder:
                 recording.graph.reset()
         self._found.clear()
         self._pool = None
+
+    __del__ = close
 
 
 class _Recording:
@@ -132,21 +137,23 @@ def current() -> Recorder | None:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def recorded(kept: Recorder | None = None) -> Iterator[None]:
     """A scope whose attacks share their recordings; an inner one is part of the outer.
 
-    In it a model's weights may change in place, and must not be replaced by other tensors.
+    In it a model's weights may change in place, and must not be replaced by other tensors. A
+    recorder that is `kept` goes on in the next scope that is given it, and is its owner's to close.
     """
     if _current.get() is not None:
         yield
         return
-    recorder = Recorder()
+    recorder = Recorder() if kept is None else kept
     token = _current.set(recorder)
     try:
         yield
     finally:
         _current.reset(token)
-        recorder.close()
+        if kept is None:
+            recorder.close()
 
 
 def is_recordable(model: object) -> bool:
