@@ -14,7 +14,7 @@ from pidformer import results
 from pidformer.runs.folder import load_checkpoint
 from pidformer.training import load_recipe
 from pidformer.training.run import train
-from tests.processes import COMMAND, ROOT, Process, ends_well, two
+from tests.processes import COMMAND, ROOT, Process, ends_well, several, two
 from tests.training.tiny import OPTIONS, controls, losses, same_weights
 
 
@@ -88,6 +88,41 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(sharde
     assert not (killed / "model.safetensors").exists()
     ends_well(*two(COMMAND, *command(killed, *SHARDED)))
     assert same_weights(sharded, killed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_run_goes_on_with_another_number_of_processes(tmp_path, parallel):
+    """Two processes are killed, one goes on and is killed, three bring it to its end."""
+    given = [
+        f"model.options={OPTIONS}", "schedule.epochs=16", "data.batch_size=96", "train.ema=0.9",
+        "augment={crop: padded, padding: 1, mixup: 0.8}", f"train.parallel={parallel}",
+        "train.checkpoint_steps=6", "train.log_steps=2", "train.evaluate_every=16",
+    ]  # fmt: skip
+    calm, moved = tmp_path / "calm", tmp_path / "moved"
+    train(load_recipe("digits/pid.yaml", given), calm, device="cpu", is_shown=False)
+    command = [COMMAND, "train", "digits/pid.yaml", *given, "--device", "cpu", "--out", moved]
+    steps = [0]
+    for count in (2, 1):
+        group = several(count, *command)
+        while (step := newest(moved)) <= steps[-1]:
+            time.sleep(0.01)
+            assert [process.poll() for process in group] == [None] * count
+        for process in group:
+            process.kill()
+            process.wait()
+        steps.append(step)
+    assert 0 < steps[1] < steps[2] and not (moved / "model.safetensors").exists()
+    ends_well(*several(3, *command))
+    one, many = losses(calm), losses(moved)
+    assert len(one) == len(many) and np.allclose(one, many, rtol=2e-3)
+    assert np.allclose(one[: steps[1] // 2], many[: steps[1] // 2], rtol=2e-4)
+
+
+def newest(run):
+    """The step of the newest checkpoint."""
+    names = [path.name for path in (run / "checkpoints").glob("step-*")]
+    return max((int(name.split("-")[1]) for name in names if name[5:].isdigit()), default=0)
 
 
 @pytest.mark.slow

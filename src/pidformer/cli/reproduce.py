@@ -1,7 +1,7 @@
 """`pidformer reproduce`: the paper's tables and figures at a scale of one's own."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -48,6 +48,14 @@ def reproduce(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
     ] = False,
+    rehearse: Annotated[
+        bool,
+        typer.Option(
+            "--rehearse",
+            help="A few real steps of every kind of job: what fits, what it costs, what would "
+            "fail. For --scale paper without --data, on made-up files.",
+        ),
+    ] = False,
     jobs: Jobs = None,
     cluster: Annotated[
         str | None,
@@ -69,6 +77,8 @@ def reproduce(
 
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
 
+    Example: pidformer reproduce --scale paper --rehearse
+
     Example: pidformer reproduce --scale paper --data DIR --out DISK/paper --cluster auto
 
     Example: pidformer reproduce --study study/tiny-imagenet-100-long.yaml --data DIR --out long
@@ -76,6 +86,12 @@ def reproduce(
     from pidformer.reproduce import reproduce as run
 
     parts = [] if only is None else [part.strip() for part in only.split(",")]
+    if rehearse:
+        _rehearse(
+            out, as_json, scale=scale, data=data, seeds=seeds, only=parts, study=study,
+            device=device,
+        )  # fmt: skip
+        return
     with resumable(out):
         found = run(
             out,
@@ -103,4 +119,22 @@ def reproduce(
         first, reason = next(iter(found.failed.items()))
         raise InputError(
             f"{len(found.failed)} of {len(found.lines)} jobs failed; {first}: {reason}"
+        )
+
+
+def _rehearse(out: Path, as_json: bool, **options: Any) -> None:
+    from pidformer.reproduce.rehearsal import rehearsal_table
+    from pidformer.reproduce.start import rehearse_plan
+
+    found, plan = rehearse_plan(out, is_shown=not as_json, **options)
+    failed = [kind for kind in found.kinds if kind.failure is not None]
+    if as_json:
+        print_json(found.to_dict() | {"blocked": [vars(part) for part in plan.blocked]})
+    else:
+        tables().print(rehearsal_table(found))
+        for part in plan.blocked:
+            typer.echo(f"{part.part} cannot be made ({part.state}): {part.reason}")
+    if failed:
+        raise InputError(
+            f"{len(failed)} kinds of jobs would fail; {failed[0].title}: {failed[0].failure}"
         )

@@ -45,7 +45,7 @@ def train(
         _check_data(out, task)
     trainer = Trainer(recipe, task, engine, out)
     try:
-        with _prepared(out, recipe, task, data) if engine.is_main else nullcontext():
+        with prepared(out, recipe, task, data) if engine.is_main else nullcontext():
             engine.wait()
             shown = is_shown and engine.is_main
             with TrainingProgress(
@@ -110,7 +110,7 @@ def _check_data(out: Path, task: Task) -> None:
 
 
 @contextmanager
-def _prepared(out: Path, recipe: Recipe, task: Task, data: str | Path | None) -> Iterator[None]:
+def prepared(out: Path, recipe: Recipe, task: Task, data: str | Path | None) -> Iterator[None]:
     """The folder with its recipe, for this process alone as long as the block lasts.
 
     Made only now: a recipe that cannot be built leaves no folder behind. The system lets go of the

@@ -1,0 +1,340 @@
+"""Rehearse a plan before it is paid for: a few real steps of each kind of job, at its real size.
+
+What was found stays in OUT/rehearsal.json, and is what the plan's estimates start from afterwards.
+"""
+
+import json
+import tempfile
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.markup import escape
+from rich.table import Table
+
+from pidformer.data import open_images
+from pidformer.data.benchmarks import open_corrupted, open_shift
+from pidformer.data.segmentation import open_segmentation
+from pidformer.data.storage import fits_in_memory
+from pidformer.devices import as_device, usable_cores
+from pidformer.display import Display, plain_table
+from pidformer.errors import InputError, is_out_of_memory
+from pidformer.evaluation.setup import Setup
+from pidformer.evaluation.suite import Row, UnderThreat
+from pidformer.files import atomic_path, out_folder
+from pidformer.reproduce.job_kinds import JobSetting, do, suite_of
+from pidformer.reproduce.jobs import Job, Plan, duration
+from pidformer.reproduce.made_up import PUBLISHED
+from pidformer.runs.open import open_subject
+from pidformer.training import load_recipe
+from pidformer.training import rehearse as training
+
+FILE_NAME = "rehearsal.json"
+PROBE = 8
+"""Images that a row is tried on first."""
+LONGEST = 20.0
+"""Seconds that a row may take on a whole batch; a slower one is judged by its first images."""
+TOKENS, SCENES, LOOKED_AT = (512, 1536), (2, 6), (72, 200)
+"""Two sizes of a measurement, on whose line the real one lies; an analysis has 64 in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """A kind of job: what one of them would take, or why it would fail."""
+
+    kind: str
+    title: str
+    count: int
+    """Jobs of the kind in the plan."""
+    seconds: float | None = None
+    speed: str = ""
+    loading: str = ""
+    memory: int = 0
+    disk: int = 0
+    failure: str | None = None
+    missing: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """All kinds of a plan's jobs."""
+
+    device: str
+    is_made_up: bool
+    kinds: tuple[Rehearsed, ...]
+
+    @property
+    def hours(self) -> float:
+        return sum((kind.seconds or 0.0) * kind.count for kind in self.kinds) / 3600
+
+    @property
+    def disk(self) -> int:
+        return sum(kind.disk * kind.count for kind in self.kinds)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"hours": round(self.hours, 3), "disk": self.disk}
+
+
+def like(job: Job) -> str:
+    """The name of a job's kind: all seeds of a recipe cost the same."""
+    about = job.arguments
+    more = (about.get("suite"), about.get("domain"), about.get("curve"))
+    words = (_name(about.get("run", "")).rpartition("-seed")[0], *more)
+    return ".".join([job.kind, *(str(word) for word in words if word is not None)])
+
+
+def _name(run: str | Path) -> str:
+    return ".".join(Path(run).parts[-2:])
+
+
+def rehearse(
+    plan: Plan, setting: JobSetting, *, is_made_up: bool = False, is_shown: bool = True
+) -> Rehearsal:
+    """Try each kind of job; `is_made_up`: the plan's data are files in place of published ones."""
+    kinds: dict[str, list[Job]] = {}
+    for job in plan.jobs:
+        if job.kind not in ("report", "publish"):
+            kinds.setdefault(like(job), []).append(job)
+    found = []
+    display = Display(is_shown=is_shown)
+    out_folder(plan.out)
+    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=plan.out) as place:
+        for kind, jobs in kinds.items():
+            display.say(f"rehearsing {jobs[0].title}")
+            trial = _Trial(jobs[0], setting, Path(place), is_made_up=is_made_up)
+            found.append(_tried(trial, kind, len(jobs)))
+            how = found[-1].failure or f"{duration(found[-1].seconds)} {found[-1].speed}"
+            display.say(f"  {how}")
+    done = Rehearsal(
+        device=_device_name(setting.device),
+        is_made_up=is_made_up,
+        kinds=tuple(found),
+    )
+    with atomic_path(plan.out / FILE_NAME) as temporary:
+        temporary.write_text(json.dumps(done.to_dict(), indent=1))
+    return done
+
+
+def with_rehearsal(plan: Plan) -> Plan:
+    """The plan with the estimates of its rehearsal, if there was one."""
+    try:
+        held = json.loads((plan.out / FILE_NAME).read_text())
+        seconds = {kind["kind"]: kind["seconds"] for kind in held["kinds"] if kind["seconds"]}
+        where = f"{held['device']} (rehearsed{', made-up data' if held['is_made_up'] else ''})"
+    except (OSError, ValueError, TypeError, KeyError):
+        return plan
+    jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
+    return replace(plan, jobs=jobs, timed_on=where)
+
+
+def _tried(trial: "_Trial", kind: str, count: int) -> Rehearsed:
+    facts: dict[str, Any] = {"kind": kind, "title": trial.job.title, "count": count}
+    try:
+        with warnings.catch_warnings():  # a model that has hardly been trained
+            warnings.filterwarnings("ignore", "clean accuracy .* is that of chance")
+            return Rehearsed(**facts, **trial.measured())
+    except Exception as error:
+        if is_out_of_memory(error):
+            return Rehearsed(**facts, failure="does not fit into memory; take a smaller batch")
+        if not isinstance(error, InputError | OSError):
+            raise
+        return Rehearsed(**facts, failure=str(error))
+
+
+@dataclass
+class _Trial:
+    """One job, tried with runs in a folder that is thrown away."""
+
+    job: Job
+    setting: JobSetting
+    place: Path
+    is_made_up: bool
+
+    @property
+    def run(self) -> Path:
+        """Where the rehearsed training of the job's run is, if it was one."""
+        return self.place / _name(self.job.arguments["run"])
+
+    def measured(self) -> dict[str, Any]:
+        if self.job.kind == "train":
+            return self._train()
+        if not (self.run / "model.safetensors").exists():
+            raise InputError("its training could not be rehearsed")
+        if self.job.kind == "analyze":
+            return {"seconds": self._analysis()}
+        if self.job.arguments["task"] == "classification":
+            return self._suite()
+        return {"seconds": self._rows()}
+
+    def _train(self) -> dict[str, Any]:
+        about = self.job.arguments
+        given = [*self.setting.overrides, f"seed={about['seed']}"]
+        for text in about.get("overrides", ()):
+            name, _, value = text.partition("=")
+            if name == "segmentation.backbone":  # of a run that was rehearsed too
+                text = f"{name}={self.place / _name(value)}"
+            given.append(text)
+        recipe = load_recipe(about["recipe"], given)
+        more: dict[str, Any] = {}
+        if self._is_replaced:
+            real = PUBLISHED[recipe.data.name]
+            per_step = recipe.data.batch_size * (recipe.text.length if recipe.text else 1)
+            more = {"steps_per_epoch": real.train // per_step, "validated": real.val}
+            more["is_streamed"] = True
+        pace = training.rehearse_training(
+            recipe, self.run, data=about["data"], device=self.setting.device, **more
+        )
+        unit = pace.unit[0]
+        return {
+            "seconds": pace.seconds,
+            "speed": f"{pace.speed:,.0f} {unit}/s",
+            "loading": f"{pace.loading_speed:,.0f} {unit}/s",
+            "memory": pace.memory,
+            "disk": pace.disk,
+        }
+
+    def _suite(self) -> dict[str, Any]:
+        """The rows of a suite, each on a few images."""
+        about, device = self.job.arguments, as_device(self.setting.device)
+        begun = training.clock()
+        whole = Setup(
+            subject=open_subject(self.run),
+            location=about["data"] or "digits",
+            device=device,
+            allow_missing=True,
+            domain=about.get("domain", "pixel"),
+            limit=about.get("limit"),
+        )
+        images = len(whole.source)
+        if self._is_replaced:
+            images = min(PUBLISHED["imagenet"].val, about.get("limit") or PUBLISHED["imagenet"].val)
+        batch = min(whole.at_once, len(whole.source))
+        few, many = (replace(whole, limit=min(count, batch)) for count in (PROBE, batch))
+        start = training.clock() - begun
+        load = _seconds(lambda: many.clean, device) / len(many.source)
+        pixels = whole.source.channels * whole.image_size**2
+        passes = 0 if fits_in_memory(images * pixels, device) else 1  # kept, or read for each row
+        clean = _row_seconds(UnderThreat("clean", None), few, many)
+        total, missing = start + images * load * (1 - passes), []
+        for row in suite_of(about).rows:
+            if isinstance(row, UnderThreat):
+                own = clean if row.threat is None else _row_seconds(row, few, many)
+                total += images * (own + passes * load)
+            elif self._is_replaced:  # as if all published sets were there
+                total += PUBLISHED[str(vars(row)["set"])].val * (clean + load)
+            elif (reason := row.missing(whole)) is not None:
+                missing.append(f"{row.name.split('/')[0]} ({reason})")
+            else:
+                total += _set_size(row, whole) * (clean + load)
+        return {
+            "seconds": total,
+            "speed": f"{1 / clean:,.0f} images/s",
+            "loading": f"{1 / load:,.0f} images/s",
+            "missing": tuple(dict.fromkeys(missing)),
+        }
+
+    def _rows(self) -> float:
+        """Scenes or text: by what more of them take."""
+        about = self.job.arguments
+        if about["task"] == "language":
+            split = about["suite"] if about["suite"] in ("valid", "test") else "test"
+            few, more = TOKENS
+            text = PUBLISHED["wikitext-103"]
+            real = text.val if split == "valid" else text.test
+            count = real if self._is_replaced else _tokens(self.run, about["data"], split)
+        else:
+            few, more = SCENES
+            real = PUBLISHED["ade20k"].val
+            count = real if self._is_replaced else len(open_segmentation(about["data"], "val"))
+        count = min(count, about.get("limit") or count)
+        return self._line(few, more, count)
+
+    def _analysis(self) -> float:
+        few, more = LOOKED_AT
+        return self._line(few, more, int(self.job.arguments["limit"]))
+
+    def _line(self, few: int, more: int, count: int) -> float:
+        """Seconds for `count` inputs, on the line through what few and more of them take."""
+        device = as_device(self.setting.device)
+        self._do(min(few, count) - 1)  # what is done once in a process
+        short, long = (_seconds(lambda n=n: self._do(n), device) for n in (few, more))
+        return max(short, short + (long - short) * (count - few) / (more - few))
+
+    def _do(self, limit: int) -> None:
+        about = {**self.job.arguments, "run": self.run, "limit": limit, "out": self.run / "looked"}
+        do(replace(self.job, arguments=about), self.setting)
+
+    @property
+    def _is_replaced(self) -> bool:
+        return self.is_made_up and self.job.arguments["data"] is not None
+
+
+def _row_seconds(row: Row, few: Setup, many: Setup) -> float:
+    """Seconds of an image."""
+
+    def taken(setup: Setup) -> float:
+        work = partial(row.measure, setup, lambda done: None)
+        return _seconds(work, setup.device) / len(setup.source)
+
+    taken(few)
+    first = taken(few)
+    return first if first * len(many.source) > LONGEST else taken(many)
+
+
+def _seconds(work: Callable[[], Any], device: torch.device) -> float:
+    begun = training.clock()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return training.clock() - begun
+
+
+def _set_size(row: Row, setup: Setup) -> int:
+    """Images of a shifted or corrupted set that is there."""
+    fields = vars(row)
+    if fields["set"] == "ood":
+        return len(open_images(setup.location, "ood")) + len(setup.source)
+    place = setup.place(fields["set"])
+    if "corruption" in fields:
+        return len(open_corrupted(place, fields["corruption"], fields["severity"]))
+    return len(open_shift(place))
+
+
+def _tokens(run: Path, data: Any, split: str) -> int:
+    from pidformer.data.text import open_corpus  # transformers: slow
+    from pidformer.runs.model import load_language
+
+    return len(open_corpus(data, split, load_language(run).tokenizer).tokens)
+
+
+def rehearsal_table(found: Rehearsal) -> Table:
+    """Kinds of jobs with speed, memory, time, and what would fail."""
+    where = found.device + (", made-up data" if found.is_made_up else "")
+    caption = f"{duration(3600 * found.hours)} of {where}, {_bytes(found.disk)} of disk"
+    numbers = ("jobs", "speed", "loading", "memory", "each", "all")
+    table = plain_table("kind of job", numbers=numbers, caption=caption)
+    for kind in found.kinds:
+        name = escape(kind.title.replace("-seed0", ""))
+        if kind.failure is not None:
+            table.add_row(name, str(kind.count), escape(f"fails: {kind.failure}"), style="red")
+            continue
+        memory = _bytes(kind.memory) if kind.memory else ""
+        each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
+        table.add_row(name, str(kind.count), kind.speed, kind.loading, memory, each, every)
+        for line in kind.missing:
+            table.add_row(escape(f"  not there: {line}"), style="yellow")
+    return table
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
+
+
+def _device_name(device: str) -> str:
+    place = as_device(device)
+    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
+    return f"one {name}" if place.type == "cuda" else f"{usable_cores()} CPU core(s)"

@@ -1,0 +1,170 @@
+"""A few real steps of a training at its real size: how fast, how much memory, how much disk."""
+
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from pidformer.data.views import sample
+from pidformer.runs.recipe import Recipe
+from pidformer.training.engine import Engine
+from pidformer.training.loop import Trainer
+from pidformer.training.optimizer import last_step
+from pidformer.training.run import build_task, check_folder, prepared
+from pidformer.training.tasks import Classification
+
+WARM, STEPS = 3, 8
+VALIDATED = 512
+"""Images to validate on, at most."""
+clock = time.perf_counter
+
+
+class TrainingPace(NamedTuple):
+    """What was measured, in seconds."""
+
+    start: float
+    """To the end of the first step: data opened, model built and compiled."""
+    step: float
+    load: float
+    """A batch's loading alone; where this is the longer one, the device waits."""
+    validation: float
+    """One pass over the validation set."""
+    save: float
+    rows: int
+    """In a batch, each of `unit[1]` of `unit[0]`: images, or tokens."""
+    unit: tuple[str, int]
+    steps: int
+    """Of the whole training."""
+    validations: int
+    memory: int
+    """Bytes, of the GPU where there is one."""
+    disk: int
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole training; what is saved while it runs is left out."""
+        each = max(self.step, self.load)
+        return self.start + self.steps * each + self.validations * self.validation + self.save
+
+    @property
+    def speed(self) -> float:
+        """Images, or tokens, per second."""
+        return self.rows * self.unit[1] / max(self.step, self.load)
+
+    @property
+    def loading_speed(self) -> float:
+        return self.rows * self.unit[1] / max(self.load, 1e-9)
+
+
+def rehearse_training(
+    recipe: Recipe,
+    out: Path,
+    *,
+    data: str | Path | None,
+    device: str = "auto",
+    steps_per_epoch: int | None = None,
+    validated: int | None = None,
+    is_streamed: bool = False,
+) -> TrainingPace:
+    """Train for a few steps into the run folder `out`, which can be evaluated afterwards.
+
+    `steps_per_epoch` and `validated` (images or tokens) are those of the real set, where `data` is
+    a small one in its place; `is_streamed`: the real one would not fit into memory.
+    """
+    begun = clock()
+    task: Any = build_task(recipe, data)
+    if is_streamed and hasattr(task, "loading"):
+        loading = task.loading
+        task.loading = lambda place: loading(place) | {"resident": False}
+    engine = Engine(recipe.train, device)
+    check_folder(out, recipe)
+    trainer = Trainer(recipe, task, engine, out)
+    place = engine.place.device
+    try:
+        with prepared(out, recipe, task, data):
+            trainer.model.train()
+            batches = _endless(trainer.data)
+            _steps(trainer, batches, 1)
+            start = clock() - begun
+            _steps(trainer, batches, WARM - 1)
+            step = _steps(trainer, batches, STEPS) / STEPS
+            waiting = getattr(trainer.data, "_num_workers", 0)
+            many = STEPS if trainer.data.is_resident or not waiting else STEPS + 3 * waiting
+            load = _timed(lambda: [next(batches) for _ in range(many)], place) / many
+            batches.close()
+            total = validated or _count(task)
+            share = _cut(task)
+            validation = _timed(trainer.evaluate, place) * total / share
+            save = _timed(partial(trainer.save, final=True), place)
+            memory = _peak(place)
+    finally:
+        rows, per_epoch = recipe.data.batch_size, trainer.data.steps_per_epoch
+        del trainer
+        engine.close()
+    per_epoch = steps_per_epoch or per_epoch
+    steps = last_step(recipe.schedule, per_epoch)
+    between = recipe.train.evaluate_steps or recipe.train.evaluate_every * per_epoch
+    disk = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
+    return TrainingPace(
+        start=start,
+        step=step,
+        load=load,
+        validation=validation,
+        save=save,
+        rows=rows,
+        unit=task.unit,
+        steps=steps,
+        validations=-(-steps // between),
+        memory=memory,
+        disk=2 * disk,  # the newest checkpoint is kept until the next is whole
+    )
+
+
+def _endless(data: Any) -> Iterator[Any]:
+    epoch = 0
+    while True:
+        yield from data.epoch(epoch)
+        epoch += 1
+
+
+def _steps(trainer: Trainer, batches: Iterator[Any], count: int) -> float:
+    """Seconds of so many updates."""
+
+    def work() -> None:
+        for _ in range(count):
+            trainer._train_step(next(batches), 1e-6)
+            trainer.step += 1
+
+    return _timed(work, trainer.engine.place.device)
+
+
+def _timed(work: Any, device: torch.device) -> float:
+    begun = clock()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return clock() - begun
+
+
+def _peak(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def _count(task: Any) -> int:
+    """Images, scenes or tokens to validate on."""
+    return len(task.val_source if hasattr(task, "val_source") else task.valid.tokens)
+
+
+def _cut(task: Any) -> int:
+    """Leave a sample of the validation images, but all scenes and text; how many."""
+    if isinstance(task, Classification):
+        task.val_source = sample(task.val_source, min(VALIDATED, len(task.val_source)))
+    return _count(task)

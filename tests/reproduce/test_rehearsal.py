@@ -1,0 +1,123 @@
+"""What a rehearsal predicts is what short real runs then take; what would fail is said before."""
+
+import time
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import yaml
+
+from pidformer.reproduce import Plan
+from pidformer.reproduce.job_kinds import JobSetting, do
+from pidformer.reproduce.made_up import make_sets
+from pidformer.reproduce.plan import Evaluation, PlanPart, plan_jobs
+from pidformer.reproduce.rehearsal import like, rehearsal_table, rehearse, with_rehearsal
+from pidformer.reproduce.run import look
+from pidformer.training import rehearse as training
+from tests.data.pairs import write_parquet
+from tests.training.test_segmentation import recipe as tiny_segmenter
+
+pytestmark = pytest.mark.slow
+
+TOLERANCE = 0.25
+"""Of CPU time, for jobs of a few seconds; other processes may share the caches."""
+SHORT = JobSetting(device="cpu", overrides=("schedule.epochs=12", "train.compile=none"))
+
+
+def digits_plan(root):
+    suite = root / "few.yaml"
+    suite.write_text("rows: [clean, {pgd: {eps: 0.1, steps: 10, step_size: 0.02}}, {noise: {}}]")
+    part = PlanPart(
+        recipes=("digits/pid.yaml",),
+        train_seconds=11,
+        evaluations=(Evaluation(str(suite), 5.0),),
+        analyze_limit=1000,
+    )
+    return Plan(out=root / "out", jobs=tuple(plan_jobs(root / "out", [(part, None)], 1)))
+
+
+def test_predictions_are_within_the_tolerance_of_real_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "clock", time.process_time)  # whatever else this machine does
+    plan = digits_plan(tmp_path)
+    rehearse(plan, SHORT, is_shown=False)  # what a process does once, the real runs here do not
+    found = rehearse(plan, SHORT, is_shown=False)
+    assert [kind.failure for kind in found.kinds] == [None] * 3
+    predicted = {kind.kind: kind.seconds for kind in found.kinds}
+    ratios = {}
+    for job in plan.jobs:
+        begun = time.process_time()
+        do(job, SHORT)
+        ratios[job.kind] = predicted[like(job)] / (time.process_time() - begun)
+    print("predicted over real:", ratios)
+    train_and_evaluate = [ratios["train"], ratios["evaluate"]]
+    assert all(1 - TOLERANCE < ratio < 1 + TOLERANCE for ratio in train_and_evaluate), ratios
+    assert 0.4 < ratios["analyze"] < 2.5, ratios  # a second, of which half is drawing
+    assert found.kinds[0].memory > 2**27 and found.kinds[0].disk > 10_000
+
+
+def test_the_plan_shows_the_rehearsal_afterwards(tmp_path):
+    plan = digits_plan(tmp_path)
+    short = replace(SHORT, overrides=("schedule.epochs=1",))
+    found = rehearse(plan, short, is_shown=False)
+    again = with_rehearsal(plan)
+    assert [job.seconds for job in again.jobs] == [kind.seconds for kind in found.kinds]
+    assert "rehearsed" in again.timed_on and look(again).left == pytest.approx(
+        sum(kind.seconds for kind in found.kinds)
+    )
+    assert rehearsal_table(found).row_count == 3
+    assert sorted(path.name for path in plan.out.iterdir()) == ["rehearsal.json"]
+    (plan.out / "rehearsal.json").write_text("{")
+    assert with_rehearsal(plan) == plan
+
+
+def test_what_would_fail_is_said_before(tmp_path, run):
+    plan = digits_plan(tmp_path)
+    job, *others = plan.jobs
+    worse = partial(replace, plan, jobs=(replace(job, arguments=job.arguments | {"data": tmp_path}),
+                                         *others))  # fmt: skip
+    found = rehearse(worse(), SHORT, is_shown=False)
+    assert "no image set" in found.kinds[0].failure or "layout" in found.kinds[0].failure
+    assert found.kinds[1].failure == "its training could not be rehearsed"
+    code, out, _ = run("reproduce", "--scale", "small", "--rehearse", "--out", tmp_path / "x")
+    assert code == 0 and "table1 cannot be made (no data): say where with --data DIR" in out
+
+
+@pytest.mark.parametrize("task", ["classification", "segmentation"])
+def test_made_up_sets_stand_in_for_published_ones(tmp_path, task):
+    make_sets(tmp_path / "sets")
+    small = ["train.compile=none", "data.workers=0", "data.batch_size=8"]
+    size = "depth: 1, embed_dim: 12, num_heads: 1"
+    if task == "classification":
+        (tmp_path / "suite.yaml").write_text("rows: [clean, imagenet-c]")
+        data, recipe = "imagenet", "imagenet/deit_tiny_softmax.yaml"
+        own = ["data.image_size=32", f"model.options={{{size}, patch_size: 16}}"]
+        evaluations = (Evaluation(str(tmp_path / "suite.yaml"), 1.0),)
+    else:
+        data, recipe = "ADEChallengeData2016", "ade20k/segmenter_tiny_softmax.yaml"
+        own = ["data.image_size=64", "segmentation.scale=[256, 64]", "segmentation.stride=64"]
+        own.append(f"model.options={{{size}}}")
+        evaluations = (Evaluation("single", 1.0),)
+    part = PlanPart(recipes=(recipe,), task=task, train_seconds=1, evaluations=evaluations)
+    jobs = plan_jobs(tmp_path / "out", [(part, tmp_path / "sets" / data)], 1)
+    plan = Plan(out=tmp_path / "out", jobs=tuple(jobs))
+    setting = JobSetting(device="cpu", overrides=(*small, *own))
+    trained, measured = rehearse(plan, setting, is_made_up=True, is_shown=False).kinds
+    assert trained.failure is None and measured.failure is None
+    if task == "classification":  # 300 epochs of ImageNet, and 75 times its validation set
+        per_second = float(trained.speed.split()[0].replace(",", ""))
+        assert trained.seconds == pytest.approx(300 * 1_281_167 / per_second, rel=0.5)
+        per_image = measured.seconds / (76 * 50_000)
+        assert per_image > 1 / float(measured.loading.split()[0].replace(",", ""))
+    else:
+        per_second = float(trained.speed.split()[0].replace(",", ""))
+        assert trained.seconds > 64 * 20_210 / (per_second + 1) and measured.seconds > 0
+
+
+def test_real_scenes_are_rehearsed_as_they_are(tmp_path):
+    data = write_parquet(tmp_path / "camvid", val=12)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny_segmenter().to_dict()))
+    part = PlanPart(recipes=(str(tmp_path / "tiny.yaml"),), task="segmentation", train_seconds=1,
+                    evaluations=(Evaluation("single", 1.0),))  # fmt: skip
+    jobs = plan_jobs(tmp_path / "out", [(part, data)], 1)
+    found = rehearse(Plan(out=tmp_path / "out", jobs=tuple(jobs)), SHORT, is_shown=False)
+    assert [kind.failure for kind in found.kinds] == [None, None]
