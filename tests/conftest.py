@@ -63,6 +63,20 @@ def run(capsys):
     return call
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports with empty pictures, for tests of what they say: drawing is most of their work."""
+    from pidformer.report import write
+    from pidformer.report.panels import Picture
+
+    def save(panels, *paths):
+        for path in paths:
+            path.touch()
+
+    monkeypatch.setattr(write, "save_panels", save)
+    monkeypatch.setattr(write, "picture", lambda panel, alt: Picture("", "", alt, 1, 1, ()))
+
+
 @pytest.fixture(scope="session")
 def texts(tmp_path_factory):
     """A small text with structure to learn: each word tells the next one's neighbourhood."""
