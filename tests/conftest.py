@@ -43,10 +43,11 @@ def pytest_unconfigure():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Token files of the tests stay with the tests."""
+def _own_place(tmp_path_factory):
+    """Token files of the tests stay with the tests, and no file need outlive a loss of power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 
