@@ -9,7 +9,7 @@ from pidformer.robustness import FGSM, PGD, Noise
 
 torch.manual_seed(0)
 train = pf.data.open_images("digits", "train")
-images, labels = pf.data.sample_images(train, 512, image_size=32)
+images, labels = pf.data.sample_images(train, 512, image_size=16)
 images = images.expand(-1, 3, -1, -1)  # digits are grey
 
 # Any network from normalised images to logits.
@@ -23,7 +23,7 @@ for _ in range(4):
         cross_entropy(model(images[rows]), labels[rows]).backward()
         optimizer.step()
 
-held_out, truth = pf.data.sample_images(pf.data.open_images("digits", "val"), 100, image_size=32)
+held_out, truth = pf.data.sample_images(pf.data.open_images("digits", "val"), 100, image_size=16)
 batches = [(held_out.expand(-1, 3, -1, -1), truth)]  # a DataLoader does as well
 eps = 8 / 255
 threats = {

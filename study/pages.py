@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 from pidformer.report.panels import Panel, save_panels
 from study.claims import Claims, read_claims
 from study.records import Study, read_studies
@@ -114,8 +114,7 @@ def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Wr
     if made.short and readme.is_file() and BEGIN in (text := readme.read_text(encoding="utf-8")):
         texts[readme] = filled(text, relinked(made.short, f"{out.name}/"))
     for path, text in texts.items():
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     page, *others = texts
     runs = sum(len(study.runs) for study in studies)
     return Written(

@@ -43,10 +43,11 @@ def pytest_unconfigure():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory):
-    """Token files of the tests stay with the tests."""
+def _own_place(tmp_path_factory):
+    """Token files of the tests stay with the tests, and no file need outlive a loss of power."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PIDFORMER_CACHE", str(tmp_path_factory.mktemp("cache")))
+        patch.setattr(os, "fsync", lambda handle: None)
         yield
 
 
@@ -61,6 +62,20 @@ def run(capsys):
         return stopped.value.code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports with empty pictures, for tests of what they say: drawing is most of their work."""
+    from pidformer.report import write
+    from pidformer.report.panels import Picture
+
+    def save(panels, *paths):
+        for path in paths:
+            path.touch()
+
+    monkeypatch.setattr(write, "save_panels", save)
+    monkeypatch.setattr(write, "picture", lambda panel, alt: Picture("", "", alt, 1, 1, ()))
 
 
 @pytest.fixture(scope="session")

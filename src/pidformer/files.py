@@ -46,6 +46,12 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def write_whole(path: str | Path, text: str) -> None:
+    """Write a file of text as `atomic_path` does."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """A new folder beside `path` that takes its place, if that is free or empty, as `atomic_path`.

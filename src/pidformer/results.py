@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, Self
 
 from pidformer.errors import InputError, cut
 from pidformer.fields import parse_json
-from pidformer.files import atomic_path, check_inside, locked
+from pidformer.files import check_inside, locked, write_whole
 
 FILE_NAME = "results.jsonl"
 
@@ -184,8 +184,8 @@ def read(folder: str | Path) -> list[Record]:
 
 def rewrite(folder: str | Path, records: Iterable[Record]) -> None:
     """Replace the folder's records."""
-    with atomic_path(Path(folder) / FILE_NAME) as temporary:
-        temporary.write_text("".join(record.to_json() + "\n" for record in records))
+    text = "".join(record.to_json() + "\n" for record in records)
+    write_whole(Path(folder) / FILE_NAME, text)
 
 
 def keep(folder: str | Path, wanted: Callable[[Record], bool]) -> None:

@@ -13,7 +13,7 @@ from PIL import Image
 from pidformer.runs.folder import load_weights
 from tests.training.tiny import OPTIONS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]
 
 OVERRIDES = (
     f"model.options={OPTIONS}",

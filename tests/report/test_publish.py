@@ -171,6 +171,7 @@ def test_damaged_and_foreign_files_get_one_clear_line(tmp_path):
         read_run(path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_published_records_are_reported_like_run_folders(runs, published, tmp_path):
     made = [write_report(f, tmp_path / "out") for f in (runs, [published[0].parent])]
     first, second = (report.tables[0]["lines"] for report in made)

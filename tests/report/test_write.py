@@ -190,6 +190,7 @@ def test_a_report_knows_whether_it_is_current(made):
     assert is_current([runs], made.out)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_says_when_its_newest_record_was_made_and_not_when_it_was_printed(made, tmp_path):
     """So that the same records give the same bytes, whenever they are reported."""
     folder = tmp_path / "pid-seed0"
@@ -204,6 +205,7 @@ def test_a_report_says_when_its_newest_record_was_made_and_not_when_it_was_print
             assert not re.search(r"\b20[2-9]\d-\d\d-\d\d\b", text)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_without_records_it_says_what_would_make_them(tmp_path):
     write_run(tmp_path / "runs" / "pid-seed0", "pid", 0)
     found = write_report([tmp_path / "runs"], tmp_path / "out")
@@ -219,6 +221,7 @@ def other(folder, kind, place, value, metric, **more):
     results.append(folder, Record(kind=kind, metrics={metric: value}, settings=about | more))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_tables_2_and_3_have_the_papers_layout(tmp_path):
     for model, gap in (("softmax", 0.0), ("pid", 1.0)):
         folder = write_run(tmp_path / "runs" / f"{model}-seed0", model, 0)
@@ -237,6 +240,7 @@ def test_tables_2_and_3_have_the_papers_layout(tmp_path):
     assert [cells[1::2] for cells in papers] == [["37.42", "38.28"], ["32.44", "33.45"]]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_mixed_runs_are_reported_when_asked_for(tmp_path):
     write_run(tmp_path / "runs" / "a", "softmax", 0, rows={"clean": 0.9})
     rows = {"clean": 0.8}
@@ -250,6 +254,7 @@ def test_mixed_runs_are_reported_when_asked_for(tmp_path):
     assert "(--mixed)" in found.page.read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_same_row_with_two_threats_is_two_lines(tmp_path):
     folder = write_run(tmp_path / "runs" / "a", "pid", 0, rows={"clean": 0.9})
     for eps, share in (("1/255", 0.8), ("3/255", 0.6)):
@@ -260,6 +265,7 @@ def test_the_same_row_with_two_threats_is_two_lines(tmp_path):
     assert values == [90, 80, 60]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_figure_of_an_earlier_report_does_not_stay(tmp_path):
     folder = write_run(tmp_path / "runs" / "a", "pid", 0)
     analysis(folder, [0.1, 0.2])
@@ -308,6 +314,7 @@ def test_the_appendix_shows_the_similarity_that_the_table_does():
     assert found["value"] == "similarity_layer_12 1.2"
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_runs_of_other_methods_are_reported_without_a_map_of_gains(tmp_path):
     """They have no place in the plane of p and i."""
     runs = classifiers(tmp_path / "runs", seeds=(0,), variants={"softmax": "null", "xsa": "xsa"})

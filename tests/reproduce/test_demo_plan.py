@@ -128,6 +128,7 @@ def test_records_are_enough_to_measure_again(made):
     assert again == (hits(attack).sum(), attack.metrics["images"])
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_reads_the_same_runs_and_gives_the_same_interval(made, tmp_path):
     twins = [run for run in run_folders(made) if "no_residual" not in run.name]
     report = write_report(twins, tmp_path)

@@ -71,6 +71,7 @@ def test_data_is_found_by_its_usual_names(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("undrawn")
 def test_two_scales_in_one_folder_have_a_report_each(tmp_path):
     """Their runs are no twins. A part whose trainings all failed keeps no other from its report."""
     (tmp_path / "tiny-imagenet-100").mkdir()

@@ -19,7 +19,7 @@ from tests.training.test_segmentation import OPTIONS
 from tests.training.test_segmentation import recipe as tiny_segmenter
 from tests.training.tiny_language import tiny_language
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]
 
 
 def plan_of(recipe, task, data, suites, root):

@@ -56,6 +56,7 @@ def test_an_interrupted_run_ends_as_it_would_have(copy):
         torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -19,6 +19,8 @@ from study.records import read_studies
 from tests.report.fresh import GAINS, classifiers
 from tests.study.made import cells, outcomes, page_of
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]
+
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
@@ -45,7 +47,6 @@ def demo_headline(runs):
     return residual_verdict(models).headline
 
 
-@pytest.mark.slow
 def test_four_places_give_the_same_interval(runs, tmp_path, capsys):
     gain = 100.0 * (outcomes(runs, "pid", "clean") * 1.0 - outcomes(runs, "softmax", "clean"))
     parts = gain.mean(1).var(ddof=1) / 3, gain.mean(0).var(ddof=1) / 40
@@ -76,7 +77,6 @@ def test_four_places_give_the_same_interval(runs, tmp_path, capsys):
     assert shown == difference_text(evaluated)
 
 
-@pytest.mark.slow
 def test_corruptions_have_one_interval_too(runs, tmp_path):
     publish(runs, tmp_path / "results" / "digits")
     intervals = []

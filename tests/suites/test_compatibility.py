@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.suites.compatibility import PAGE, ROOT, ROWS, Row, measure, page, read_counts
 
 
@@ -23,6 +25,7 @@ def test_the_tests_of_a_row_exist():
         assert all((ROOT / test).is_file() for test in row.tests), row.client
 
 
+@pytest.mark.slow
 def test_passed_skipped_and_failed_are_counted(tmp_path: Path):
     tests = tmp_path / "test_three.py"
     tests.write_text(

@@ -251,7 +251,7 @@ def test_a_full_disk_ends_the_log_for_tensorboard_with_one_line(tmp_path, monkey
         train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu")
     for thread in threading.enumerate():  # the writer's may not have ended yet
         if type(thread).__name__ == "_AsyncWriterThread":
-            thread.join(5)
+            thread.join(1)
     assert other == []
     monkeypatch.undo()
     train(tiny_recipe("train.log_steps=1"), tmp_path / "run", device="cpu", is_shown=False)

@@ -168,31 +168,24 @@ def differences_panel(
 ) -> Panel:
     """Differences with their 95 % intervals, a line for each: green where the word is "better",
     red where it is "worse"."""
-    draw = partial(_draw_differences, found=found, title=title, labels=labels, words=words)
-    return Panel(draw, width, 1.3 + 0.32 * len(found))
-
-
-def _draw_differences(
-    figure: Figure | SubFigure,
-    found: Sequence[Crossed],
-    title: str,
-    labels: Sequence[str],
-    words: Sequence[str],
-) -> None:
-    axes: Axes = figure.subplots()
     colors = {"better": GOOD, "worse": BAD}
     lines = [*zip(found, labels, words, strict=True)]
-    for place, (one, label, word) in enumerate(reversed(lines)):
-        color = colors.get(word, GREY)
-        axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.4)
-        axes.plot(one.mean, place, "o", color=color, markersize=6)
-        text = f"{label}: {minus(difference_texts(one)[0])}, {word}"
-        add_tips(axes, [one.low, one.mean, one.high], [place] * 3, [text] * 3)
-    axes.axvline(0, color=INK, linewidth=0.9)
-    axes.set_yticks(range(len(found)), [*reversed(labels)])
-    axes.set_ylim(-0.7, len(found) - 0.3)
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_title(title)
+
+    def draw(figure: Figure | SubFigure) -> None:
+        axes: Axes = figure.subplots()
+        for place, (one, label, word) in enumerate(reversed(lines)):
+            color = colors.get(word, GREY)
+            axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.4)
+            axes.plot(one.mean, place, "o", color=color, markersize=6)
+            text = f"{label}: {minus(difference_texts(one)[0])}, {word}"
+            add_tips(axes, [one.low, one.mean, one.high], [place] * 3, [text] * 3)
+        axes.axvline(0, color=INK, linewidth=0.9)
+        axes.set_yticks(range(len(found)), [*reversed(labels)])
+        axes.set_ylim(-0.7, len(found) - 0.3)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_title(title)
+
+    return Panel(draw, width, 1.3 + 0.32 * len(found))
 
 
 def _curves(group: Group, attack: str) -> Curves | None:

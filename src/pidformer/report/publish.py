@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 from pidformer.report.collect import MEASURED, SCORES, SHARED, PublishedRun, Run, collect
 from pidformer.report.details import training_seconds
 from pidformer.report.metrics import MILLI, merged_corruptions
@@ -64,8 +64,7 @@ def publish(folders: Sequence[str | Path], to: str | Path) -> list[Path]:
     _check_sizes(to, made)
     to.mkdir(parents=True, exist_ok=True)
     for path, text in made.items():
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     return list(made)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, out_folder
+from pidformer.files import atomic_path, out_folder, write_whole
 
 OPACITY = 0.55
 _ROW = 18
@@ -92,8 +92,8 @@ def save_segments(
         tinted = overlay(image, labels, palette, opacity)
         if not found:  # nothing is left behind where not one image can be read
             out_folder(out)
-            with atomic_path(out / "legend.json") as path:
-                path.write_text(json.dumps({"classes": classes, "palette": info["palette"]}))
+            legend = {"classes": classes, "palette": info["palette"]}
+            write_whole(out / "legend.json", json.dumps(legend))
         save_picture(paths["overlay"], with_legend(tinted, labels, classes, palette))
         save_labels(paths["classes"], labels, palette)
         counts = np.bincount(labels.ravel(), minlength=len(classes))

@@ -104,6 +104,11 @@ def _save_film(paths: Mapping[str, Trajectory], colors: Mapping[str, str], targe
     caption = figure.supxlabel("embedding", fontsize=11)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # laid out once, not for every frame
+    moving = [*dots, caption]
+    for artist in moving:
+        artist.set_animated(True)  # left out here, and drawn onto it frame by frame
+    canvas.draw()
+    ground = canvas.copy_from_bbox(figure.bbox)
     depth = max(len(path.points) for path in paths.values()) - 1
     frames, shown = [], []  # type: list[Image.Image], list[int]
     for step in range(FRAMES * depth + 1):
@@ -111,7 +116,9 @@ def _save_film(paths: Mapping[str, Trajectory], colors: Mapping[str, str], targe
             spots.set_offsets(_at(path.points.numpy(), step / FRAMES))
         layer = round(step / FRAMES)
         caption.set_text(f"layer {layer}" if layer else "embedding")
-        canvas.draw()
+        canvas.restore_region(ground)
+        for artist in moving:
+            figure.draw_artist(artist)
         frame = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
         frames.append(frame.quantize(64, dither=Image.Dither.NONE))
         shown.append(REST if step % FRAMES == 0 else 60)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains
-from pidformer.files import atomic_path, out_folder
+from pidformer.files import out_folder, write_whole
 from pidformer.report import details, figures, stability
 from pidformer.report.collect import (
     MAIN_TASK,
@@ -123,9 +123,7 @@ def write_report(
     page, text = out / "report.html", out / "report.md"
     pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
     for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
-        with atomic_path(path) as temporary:
-            made = page_template("report", template).render(**content, pictures=pictures)
-            temporary.write_text(made, encoding="utf-8")
+        write_whole(path, page_template("report", template).render(**content, pictures=pictures))
     data = tuple(
         {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
     )
@@ -138,9 +136,8 @@ def write_report(
         findings=tuple(said),
         tables=data,
     )
-    with atomic_path(out / DATA_FILE) as temporary:
-        fields = {"inputs": inputs_hash(folders)} | report.to_dict()
-        temporary.write_text(json.dumps(fields, indent=1))
+    fields = {"inputs": inputs_hash(folders)} | report.to_dict()
+    write_whole(out / DATA_FILE, json.dumps(fields, indent=1))
     return report
 
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from pidformer.errors import InputError, cut
 from pidformer.fields import TEXTS, is_number, listed, parse_yaml, read_json
-from pidformer.files import atomic_folder, atomic_path, check_links
+from pidformer.files import atomic_folder, atomic_path, check_links, write_whole
 from pidformer.models.options import check_build, check_decoder, check_fields, check_model
 from pidformer.runs.recipe import recipe_from
 
@@ -212,14 +212,12 @@ def damaged(path: Path, why: object) -> InputError:
 
 
 def write_recipe(run: Path, fields: Mapping[str, Any]) -> None:
-    with atomic_path(run / "recipe.yaml") as path:
-        path.write_text(yaml.safe_dump(dict(fields), sort_keys=False))
+    write_whole(run / "recipe.yaml", yaml.safe_dump(dict(fields), sort_keys=False))
 
 
 def write_model_info(run: Path, info: Mapping[str, Any]) -> None:
     """What the recipe does not say and building the model needs: classes, channels, pixel scale."""
-    with atomic_path(run / "model.json") as path:
-        path.write_text(json.dumps(dict(info)))
+    write_whole(run / "model.json", json.dumps(dict(info)))
 
 
 def _steps(run: Path) -> list[int]:

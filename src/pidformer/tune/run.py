@@ -15,7 +15,7 @@ from pidformer.control import PIDGains
 from pidformer.control.stability import check_range, is_stable
 from pidformer.convert import convert
 from pidformer.devices import as_device
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.fields import number_range
 from pidformer.ledger import Ledger
@@ -109,7 +109,8 @@ def search_optuna(
             "--search optuna needs Optuna: pip install 'pidformer[search]'; --search grid does not"
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    ranges = {name: (min(levels), max(levels)) for name, levels in _levels(space).items()}
+    levels = {"p": space.p, "i": space.i, "d": space.d, "beta": space.beta}
+    ranges = {name: (min(own), max(own)) for name, own in levels.items()}
     spread = {
         name: optuna.distributions.FloatDistribution(low, high)
         for name, (low, high) in ranges.items()
@@ -150,10 +151,6 @@ def _proposal(study: Any, spread: Any, space: Space, failed: Any) -> PIDGains:
         if gains.kind != "softmax" and space.allows(gains):
             return gains
     raise InputError("no stable gains were proposed in 200 tries; narrow --p, --i or --d")
-
-
-def _levels(space: Space) -> dict[str, tuple[float, ...]]:
-    return {"p": space.p, "i": space.i, "d": space.d, "beta": space.beta}
 
 
 def _load(gains: PIDGains) -> tuple[float, ...]:
@@ -359,9 +356,7 @@ def _found(trials: list[Record], names: list[str], directions: list[str]) -> Tun
 
 
 def _check(metric: str, search: str, trials: int | None) -> None:
-    if metric not in get_args(Metric):
-        raise unknown("metric", metric, get_args(Metric))
-    if search not in get_args(Search):
-        raise unknown("search", search, get_args(Search))
+    check_known("metric", metric, get_args(Metric))
+    check_known("search", search, get_args(Search))
     if trials is not None and trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")

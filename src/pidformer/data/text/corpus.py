@@ -28,7 +28,7 @@ from pidformer.data.text.tokenizers import (
 from pidformer.display import advancing
 from pidformer.errors import InputError, cut
 from pidformer.fields import read_json, typed
-from pidformer.files import atomic_folder, atomic_path, locked
+from pidformer.files import atomic_folder, locked, write_whole
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -134,8 +134,7 @@ def text_tokenizer(
                 for part in ordered_map(count, blocks, workers or choose_workers(paths)):
                     counts.update(part)
             found = WordVocabulary.from_counts(counts, split, min_count, max_words)
-            with atomic_path(file) as temporary:
-                temporary.write_text(json.dumps(found.to_dict()))
+            write_whole(file, json.dumps(found.to_dict()))
     try:
         return tokenizer_from(read_json(file))
     except InputError as error:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
 
 from pidformer.analysis import Trajectory
-from pidformer.files import atomic_path, out_folder
+from pidformer.files import out_folder, write_whole
 from pidformer.report.collect import collect, inputs_hash
 from pidformer.report.demo.models import (
     ATTACKED,
@@ -160,8 +160,7 @@ def write_demo(
         machine=first[0]["clean"].settings["machine"],
         seconds=seconds,
     )
-    with atomic_path(out / "report.html") as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_whole(out / "report.html", page)
     fields = {
         "inputs": inputs_hash(folders),
         "seeds": list(range(seeds)),
@@ -169,8 +168,7 @@ def write_demo(
         "models": [model.to_dict() for model in models.values()],
         "verdicts": said,
     }
-    with atomic_path(out / DATA_FILE) as temporary:
-        temporary.write_text(json.dumps(fields, indent=1))
+    write_whole(out / DATA_FILE, json.dumps(fields, indent=1))
     return out / "report.html"
 
 
