@@ -1,4 +1,5 @@
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -208,6 +209,14 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     monkeypatch.undo()
     run_plan(plan, CPU, is_shown=False)
     assert not story.exists()  # the same command, and it did not break
+
+
+def test_what_a_killed_process_was_writing_goes_although_all_is_done(tmp_path):
+    left = tmp_path / ".publish.pid.1-1-00000000.part.json"
+    left.write_text("{")
+    os.utime(left, (0, 0))
+    times_module.Times(tmp_path)
+    assert not left.exists()
 
 
 def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path):

@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from pidformer.fields import as_plain
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, sweep
 
 Kind = Literal["train", "evaluate", "analyze", "publish", "report"]
 
@@ -125,6 +125,7 @@ class Times:
         self._folder = folder
         self._lock = threading.Lock()  # the heartbeat writes too
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder)  # a job whose time was being written may be done, and write no other
 
     def read(self, job: Job) -> Spent:
         return self.of(job.id)
