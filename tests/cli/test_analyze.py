@@ -1,8 +1,10 @@
 import json
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
+import pidformer as pf
 from pidformer import load, results
 from pidformer.analysis import certify, token_similarity
 from pidformer.data import open_images, sample_images
@@ -173,3 +175,44 @@ def make():
 def test_a_run_given_twice_is_refused(run, runs):
     code, _, err = run("analyze", runs[0], runs[0])
     assert code == 2 and "once" in err
+
+
+@pytest.mark.slow
+def test_a_text_model_in_a_folder_of_hugging_face(run, tmp_path):
+    """Plain and converted; the tokens are those of the folder's own tokenizer."""
+    tokenizers = pytest.importorskip("tokenizers")
+    transformers = pytest.importorskip("transformers")
+    words = {word: number for number, word in enumerate(["a", "b", "c", "d", "e", "f", "g", "h"])}
+    core = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="a"))
+    core.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    config = transformers.BertConfig(
+        vocab_size=8,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        initializer_range=0.3,
+    )
+    torch.manual_seed(0)
+    model = transformers.BertModel(config).eval()
+    plain, controlled, data = (tmp_path / name for name in ("plain", "controlled", "text"))
+    model.save_pretrained(plain)
+    pf.convert(model, "0.4,0,0").save_pretrained(controlled)
+    data.mkdir()
+    text = " ".join("abcdefgh"[(k * k + k // 5) % 8] for k in range(300))
+    (data / "valid.txt").write_text(text)
+    for folder in (plain, controlled):
+        core.save(str(folder / "tokenizer.json"))
+    models = (f"hf:{plain}", f"hf:{controlled}")
+    at = ("--data", data, "--device", "cpu", "--json", "--out", tmp_path / "out")
+    code, out, err = run("analyze", *models, *at)
+    assert code == 0, err
+    first, second = json.loads(out)["models"]
+    assert first["images"] == 2  # of 128 tokens
+    ids = torch.tensor(core.encode(text).ids[:256]).view(2, 128)
+    expected = pf.analysis.token_similarity(model, ids).tolist()
+    assert first["similarity"]["blocks"] == pytest.approx(expected, abs=1e-5)
+    assert second["certificate"]["gains"]["p"] == 0.4
+    (plain / "tokenizer.json").unlink()
+    code, _, err = run("analyze", models[0], *at)
+    assert code == 2 and "tokenizer.json" in err and "Traceback" not in err

@@ -10,11 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from pidformer.analysis import (
@@ -29,147 +27,14 @@ from pidformer.analysis import (
 )
 from pidformer.analysis.controllers import read_controllers
 from pidformer.analysis.summary import Analysis
-from pidformer.data import ImageSource, open_images, sample_images
-from pidformer.data.segmentation import SegmentSource, open_segmentation
-from pidformer.data.sources import shorter_side
-from pidformer.data.views import sample
 from pidformer.devices import as_device
 from pidformer.errors import InputError
+from pidformer.evaluation.inputs import Inputs, open_inputs
 from pidformer.evaluation.progress import EvaluationProgress
-from pidformer.evaluation.setup import data_location, images_hash, run_facts
 from pidformer.files import out_folder
 from pidformer.ledger import Found, Ledger
-from pidformer.models import PixelModel
 from pidformer.results import Record
-from pidformer.runs.folder import read_model_info, read_recipe
-from pidformer.runs.model import initial_model, load
-from pidformer.runs.open import Subject, open_subject, task_of
-
-
-class Inputs(Protocol):
-    """A model and its inputs: many for the tokens, few for the spectra, which cost more."""
-
-    @property
-    def subject(self) -> Subject: ...
-    def take(self, count: int) -> Tensor: ...
-    def data_hash(self, count: int) -> str:
-        """16 hex digits of which inputs they are."""
-        ...
-
-
-def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
-    """The model that `name` names (see `open_subject`), of any task, with `count` inputs or fewer.
-
-    They are drawn with `seed`, the same for every model.
-    """
-    task = task_of(name)
-    if task == "language":
-        return _text(Path(name), data, count, seed)
-    if task == "segmentation":
-        subject, source = _encoder(Path(name)), _Pictures(open_segmentation(_given(data), "val"))
-        return ImageInputs(subject, source, seed)
-    subject = open_subject(name)
-    return ImageInputs(subject, open_images(data_location(subject, data), "val"), seed)
-
-
-@dataclass(frozen=True)
-class ImageInputs:
-    """Images drawn with a seed."""
-
-    subject: Subject
-    source: ImageSource
-    seed: int
-
-    @cached_property
-    def image_size(self) -> int:
-        return self.subject.image_size or shorter_side(self.source)
-
-    def take(self, count: int) -> Tensor:
-        size, ratio = self.image_size, self.subject.crop_ratio
-        found = sample_images(self.source, count, self.seed, image_size=size, crop_ratio=ratio)
-        return found.images
-
-    def data_hash(self, count: int) -> str:
-        view = sample(self.source, count, self.seed)
-        return images_hash(view, self.image_size, self.subject.crop_ratio)
-
-
-@dataclass(frozen=True)
-class TextInputs:
-    """Stretches of a text, each as long as those that the model was trained on."""
-
-    subject: Subject
-    windows: Tensor  # int64 (count, length)
-    fingerprint: str
-
-    def take(self, count: int) -> Tensor:
-        return self.windows[:count]
-
-    def data_hash(self, count: int) -> str:
-        return self.fingerprint
-
-
-@dataclass(frozen=True)
-class _Pictures:
-    """The images of a segmentation set, without their masks."""
-
-    pairs: SegmentSource
-    classes: tuple[str, ...] = ()
-    channels: int = 3
-
-    @cached_property
-    def labels(self) -> Tensor:
-        return torch.full((len(self.pairs),), -1)
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def name(self, index: int) -> str:
-        return self.pairs.name(index)
-
-    def decode(self, index: int) -> Image.Image:
-        return self.pairs.decode(index).image
-
-
-def _encoder(run: Path) -> Subject:
-    """The encoder of a segmentation run; the decoder's recursion is another one."""
-    whole, info = load(run), read_model_info(run)
-    model = PixelModel(whole.model.encoder, info["mean"], info["std"]).eval()
-    facts = run_facts(run, whole, whole.model.gains)
-    return _subject(run, model, facts, image_size=info["build"]["image_size"])
-
-
-def _text(run: Path, data: str | Path | None, count: int, seed: int) -> TextInputs:
-    from pidformer.data.text import open_corpus
-    from pidformer.runs.model import load_language
-
-    loaded = load_language(run)
-    corpus = open_corpus(_given(data), "valid", loaded.tokenizer)
-    places = np.arange(0, len(corpus.tokens) - loaded.length + 1, loaded.length)
-    if not len(places):
-        raise InputError(
-            f"the valid text at {data} has {len(corpus.tokens)} tokens; {loaded.length} are needed"
-        )
-    chosen = np.random.default_rng(seed).permutation(len(places))[:count]
-    windows = np.stack([corpus.tokens[places[k] : places[k] + loaded.length] for k in chosen])
-    subject = _subject(run, loaded.model, run_facts(run, loaded.model, loaded.model.gains))
-    found = torch.from_numpy(windows.astype(np.int64))
-    return TextInputs(subject, found, corpus.fingerprint[:16])
-
-
-def _subject(run: Path, model: Any, facts: Mapping[str, Any], **more: Any) -> Subject:
-    data = read_recipe(run)["data"]["name"]
-    label = facts["label"]
-    return Subject(
-        name=str(run), label=label, model=model, data=data, folder=run, facts=facts, **more
-    )
-
-
-def _given(data: str | Path | None) -> str | Path:
-    if data is None:
-        raise InputError("this run needs its data: say where with --data DIR")
-    return data
-
+from pidformer.runs.model import initial_model
 
 TENSORS: dict[str, dict[str, Any]] = {
     "blocks": {},

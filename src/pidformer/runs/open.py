@@ -218,12 +218,17 @@ def _function(text: str, module: str, name: str) -> Subject:
     )
 
 
+def classifies(folder: Path) -> bool:
+    """Whether a folder of Hugging Face's holds a classifier of images."""
+    return str(read_config(folder)["architectures"][0]).endswith("ForImageClassification")
+
+
 def _hugging_face(text: str, folder: Path) -> Subject:
     """An image classifier in a folder of Hugging Face's `save_pretrained`, as a model of pixels."""
     fields = read_config(folder)
-    kind = fields["architectures"][0]
-    if not kind.endswith("ForImageClassification"):
-        raise InputError(f"{folder} holds a {shortened(kind)}, which classifies no images")
+    if not classifies(folder):
+        kind = shortened(fields["architectures"][0])
+        raise InputError(f"{folder} holds a {kind}, which classifies no images")
     from pidformer.convert.hugging_face import from_pretrained  # needs the extra `lm`
 
     model = from_pretrained(folder) if "pidformer" in fields else _plain(folder)
