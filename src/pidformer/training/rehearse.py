@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ def rehearse_training(
     )
 
 
-def _endless(data: Any) -> Iterator[Any]:
+def _endless(data: Any) -> Generator[Any, None, None]:
     epoch = 0
     while True:
         yield from data.epoch(epoch)
