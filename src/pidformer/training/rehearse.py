@@ -77,6 +77,8 @@ def rehearse_training(
     a small one in its place; `is_streamed`: the real one would not fit into memory.
     """
     begun = clock()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     task: Any = build_task(recipe, data)
     if is_streamed and hasattr(task, "loading"):
         loading = task.loading
