@@ -84,7 +84,7 @@ def test_what_would_fail_is_said_before(tmp_path, run):
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_made_up_sets_stand_in_for_published_ones(tmp_path, task):
-    make_sets(tmp_path / "sets")
+    make_sets(tmp_path / "sets", steps=1)
     small = ["train.compile=none", "data.workers=0", "data.batch_size=8"]
     size = "depth: 1, embed_dim: 12, num_heads: 1"
     if task == "classification":

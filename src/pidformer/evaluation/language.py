@@ -124,9 +124,15 @@ class LanguageSetup:
             details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
         return metrics, details
 
-    def _shared_losses(self, *about: Any) -> np.ndarray:
+    def _shared_losses(
+        self, inputs: np.ndarray, targets: np.ndarray, window: int, stride: int
+    ) -> np.ndarray:
         """Of one text, whose windows the processes share: what none has scored is NaN."""
-        shares = ranks.spread(range(ranks.size()), lambda rank, _: self._losses(*about, rank))
+
+        def share(rank: int, _: int) -> np.ndarray:
+            return self._losses(inputs, targets, window, stride, rank)
+
+        shares = ranks.spread(range(ranks.size()), share)
         return reduce(lambda a, b: np.where(np.isnan(a), b, a), shares)
 
     def _losses(

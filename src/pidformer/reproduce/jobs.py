@@ -137,8 +137,10 @@ class Times:
     def write(self, job: Job, spent: Spent) -> None:
         """On a full disk, not: no job fails for it."""
         path = self._folder / f"{job.id}.json"
-        with suppress(OSError), atomic_path(path) as temporary:
-            temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
+        with suppress(OSError):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with atomic_path(path) as temporary:
+                temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 
 def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[str, float | None]:

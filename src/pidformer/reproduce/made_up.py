@@ -35,18 +35,22 @@ WORDS = 267_735
 _PICTURES = 32
 
 
-def make_sets(root: Path) -> None:
-    """`root/imagenet`, `root/ADEChallengeData2016` and `root/wikitext-103`."""
-    _imagenet(root / "imagenet")
-    _ade20k(root / "ADEChallengeData2016")
+def make_sets(root: Path, steps: int = 64) -> None:
+    """`root/imagenet`, `root/ADEChallengeData2016` and `root/wikitext-103`.
+
+    An epoch of images has `steps` steps of the paper's batches: more than a rehearsal takes, since
+    processes that load are started anew for each epoch.
+    """
+    _imagenet(root / "imagenet", -(-1024 * steps // 1000))
+    _ade20k(root / "ADEChallengeData2016", max(_PICTURES, 8 * steps))
     _wikitext(root / "wikitext-103")
 
 
-def _imagenet(root: Path) -> None:
-    """All classes: two images each to train on, one to validate; few different ones."""
+def _imagenet(root: Path, per_class: int) -> None:
+    """All classes: some images each to train on, one to validate; few different ones."""
     pictures = [_photograph(500, 375, seed) for seed in range(_PICTURES)]
     first: dict[int, Path] = {}
-    for split, each in (("train", 2), ("val", 1)):
+    for split, each in (("train", per_class), ("val", 1)):
         for number, name in enumerate(imagenet_classes()):
             folder = root / split / name
             folder.mkdir(parents=True)
@@ -54,17 +58,25 @@ def _imagenet(root: Path) -> None:
                 _place(folder / f"{copy}.JPEG", (each * number + copy) % _PICTURES, first, pictures)
 
 
-def _ade20k(root: Path) -> None:
+def _ade20k(root: Path, pairs: int) -> None:
     rng = np.random.default_rng(0)
-    for split, count in (("training", _PICTURES), ("validation", 8)):
+    pictures = [_photograph(683, 512, seed) for seed in range(_PICTURES)]
+    images: dict[int, Path] = {}
+    masks: dict[int, Path] = {}
+    drawn = []
+    for _ in pictures:
+        labels = Image.fromarray(rng.integers(151, size=(8, 8), dtype=np.uint8))
+        buffer = io.BytesIO()
+        labels.resize((683, 512), Image.Resampling.NEAREST).save(buffer, "PNG")
+        drawn.append(buffer.getvalue())
+    for split, count in (("training", pairs), ("validation", 8)):
         for kind in ("images", "annotations"):
             (root / kind / split).mkdir(parents=True)
         for number in range(count):
             name = f"ADE_{split}_{number:08d}"
-            (root / "images" / split / f"{name}.jpg").write_bytes(_photograph(683, 512, number))
-            labels = rng.integers(151, size=(8, 8), dtype=np.uint8)
-            mask = Image.fromarray(labels).resize((683, 512), Image.Resampling.NEAREST)
-            mask.save(root / "annotations" / split / f"{name}.png")
+            place = number % _PICTURES
+            _place(root / "images" / split / f"{name}.jpg", place, images, pictures)
+            _place(root / "annotations" / split / f"{name}.png", place, masks, drawn)
 
 
 def _wikitext(root: Path) -> None:

@@ -261,7 +261,7 @@ class _Trial:
         """Seconds for `count` inputs, on the line through what few and more of them take."""
         device = as_device(self.setting.device)
         self._do(min(few, count) - 1)  # what is done once in a process
-        short, long = (_seconds(lambda n=n: self._do(n), device) for n in (few, more))
+        short, long = (_seconds(partial(self._do, n), device) for n in (few, more))
         return max(short, short + (long - short) * (count - few) / (more - few))
 
     def _do(self, limit: int) -> None:

@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,6 +77,8 @@ def rehearse_training(
     a small one in its place; `is_streamed`: the real one would not fit into memory.
     """
     begun = clock()
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
     task: Any = build_task(recipe, data)
     if is_streamed and hasattr(task, "loading"):
         loading = task.loading
@@ -125,7 +127,7 @@ def rehearse_training(
     )
 
 
-def _endless(data: Any) -> Iterator[Any]:
+def _endless(data: Any) -> Generator[Any, None, None]:
     epoch = 0
     while True:
         yield from data.epoch(epoch)
