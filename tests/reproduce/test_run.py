@@ -14,7 +14,7 @@ import torch
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.reproduce import Plan, job_kinds, run_plan
+from pidformer.reproduce import Plan, job_kinds, jobs, run_plan
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look, make_folders
@@ -165,7 +165,7 @@ def test_times_that_cannot_be_written_stop_nothing(whole, tmp_path, monkeypatch)
         raise OSError(28, "No space left")
         yield
 
-    monkeypatch.setattr(times_module, "atomic_path", full)
+    monkeypatch.setattr(jobs, "atomic_path", full)
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
     found = run_plan(plan, CPU, is_shown=False)
