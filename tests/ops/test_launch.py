@@ -36,6 +36,7 @@ def kernel(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_device", lambda: None)
     monkeypatch.setattr(launch, "is_interpreted", lambda: False)
     monkeypatch.setattr(launch, "_compiled", {})
+    monkeypatch.setenv("PIDFORMER_LAUNCH", "direct")
     return Kernel()
 
 
@@ -71,6 +72,12 @@ def test_what_triton_would_look_at_is_looked_at(kernel, other):
     assert go(kernel, x.double())[0] == "triton"
     assert go(Kernel(), x)[0] == "triton"
     assert go(kernel, x)[0] == "direct"
+
+
+def test_nobody_who_did_not_ask_launches_directly(kernel, monkeypatch):
+    monkeypatch.delenv("PIDFORMER_LAUNCH")
+    x = torch.zeros(64)
+    assert [go(kernel, x)[0], go(kernel, x)[0]] == ["triton", "triton"]
 
 
 def test_tensors_off_the_16_bytes_are_left_to_triton(kernel):
@@ -112,8 +119,9 @@ def test_a_direct_launch_gives_the_same_bits(monkeypatch):
         return *outs, *torch.autograd.grad([o.sum() for o in outs], [x for y in leaves for x in y])
 
     monkeypatch.setattr(launch, "_compiled", {})
-    first = run()
-    kept = len(launch._compiled)
-    second = run()
-    assert kept and len(launch._compiled) == kept
-    assert all(map(torch.equal, first, second))
+    by_triton = run()
+    assert not launch._compiled
+    monkeypatch.setenv("PIDFORMER_LAUNCH", "direct")
+    for _ in range(2):  # compiled, then launched directly
+        assert all(map(torch.equal, run(), by_triton))
+    assert launch._compiled

@@ -146,15 +146,15 @@ def batch(count, seed=0):
 
 
 def unrecorded(threat, model, *given, **options):
-    """The same, with every model taken for one that cannot be recorded."""
+    """The same outside of every scope."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recordings, "is_recordable", lambda _: False)
+        patch.setattr(recordings.Recorder, "takes", lambda *_: False)
         return threat(model, *given, **options)
 
 
 @pytest.fixture
 def replays(monkeypatch):
-    """The rows of each replay."""
+    """The rows of each replay, in a scope that records."""
     rows, replay = [], recordings._Recording.replay
 
     def noted(self, inputs):
@@ -162,7 +162,8 @@ def replays(monkeypatch):
         return replay(self, inputs)
 
     monkeypatch.setattr(recordings._Recording, "replay", noted)
-    return rows
+    with recorded():
+        yield rows
 
 
 @pytest.fixture
@@ -272,7 +273,8 @@ def test_memory_is_returned():
     torch.cuda.empty_cache()
     before = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     for _ in range(2):
-        PLAIN(model, *given)
+        with recorded():
+            PLAIN(model, *given)
     torch.cuda.synchronize()
     after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
     assert after[0] == before[0]
@@ -298,5 +300,18 @@ def test_without_a_gpu_nothing_is_recorded(monkeypatch):
     monkeypatch.setattr(recordings.Recorder, "run", None)
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 3)).eval()
     images, labels = torch.rand(2, 3, 2, 2), torch.tensor([0, 1])
-    assert PLAIN(model, images, labels).shape == images.shape
+    with recorded():
+        assert PLAIN(model, images, labels).shape == images.shape
     assert attacks.current() is None
+
+
+def test_nothing_is_recorded_that_was_not_asked_for():
+    seen = []
+
+    class Model(nn.Module):
+        def forward(self, x):
+            seen.append(attacks.current())
+            return x.flatten(1)[:, :3]
+
+    PLAIN(Model().eval(), torch.rand(2, 3, 2, 2), torch.tensor([0, 1]))
+    assert seen and set(seen) == {None}

@@ -1,8 +1,8 @@
 """Attacks: ours against a minimal loop written out, and the libraries that are installed.
 
 No random start, same budgets. The note of a row says how many images the model in float32 still
-gets right afterwards: a faster search must not be a weaker one. On a GPU ours is measured as a call
-by itself, and with the recordings of the calls before, as the batches of an evaluation have them.
+gets right afterwards: a faster search must not be a weaker one. On a GPU ours is measured as it
+is, and with steps that were recorded in the calls before (`robustness.recorded`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pidformer.robustness.recording import Recorder, recorded
 
 EPS = 3 / 255
 OURS, PLAIN = "pidformer", "minimal loop"
-IN_A_ROW = ", batches in a row"
+IN_A_ROW = ", recorded"
 Contender = Callable[[Tensor, Tensor], Tensor]
 Runs = dict[str, Contender]
 
@@ -184,7 +184,7 @@ def _ours(network: nn.Module, size: AttackSize, is_cuda: bool) -> tuple[Runs, Ru
 
 
 def in_a_row(threat: Attack, network: nn.Module) -> Contender:
-    """The attack as `evaluate` runs it on batch after batch: recordings are kept."""
+    """The attack on batch after batch in a scope that records: recordings are kept."""
     recorder = Recorder()
 
     def run(images: Tensor, labels: Tensor) -> Tensor:

@@ -60,11 +60,11 @@ SHORT = {
 ALONE = 128
 """Most tokens at which "auto" trains with `short_attention` whatever the batch.
 
-Its backward has one program for each value head, which walks over all queries; SDPA's cuts long
-sequences up. So from here on it takes as many heads in a batch as there are multiprocessors: with
-16 on the 132 of an H200 it took 0.83 of SDPA's time at 128 tokens and 1.35 at 256. Forward, each 64
-queries are a program: there 12 programs for 256 tokens took 5.6 us, SDPA 7.2, with a pass for the
-control 9.3.
+Its backward has one program for each value head, which walks over all queries, where SDPA's cuts
+long sequences up: the likely reason why, with 16 heads for the 132 multiprocessors of an H200, it
+took 0.83 of SDPA's time at 128 tokens and 1.35 at 256. So above this it takes as many heads in a
+batch as there are multiprocessors. Forward, each 64 queries are a program: there 12 programs for
+256 tokens took 5.6 us, SDPA 7.2, with a pass for the control 9.3.
 """
 LONGEST = 512
 """Tokens that `short_attention` takes when asked by name."""

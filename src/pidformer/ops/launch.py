@@ -3,8 +3,10 @@
 Triton's own launch binds and inspects every argument, some 45 of them, which takes the host longer
 than the kernel takes the device. All that it looks for is in the key here: types, sizes, strides,
 which tensors are absent, and that all are aligned to 16 bytes; otherwise its own launch is used.
+Only with PIDFORMER_LAUNCH=direct, until that has been compared with Triton's on a GPU.
 """
 
+import os
 from collections.abc import Callable
 from functools import lru_cache, wraps
 from typing import Any, TypeVar
@@ -36,6 +38,11 @@ def cached_by_size(plan: Callable[..., Plan]) -> Callable[..., Plan]:
     return found
 
 
+def is_direct() -> bool:
+    """Whether launches skip Triton's own, as they were asked to."""
+    return os.environ.get("PIDFORMER_LAUNCH") == "direct"
+
+
 def launch(
     kernel: Any,
     programs: int,
@@ -47,13 +54,17 @@ def launch(
     tiles: Tiles,
 ) -> None:
     """kernel(*tensors, *strides, *numbers, *sizes, *constants), on the device of the tensors."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or is_interpreted():
-        _launch(kernel, programs, tensors, (*strides, *numbers, *sizes), constants, tiles)
+    others, device = (*strides, *numbers, *sizes), tensors[0].device  # type: ignore[union-attr]
+    is_seen = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+    if is_seen or is_interpreted():
+        _launch(kernel, programs, tensors, others, constants, tiles)
         return
-    device = tensors[0].device  # type: ignore[union-attr]
     if device.index != torch.cuda.current_device():  # Triton launches on the current one
         with torch.cuda.device(device):
-            _launch(kernel, programs, tensors, (*strides, *numbers, *sizes), constants, tiles)
+            _launch(kernel, programs, tensors, others, constants, tiles)
+        return
+    if not is_direct():
+        _launch(kernel, programs, tensors, others, constants, tiles)
         return
     addresses = [None if x is None else x.data_ptr() for x in tensors]
     types = [None if x is None else x.dtype for x in tensors]
@@ -62,12 +73,12 @@ def launch(
     is_aligned = not any(address is not None and address & 15 for address in addresses)
     if found is not None and is_aligned:
         try:
-            found[(programs, 1, 1)](*addresses, *strides, *numbers, *sizes, *constants)
+            found[(programs, 1, 1)](*addresses, *others, *constants)
             return
         except (AttributeError, TypeError):  # a Triton whose kernels take other arguments
             is_aligned = False
             _compiled.clear()
-    found = _launch(kernel, programs, tensors, (*strides, *numbers, *sizes), constants, tiles)
+    found = _launch(kernel, programs, tensors, others, constants, tiles)
     if is_aligned:
         if len(_compiled) >= MOST:
             _compiled.clear()

@@ -15,7 +15,7 @@ from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
 from pidformer.robustness.losses import Loss
-from pidformer.robustness.recording import current, recorded
+from pidformer.robustness.recording import current
 from pidformer.robustness.threat import (
     Draws,
     Model,
@@ -86,7 +86,7 @@ class Attack(ABC):
     ) -> Tensor:
         """The attacked images inside any `bounds`, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
-        with under_attack(model), torch.inference_mode(False), torch.no_grad(), recorded():
+        with under_attack(model), torch.inference_mode(False), torch.no_grad():
             images, labels = images.detach().clone(), labels.clone()
             if not self.eps or not len(images):
                 return images

@@ -17,7 +17,6 @@ from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
 from pidformer.results import Record, as_text
 from pidformer.robustness.attack import logits_of
-from pidformer.robustness.recording import recorded
 from pidformer.robustness.threat import Model, Threat
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
@@ -95,7 +94,6 @@ def accuracy_under(
     return int(right.sum()), len(right)
 
 
-@recorded()
 def hits_under(
     model: Model,
     data: Batches,

@@ -1,5 +1,6 @@
 """Gradient steps recorded once and replayed, where an attack waits for the host, not the device.
 
+Only inside `recorded()`: an attack that nobody asked to record runs as it is.
 The first step of a shape runs as it is, the second is watched: if the host is what it waits for, it
 is recorded as a CUDA graph, replayed on its own input and compared; later steps are replays, the
 same kernels on other numbers. What cannot be recorded, or answers differently (it waits for the
