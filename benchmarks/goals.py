@@ -139,7 +139,7 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
         ),
         *(
             (
-                f"{what}, batches in a row: images/s, ours / a minimal loop",
+                f"{what}, recorded: images/s, ours / a minimal loop",
                 1.5,
                 False,
                 lambda rows, what=what: rows.ratio(
@@ -149,7 +149,7 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             for what in ("FGSM", _PGD)
         ),
         (
-            f"{_PGD}, batches in a row: images/s, PID / softmax twin",
+            f"{_PGD}, recorded: images/s, PID / softmax twin",
             0.95,
             False,
             lambda rows: rows.ratio(

@@ -65,7 +65,7 @@ def test_goals_read_the_rows_they_name():
     assert [goal.is_reached for goal in timm] == [True, False]
     loop = by_text["64 pixels, patch 8: training loop with PID, images/s"]
     assert loop.measured == 85_000 and loop.is_reached is True
-    fgsm = by_text["FGSM, batches in a row: images/s, ours / a minimal loop"]
+    fgsm = by_text["FGSM, recorded: images/s, ours / a minimal loop"]
     assert fgsm.measured == pytest.approx(0.9) and fgsm.is_reached is False
     small = by_text["DeiT-small/16-224 training step, PID / softmax twin, compiled"]
     assert small.measured is None and small.is_reached is None
