@@ -150,6 +150,7 @@ def test_dragging_in_the_region_sets_the_gains(opened):
     box = page.locator("#chart-region").bounding_box()
     page.mouse.click(box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.1)
     page.wait_for_function("knobs.p > 1 && knobs.i > 1.8")
+    page.wait_for_function("at('verdict').classList.contains('bad')")  # drawn in the next frame
     assert "Unstable" in page.inner_text("#verdict")
 
 

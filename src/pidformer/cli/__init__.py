@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from pidformer import interrupts, ranks
+from pidformer import interrupts
 from pidformer.cli.analyze import analyze
 from pidformer.cli.bench import bench
 from pidformer.cli.convert import convert
@@ -132,14 +132,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _warn(message: Warning | str, *_: object, **__: object) -> None:
-    if ranks.speaks(str(message)):
+    if _speaks(str(message)):
         print("pidformer: warning: " + " ".join(str(message).split()), file=sys.stderr)
+
+
+def _speaks(line: str) -> bool:
+    """Whether this process is the first of its group to say it; `ranks`, which needs torch, is not
+    loaded where no group was joined."""
+    ranks = sys.modules.get("pidformer.ranks")
+    return ranks is None or bool(ranks.speaks(line))
 
 
 def _fail(message: str, code: int = 2) -> NoReturn:
     # a path or a value that was given may be endless
     shown = cut(" ".join(cut(word, 160) for word in message.split()), LONGEST_LINE)
-    if ranks.speaks(shown):
+    if _speaks(shown):
         print("pidformer: " + shown.encode(errors="backslashreplace").decode(), file=sys.stderr)
     _leave(code)
 

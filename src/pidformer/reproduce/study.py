@@ -80,7 +80,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backbone:
+class Pretraining:
     """What a segmenter's encoder is trained on first, with its row's gains and seed."""
 
     recipe: str
@@ -98,7 +98,7 @@ class StudyRow:
     seeds: tuple[int, ...]
     suites: Mapping[str, Measure]
     """What a run is measured by."""
-    backbone: Backbone | None = None
+    backbone: Pretraining | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class _Group:
     set: tuple[str, ...] = ()
     suites: dict[str, Any] | None = None
     depth: int = DEPTH
-    backbone: Backbone | None = None
+    backbone: Pretraining | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
