@@ -61,6 +61,11 @@ def test_each_wrong_value_gets_one_short_line(fields, words):
     assert words in line and "\n" not in line and len(line) <= 300
 
 
+def test_digits_between_colons_are_text():
+    given = parse_yaml("{a: 1:2:3, b: 12:30, c: 1:30.5, d: -1:30, e: 12, f: 0x1f, g: 1_000}", "it")
+    assert list(given.values()) == ["1:2:3", "12:30", "1:30.5", "-1:30", 12, 31, 1000]
+
+
 def test_unreadable_yaml_gets_one_short_line(tmp_path):
     for text in ("a: [", "a: " + "9" * 5000, "[" * 5000, "a: b: c\n" * 99):
         with pytest.raises(InputError, match="it is not YAML") as caught:

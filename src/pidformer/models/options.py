@@ -76,7 +76,7 @@ TIMM: dict[str, Kind] = VISION | {
     **dict.fromkeys(("use_post_transformer_norm", "use_fc_norm"), optional(SWITCH)),
     "num_kv_heads": optional(count(512)),
     "num_reg_tokens": count(1024, low=0),
-    "rope_temperature": POSITIVE,
+    "rope_temperature": number(1e6, "above 1 and at most 1e6", above=1),
     "head_init_scale": SCALE,
 }
 """Keywords of timm:NAME: those above that timm has too, and those of `Eva`."""
@@ -91,7 +91,7 @@ LANGUAGE: dict[str, Kind] = {
     "cutoffs": optional(each(count(100_000_000), 64)),
     **{name: choice(*names) for name, names in CHOICES.items()},
     "norm_eps": number(1, "above 0 and at most 1", above=0),
-    "rope_theta": number(1e12, "above 0 and at most 1e12", above=0),
+    "rope_theta": number(1e12, "above 1 and at most 1e12", above=1),
     **dict.fromkeys(("attention_bias", "mlp_bias", "output_bias", "scale_embedding"), SWITCH),
     "use_cache": optional(SWITCH),
     "tie_word_embeddings": SWITCH,
