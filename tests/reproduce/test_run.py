@@ -16,6 +16,7 @@ from pidformer import results
 from pidformer.errors import InputError
 from pidformer.reproduce import Plan, job_kinds, jobs, run_plan
 from pidformer.reproduce import run as run_module
+from pidformer.reproduce.claims import claimed
 from pidformer.reproduce.job_kinds import JobSetting, is_done
 from pidformer.reproduce.run import look, make_folders
 from pidformer.runs.folder import load_weights, save_weights
@@ -212,7 +213,12 @@ def test_what_a_killed_process_was_writing_goes_although_all_is_done(tmp_path):
     left.parent.mkdir()
     left.write_text("{")
     os.utime(left, (0, 0))
-    make_folders(Plan(out=tmp_path, jobs=()))
+    lock = tmp_path / "claims" / "train.pid-seed0.lock"  # of a job that was done by then
+    lock.parent.mkdir()
+    lock.touch()
+    with claimed(lock.parent, "train.softmax-seed0"):
+        make_folders(Plan(out=tmp_path, jobs=()))
+        assert [path.name for path in lock.parent.iterdir()] == ["train.softmax-seed0.lock"]
     assert not left.exists()
 
 

@@ -113,9 +113,11 @@ def run_plan(
 
 
 def make_folders(plan: Plan) -> None:
-    """For claims and times, without what a killed process was writing there."""
+    """For claims and times, without what a killed process held or was writing there."""
     for name in ("claims", "jobs"):
         sweep(out_folder(plan.out / name))
+    for path in (plan.out / "claims").glob("*.lock"):
+        holder(path.parent, path.stem)
 
 
 def ready_jobs(found: Outcome, done: set[str], minutes: float | None, begun: float) -> list[Job]:
