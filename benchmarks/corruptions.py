@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import geometric_mean
 
 import numpy as np
@@ -37,7 +38,7 @@ def main() -> None:
         ours = theirs = 0.0
         corruption.corrupt(images)  # tables, textures, plans
         for _ in range(options.repeats):
-            ours = max(ours, len(images) / _seconds(lambda c=corruption: c.corrupt(images)))
+            ours = max(ours, len(images) / _seconds(partial(corruption.corrupt, images)))
             read = _reader(name, options.severity, options.size, few)
             theirs = max(theirs, len(few) / _seconds(read))
         ratios.append(ours / theirs)

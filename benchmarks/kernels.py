@@ -148,13 +148,14 @@ def _errors(
     def gains_of(inputs: dict[str, Tensor]) -> Any:
         from pidformer.control.gains import GainTensors
 
-        return GainTensors(*inputs["gains"], GAINS.beta) if learned else GAINS
+        p, i, d = inputs["gains"]
+        return GainTensors(p, i, d, GAINS.beta) if learned else GAINS
 
     def ours(inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         state = PIDState(inputs["initial"], inputs["integral"], inputs["previous"])
         if op == "short":
-            out, _, after = short.short_attention_packed(
-                inputs["qkv"], kv, state, gains_of(inputs), is_causal=is_causal
+            out, _, after = short.short_attention(
+                (inputs["qkv"], None, None), kv, state, gains_of(inputs), is_causal=is_causal
             )
         else:
             q, k, v = short.split_heads(inputs["qkv"], kv)
@@ -257,10 +258,10 @@ def _ways(shape: tuple[int, ...]) -> dict[str, Callable[..., tuple[Tensor, ...]]
         return out, after.integral, after.previous, after.initial
 
     def alone(qkv: Tensor, *_: Tensor) -> tuple[Tensor, ...]:
-        return short.short_attention_packed(qkv, heads, None, None)[:1]
+        return short.short_attention((qkv, None, None), heads, None, None)[:1]
 
     def fused(qkv: Tensor, *state: Tensor, gains: PIDGains = GAINS) -> tuple[Tensor, ...]:
-        out, v, after = short.short_attention_packed(qkv, heads, PIDState(*state), gains)
+        out, v, after = short.short_attention((qkv, None, None), heads, PIDState(*state), gains)
         assert after is not None
         return out, after.integral, v, after.initial
 

@@ -25,6 +25,7 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from statistics import median
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.training.language import window_nll
 
+T = TypeVar("T")
 WINDOW = 256
 PROMPT = 16
 MODES = ("eager", "graph", "compiled", "static")
@@ -163,12 +165,12 @@ class _GraphLoop(GreedyLoop):
             self.token.copy_(self.step(self.token))
 
 
-def _model(device: torch.device, **options: object) -> PIDformerForCausalLM:
+def _model(device: torch.device, **options: Any) -> PIDformerForCausalLM:
     torch.manual_seed(0)
     return PIDformerForCausalLM(PIDformerConfig.paper(**options)).to(device).eval()
 
 
-def _timed(run: Callable[[], object], device: torch.device) -> tuple[float, object]:
+def _timed(run: Callable[[], T], device: torch.device) -> tuple[float, T]:
     if device.type == "cuda":
         torch.cuda.synchronize()
     begun = time.perf_counter()

@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +29,7 @@ from pidformer.models.sliding import Sliding
 def main() -> None:
     options = _options()
     torch.manual_seed(0)
-    config = {"name": "pid_deit_tiny_patch16_224", "gains": "segmenter"}
+    config: dict[str, Any] = {"name": "pid_deit_tiny_patch16_224", "gains": "segmenter"}
     if options.size < 512:
         config["options"] = {"patch_size": 8}
     segmenter = build_segmenter(config, num_classes=options.classes, image_size=options.size)
@@ -52,8 +54,8 @@ def main() -> None:
     for (name, sliding), dtype in itertools.product(rows, dtypes):
         one = replace(sliding, max_windows=1)
         runs: dict[str, Callable[[], Tensor]] = {
-            "batched": lambda sliding=sliding: sliding.labels(model, images),
-            "one": lambda one=one: torch.cat([one.labels(model, image[None]) for image in images]),
+            "batched": partial(sliding.labels, model, images),
+            "one": partial(_one_at_a_time, one, model, images),
         }
         context = (
             torch.autocast(images.device.type, torch.bfloat16)
@@ -69,6 +71,10 @@ def main() -> None:
             f"{100 * agreement:.2f} % |",
             flush=True,
         )
+
+
+def _one_at_a_time(sliding: Sliding, model: torch.nn.Module, images: Tensor) -> Tensor:
+    return torch.cat([sliding.labels(model, image[None]) for image in images])
 
 
 def _measure(

@@ -46,7 +46,6 @@ class Recorder:
         self._seen: set[Hashable] = set()
         self._most: dict[Hashable, int] = {}
         self._taken: dict[object, bool] = {}
-        self._pool: torch.cuda.MemPool | None = None
 
     def takes(self, model: Hashable) -> bool:
         """Whether to try with this model; asked once, as a walk over its modules takes a while."""
@@ -99,17 +98,20 @@ class Recorder:
     ) -> tuple["_Recording | None", str | None]:
         if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
             torch.cuda.empty_cache()  # what is kept for later calls is out of reach of a recording
-        if self._pool is None:
-            self._pool = torch.cuda.MemPool()
-        return _record(work, inputs, rows, self._pool.id)
+        pool = next((kept.graph.pool() for kept in self._kept()), None)  # None: one of its own
+        return _record(work, inputs, rows, pool)
+
+    def _kept(self) -> list["_Recording"]:
+        return [recording for recording in self._found.values() if recording is not None]
 
     def close(self) -> None:
-        """Drop all recordings; with the last one their pool gives its memory back."""
-        for recording in self._found.values():
-            if recording is not None:
-                recording.graph.reset()
+        """Drop all recordings and give the memory of the pool that they share back."""
+        kept = self._kept()
         self._found.clear()
-        self._pool = None
+        for recording in kept:
+            recording.graph.reset()
+        if kept:
+            torch.cuda.empty_cache()
 
     __del__ = close
 
