@@ -9,6 +9,7 @@ from typing import NamedTuple
 from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, minus
 from pidformer.statistics import LEVEL, Crossed, Mean, holm
+from study.claims import EARLY
 from study.records import Study
 
 UNRESOLVED = "not resolved"
@@ -149,7 +150,9 @@ class Judged(NamedTuple):
 
     @property
     def word(self) -> str:
-        """That of the comparison, if it stands after the correction."""
+        """That of the comparison, if it stands after the correction and all its seeds are in."""
+        if self.one.is_partial and self.one.found.seeds > 1:
+            return EARLY
         return self.one.word if self.p < LEVEL or self.one.found.seeds < 2 else UNRESOLVED
 
 

@@ -11,6 +11,7 @@ from pidformer.report.metrics import Metric
 from pidformer.report.templates import table
 from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
+from study.claims import EARLY
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.image_metrics import classification_metrics
 from study.predictors import Correlation, correlations
@@ -18,7 +19,7 @@ from study.records import Study
 from study.section import Section
 
 ONE_SEED, NO_RUNS, UNMEASURED = "one seed only", "no runs yet", "not measured yet"
-_OPEN = (UNRESOLVED, ONE_SEED, UNMEASURED, NO_RUNS)
+_OPEN = (UNRESOLVED, EARLY, ONE_SEED, UNMEASURED, NO_RUNS)
 """Verdicts that need not name their differences."""
 _WORDS = (
     "The hypotheses of [study.md](study.md), in its order and words, each with the differences "

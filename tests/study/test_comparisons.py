@@ -8,7 +8,7 @@ from pidformer.errors import InputError
 from pidformer.report.metrics import Metric
 from pidformer.results import Record, check_pair
 from pidformer.statistics import crossed_mean
-from study.comparisons import Compared, compare_all, findings
+from study.comparisons import Compared, Judged, compare_all, findings
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
@@ -112,3 +112,11 @@ def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
     assert made.splitlines()[0] == "|  | x |"
     assert cells(made, "a minus softmax")[1].startswith("**+1.00 [")
     assert cells(made, "b minus softmax")[1].startswith("+0.07 [")
+
+
+def test_what_lacks_seeds_is_not_decided_however_small_its_p():
+    study = study_of({"softmax": (5, 6, 7), "pid": (6, 7.1, 7.9)})
+    (one,) = compare_all(study, [metric(1)])
+    assert Judged(one, 0.001).word == "better"
+    partial = one._replace(registered=4)
+    assert Judged(partial, 0.001).word == Judged(partial, 0.9).word == "not decided yet"
