@@ -1,5 +1,7 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
+import math
+
 import pytest
 from scipy import stats
 
@@ -8,7 +10,7 @@ from pidformer.errors import InputError
 from pidformer.report.metrics import Metric
 from pidformer.results import Record, check_pair
 from pidformer.statistics import crossed_mean
-from study.comparisons import Compared, compare_all, findings
+from study.comparisons import Compared, compare_all, findings, holm
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
@@ -112,3 +114,10 @@ def test_what_no_difference_has_gets_no_column_and_bold_leaves_out_zero():
     assert made.splitlines()[0] == "|  | x |"
     assert cells(made, "a minus softmax")[1].startswith("**+1.00 [")
     assert cells(made, "b minus softmax")[1].startswith("+0.07 [")
+
+
+def test_holm_equals_a_step_down_by_hand():
+    values = [0.03, 0.001, math.nan, 0.2, 0.012]
+    # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
+    assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -57,29 +59,23 @@ def controller_view(shared: Shared) -> gr.Textbox:
     def turn(knobs: Knobs) -> list[Any]:
         return [*(getattr(knobs, name) for name in NAMES), *_show(knobs)]
 
-    def preset(name: str) -> Any:
-        def set_gains(*values: Any) -> list[Any]:
-            return turn(replace(from_values(Knobs, values), **PRESETS[name]))
+    def designed(kind: str, knobs: Knobs) -> Knobs:
+        return knobs if knobs.kappa_min == -1 else knobs.designed(kind)  # there are none, at -1
 
-        return set_gains
-
-    def design(kind: str) -> Any:
-        def set_gains(*values: Any) -> list[Any]:
-            knobs = from_values(Knobs, values)
-            if knobs.kappa_min == -1:
-                return turn(knobs)  # there are none, as the verdict says
-            return turn(knobs.designed(kind))
-
-        return set_gains
-
+    changes: dict[gr.Button, Callable[[Knobs], Knobs]] = {
+        button: partial(replace, **PRESETS[name]) for name, button in presets.items()
+    } | {button: partial(designed, kind) for kind, button in designs.items()}
     for knob in sliders:
         knob.input(None, sliders, None, js=DRAW, **QUIET)  # the picture needs no server
     always_last([knob.input for knob in sliders], show, sliders, shown, **QUIET)
-    changes = [(button, preset(name)) for name, button in presets.items()]
-    for button, change in (*changes, *((b, design(kind)) for kind, b in designs.items())):
-        button.click(change, sliders, [*sliders, *shown], **QUIET).then(
-            None, sliders, None, js=DRAW, **QUIET
+    for button, change in changes.items():
+        event = button.click(
+            lambda *values, change=change: turn(change(from_values(Knobs, values))),
+            sliders,
+            [*sliders, *shown],
+            **QUIET,
         )
+        event.then(None, sliders, None, js=DRAW, **QUIET)
     shared.on_arrival(
         lambda query: turn(Knobs.from_query(query)),
         [*sliders, *shown],
