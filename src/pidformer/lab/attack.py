@@ -15,7 +15,7 @@ from torch import Tensor
 
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.lab.knobs import check_sliders
 from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
 from pidformer.report.panels import png_uri
@@ -46,8 +46,7 @@ class AttackKnobs:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.attack not in ATTACKS:
-            raise unknown("attack", self.attack, ATTACKS)
+        check_known("attack", self.attack, ATTACKS)
         check_sliders(self, "attack")
         if not 0 <= self.number < HANDFUL:
             raise InputError(f"number must be 0 to {HANDFUL - 1}, got {self.number}")

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.fields import read_json
 from pidformer.robustness.corruptions import blur, digital, noise, weather
 from pidformer.robustness.corruptions.filters import RandomFields, round_8_bit, to_8_bit
@@ -83,8 +83,7 @@ class Corruption:
     """Save the result as JPEG of this quality, as the published files were (85); None: do not."""
 
     def __post_init__(self) -> None:
-        if self.name not in _APPLY:
-            raise unknown("corruption", self.name, _APPLY)
+        check_known("corruption", self.name, _APPLY)
         if self.severity not in SEVERITIES:
             raise InputError(f"severity must be 1, 2, 3, 4 or 5, got {self.severity!r}")
         if self.constants is not None and self.constants not in SIZES:
@@ -208,8 +207,7 @@ def mce(errors: Mapping[str, Sequence[float]]) -> float:
 
 def _mean(name: str, rates: Sequence[float]) -> float:
     known = CORRUPTIONS + EXTRA_CORRUPTIONS
-    if name not in known:
-        raise unknown("corruption", name, known)
+    check_known("corruption", name, known)
     if len(rates) != len(SEVERITIES):
         raise InputError(f"{name} needs the error rates of 5 severities, got {len(rates)}")
     if not all(0 <= rate <= 1 for rate in rates):
