@@ -60,7 +60,7 @@ def controller_view(shared: Shared) -> gr.Textbox:
         return [*(getattr(knobs, name) for name in NAMES), *_show(knobs)]
 
     def designed(kind: str, knobs: Knobs) -> Knobs:
-        return knobs if knobs.kappa_min == -1 else knobs.designed(kind)  # there are none, at -1
+        return knobs if knobs.kappa_min == -1 else knobs.designed(kind)  # at -1 no gains are stable
 
     changes: dict[gr.Button, Callable[[Knobs], Knobs]] = {
         button: partial(replace, **PRESETS[name]) for name, button in presets.items()

@@ -257,7 +257,7 @@ def _written(run: Path) -> int:
 
 
 _KINDS: dict[str, tuple[Callable[[Job, JobSetting], object], Callable[[Job], bool]]] = {
-    "train": (_train, lambda job: (Path(job.arguments["run"]) / _WEIGHTS).exists()),  # made last
+    "train": (_train, lambda job: (Path(job.arguments["run"]) / _WEIGHTS).exists()),  # written last
     "evaluate": (_evaluate, _is_evaluated),
     "analyze": (_analyze, _is_analyzed),
     "publish": (lambda job, _: publish([job.arguments["run"]], job.arguments["to"]), _is_published),

@@ -124,12 +124,11 @@ class Corruption:
             for start in range(0, len(images), step):
                 part = slice(start, start + step)
                 draws = RandomFields(seed, self.name, self.severity, numbers[part])
-                result[part] = self._apply(images[part], constants, draws)
+                given = round_8_bit(images[part].contiguous())
+                found = to_8_bit(_APPLY[self.name](given, constants, draws))
+                quality = self.jpeg_quality
+                result[part] = found if quality is None else digital.jpeg(found, quality)
         return result
-
-    def _apply(self, images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
-        result = to_8_bit(_APPLY[self.name](round_8_bit(images.contiguous()), constants, draws))
-        return result if self.jpeg_quality is None else digital.jpeg(result, self.jpeg_quality)
 
 
 def _check_images(images: Tensor) -> None:
