@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pidformer.report.table_view import minus
-from pidformer.report.templates import table
 from pidformer.reproduce.study import StudyPlan
 from study.comparisons import Compared
+from study.markdown import table
 from study.section import Section
 
 

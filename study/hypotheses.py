@@ -8,12 +8,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
-from pidformer.report.templates import table
 from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
 from study.claims import EARLY
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.image_metrics import classification_metrics
+from study.markdown import table
 from study.predictors import Correlation, correlations
 from study.records import Study
 from study.section import Section

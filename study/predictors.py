@@ -18,9 +18,9 @@ from pidformer.control import PIDGains, spectral_radius
 from pidformer.models.gains import as_gains
 from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE, minus
-from pidformer.report.templates import table
 from pidformer.reproduce.study import CORRELATES
 from study.comparisons import Compared
+from study.markdown import table
 from study.network_metrics import SPECTRA, TOKENS, inside_metrics
 from study.pictures import Point, points_panel
 from study.records import Study, Variant

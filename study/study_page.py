@@ -10,9 +10,9 @@ from pidformer.report.collect import PublishedRun
 from pidformer.report.panels import Panel
 from pidformer.report.rerun import train_command
 from pidformer.report.table_view import NONE, machine_text
-from pidformer.report.templates import table
 from study.classification import classification_sections
 from study.language import language_sections
+from study.markdown import table
 from study.pictures import differences_panel
 from study.records import Study, training_length
 from study.section import Section

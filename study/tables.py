@@ -8,8 +8,8 @@ from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
 from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, short_gains
-from pidformer.report.templates import table
 from study.comparisons import Compared, Judged, mean_text
+from study.markdown import table
 from study.records import Study, Variant
 
 

@@ -11,9 +11,9 @@ from pidformer.models.gains import as_gains
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE
-from pidformer.report.templates import table
 from study.comparisons import Compared, compare_all
 from study.image_metrics import classification_metrics
+from study.markdown import table
 from study.pictures import Point, points_panel
 from study.records import Study, Variant, training_length
 from study.section import Section

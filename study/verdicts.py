@@ -10,7 +10,6 @@ from typing import NamedTuple
 from pidformer.errors import unknown
 from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, minus
-from pidformer.report.templates import table
 from study.claims import (
     EARLY,
     FAILS,
@@ -25,6 +24,7 @@ from study.claims import (
 from study.comparisons import UNRESOLVED, Compared, compare_pairs
 from study.image_sections import image_metrics
 from study.language import language_metrics
+from study.markdown import table
 from study.records import Study, load_registered, training_length
 from study.segmentation import segmentation_metrics
 

@@ -10,7 +10,6 @@ from pidformer.errors import InputError
 from pidformer.statistics import (
     crossed_items,
     crossed_mean,
-    holm,
     mean_over_seeds,
     pack,
     percentage,
@@ -138,10 +137,3 @@ def test_a_crossed_interval_of_nothing_is_unknown_and_of_no_spread_a_point():
     assert crossed_mean([2.0, 2.0], 0.0, 0)[:4] == (2.0, 2.0, 2.0, 0.0)
     assert crossed_items(np.ones((2, 3)) * 0)[3] == 1.0
     assert [crossed_mean(x, 0.0, 0).verdict for x in ([1, 1], [-1, -1], [-1, 1])] == [1, -1, 0]
-
-
-def test_holm_equals_a_step_down_by_hand():
-    values = [0.03, 0.001, math.nan, 0.2, 0.012]
-    # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
-    assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
-    assert holm([0.9, 0.8]) == [1.0, 1.0]

@@ -113,20 +113,6 @@ def crossed_items(values: Scores) -> Crossed:
     return crossed_mean(values.mean(1).tolist(), spread, items)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's adjusted p-values, in the given order; NaN stays NaN and is not counted.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-    """
-    known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
-    adjusted, largest = [math.nan] * len(p_values), 0.0
-    for rank, (p, place) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
-        adjusted[place] = largest
-    return adjusted
-
-
 def pack(hits: Hits) -> str:
     """Booleans as text, eight to a byte: what a record keeps of each image."""
     return base64.b64encode(np.packbits(hits).tobytes()).decode()

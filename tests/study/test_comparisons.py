@@ -1,5 +1,7 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
+import math
+
 import pytest
 from scipy import stats
 
@@ -8,7 +10,7 @@ from pidformer.errors import InputError
 from pidformer.report.metrics import Metric
 from pidformer.results import Record, check_pair
 from pidformer.statistics import crossed_mean
-from study.comparisons import Compared, Judged, compare_all, findings
+from study.comparisons import Compared, Judged, compare_all, findings, holm
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
@@ -120,3 +122,10 @@ def test_what_lacks_seeds_is_not_decided_however_small_its_p():
     assert Judged(one, 0.001).word == "better"
     partial = one._replace(registered=4)
     assert Judged(partial, 0.001).word == Judged(partial, 0.9).word == "not decided yet"
+
+
+def test_holm_equals_a_step_down_by_hand():
+    values = [0.03, 0.001, math.nan, 0.2, 0.012]
+    # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
+    assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
+    assert holm([0.9, 0.8]) == [1.0, 1.0]

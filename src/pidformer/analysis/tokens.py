@@ -18,7 +18,7 @@ from pidformer.analysis.inspection import (
     looking,
     visit_attention,
 )
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.nn import PIDBlock, evaluating
 
 Visit = Callable[[int, Tensor], None]
@@ -65,8 +65,7 @@ def visit_tokens(
     evaluation mode, only these modules can).
     """
     for name, value, known in (("of", of, TokensOf), ("tokens", tokens, Which)):
-        if value not in get_args(known):
-            raise unknown(name, value, get_args(known))
+        check_known(name, value, get_args(known))
     check_inputs(model, images)
     skip = _prefix(model, prefix) if tokens == "patch" else 0
 

@@ -16,7 +16,7 @@ from pidformer.cli.options import (
     print_json,
     tables,
 )
-from pidformer.errors import unknown
+from pidformer.errors import check_known
 from pidformer.files import out_folder
 
 
@@ -110,8 +110,7 @@ def evaluate(
         ("protocol", protocol, PROTOCOLS),
         *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
     ):
-        if given not in known:  # also where the models' task does not ask for it
-            raise unknown(what, given, known)
+        check_known(what, given, known)  # also where the models' task does not ask for it
     shared: dict[str, Any] = {
         "device": ranks.join(device),
         "seed": seed,

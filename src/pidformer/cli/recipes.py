@@ -95,9 +95,6 @@ def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) 
         wide = column in ("what", "meaning")
         table.add_column(column, overflow="fold", ratio=1 if wide else None)
     for row in rows:
-        table.add_row(*(_text(row[column]) for column in columns))
+        cells = (row[column] for column in columns)
+        table.add_row(*(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells))
     tables().print(table, markup=False, highlight=False)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

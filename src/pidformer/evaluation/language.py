@@ -14,7 +14,7 @@ import torch
 from pidformer import ranks
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
 from pidformer.devices import as_device, tf32
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.evaluation.setup import run_facts
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
@@ -88,8 +88,7 @@ class LanguageSetup:
         noise: Perturbation | None = None,
     ) -> Record:
         """The record of a row, which is measured if it is not there; see `evaluate_language`."""
-        if protocol not in get_args(Protocol):
-            raise unknown("protocol", protocol, get_args(Protocol))
+        check_known("protocol", protocol, get_args(Protocol))
         length = self.loaded.length
         window = length if window is None else window
         step = _stride(protocol, window, stride)

@@ -42,13 +42,10 @@ class EvaluationProgress(Display):
         else:
             self._rows.at(self._done)
         how = "already there" if is_old else f"{time.perf_counter() - self._begun:.1f} s"
-        self.say(f"{self._label}  {row}: {', '.join([*_scores(record), how])}")
+        found = record.metrics
+        scores = [text.format(found[name]) for name, text in _SCORES.items() if name in found]
+        self.say(f"{self._label}  {row}: {', '.join([*scores, how])}")
 
 
 _SCORES = {"top1": "top-1 {:.2f} %", "aupr": "AUPR {:.2f} %", "miou": "mIoU {:.2f}"}
 _SCORES |= {"ppl": "perplexity {:.2f}", "images": "{:.0f} images", "tokens": "{:.0f} tokens"}
-
-
-def _scores(record: Record) -> list[str]:
-    found = record.metrics
-    return [text.format(found[name]) for name, text in _SCORES.items() if name in found]

@@ -14,7 +14,7 @@ from pidformer.data import ImageSource, open_images
 from pidformer.data.benchmarks import missing_corruptions, open_corrupted, open_shift
 from pidformer.data.imagenet import subset_classes
 from pidformer.data.views import restrict
-from pidformer.errors import InputError, cut, shortened, unknown
+from pidformer.errors import InputError, check_known, cut, shortened, unknown
 from pidformer.evaluation.progress import Watch
 from pidformer.evaluation.setup import Setup
 from pidformer.fields import number_range, read_yaml, typed
@@ -273,8 +273,7 @@ def _rows(item: Any, path: Path) -> Iterator[Row]:
             f"a row of {path} must be NAME or NAME: {{settings}}, got {shortened(item)}"
         )
     kind, settings = kind.lower(), {str(key): value for key, value in (settings or {}).items()}
-    if kind not in KINDS:
-        raise unknown(f"row of suite {path}", kind, KINDS)
+    check_known(f"row of suite {path}", kind, KINDS)
     name = str(settings.pop("name", kind))
     if kind == "corruptions":
         yield from _corruptions(settings)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.devices import as_device
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.segmentation import SegmentationSetup
 from pidformer.results import Record
@@ -34,8 +34,7 @@ def evaluate_other(
     """Rows of a suite ("clean", or "robustness": corruptions and PGD, noise and lengths)."""
     if data is None:
         raise InputError(f"{task} needs data: say where with --data DIR")
-    if suite not in ("clean", "robustness"):
-        raise unknown(f"suite of {task}", suite, ("clean", "robustness"))
+    check_known(f"suite of {task}", suite, ("clean", "robustness"))
     rows = _segmentation_rows if task == "segmentation" else _language_rows
     is_shown = options.pop("is_shown")
     shared = {k: options.pop(k) for k in ("limit", "gains", "command")}

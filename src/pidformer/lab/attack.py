@@ -15,7 +15,8 @@ from torch import Tensor
 
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
+from pidformer.lab.knobs import check_sliders
 from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
 from pidformer.report.panels import png_uri
 from pidformer.robustness import Attack, threat_from
@@ -25,9 +26,7 @@ from pidformer.runs.open import Subject
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
 PGD_STEPS = 20
-HIGHEST = 64
-"""The range of the strength, in 1/255."""
-LADDER = (2, 4, 8, 16, 32, HIGHEST)
+LADDER = (2, 4, 8, 16, 32, 64)
 """Strengths that `opening` tries."""
 
 
@@ -47,10 +46,8 @@ class AttackKnobs:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.attack not in ATTACKS:
-            raise unknown("attack", self.attack, ATTACKS)
-        if not 0 <= self.strength <= HIGHEST:
-            raise InputError(f"strength must be 0 to {HIGHEST} (in 1/255), got {self.strength}")
+        check_known("attack", self.attack, ATTACKS)
+        check_sliders(self, "attack")
         if not 0 <= self.number < HANDFUL:
             raise InputError(f"number must be 0 to {HANDFUL - 1}, got {self.number}")
 

@@ -15,9 +15,10 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
 from pidformer.lab.address import from_query, from_values, to_query, view_of
-from pidformer.lab.attack import ATTACKS, HIGHEST, Attacked, AttackKnobs
+from pidformer.lab.attack import ATTACKS, Attacked, AttackKnobs
+from pidformer.lab.knobs import VIEWS
 from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
-from pidformer.lab.runs import NOBODY, Shelf, named_models
+from pidformer.lab.runs import Shelf, named_models, present_models
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -25,24 +26,15 @@ from pidformer.lab.sharing import (
     charts_html,
     explanation,
     message,
+    model_boxes,
     sharing_box,
+    slider,
 )
 from pidformer.report.figures import Curves, similarity_panel
 from pidformer.report.panels import run_colors
 from pidformer.report.templates import page_template
 
-UPLOADS = "<p><small>PNG, JPEG or WebP, at most 8 MB; it is not kept.</small></p>"
-WORDS = (
-    "An attack moves every pixel a little, in the direction that hurts this model most. Each model "
-    "is attacked on its own, with its own gradients. The budget eps is the largest change of a "
-    "pixel (for noise: its spread)."
-)
-EQUATION = """\
-x(0) = x + eps U(-1, 1)                                     pgd; fgsm: one step from x itself
-x(k+1) = clip(x(k) + step sign d loss(f(x(k)), y) / dx)     |x' - x| <= eps, pixels in [0, 1]"""
-SIMILARITY = (
-    "How alike tokens are by layer (1: all alike), before the attack (dashed) and after it."
-)
+UPLOADS = str(VIEWS["attack"]["uploads"])
 _BUSY = threading.Lock()
 """One attack at a time: looking into a model, for its tokens, takes no second visitor."""
 TRIED = 8
@@ -53,15 +45,12 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)
-    first, second = shelf.pair(names)
+    pair = shelf.pair(names)
     sets = shelf.pictures
-    at_first = shelf.first_pictures(first)
+    at_first = shelf.first_pictures(pair[0])
     with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
-            one = gr.Dropdown(names, value=first, label="model", elem_id="attack-first")
-            two = gr.Dropdown(
-                [NOBODY, *names], value=second, label="and its twin", elem_id="attack-second"
-            )
+            one, two = model_boxes("attack", names, pair)
             images = gr.Dropdown(
                 sets.names,
                 value=at_first,
@@ -78,16 +67,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             )
             faces = gr.HTML(padding=False, elem_id="attack-faces")
             kind = gr.Radio(list(ATTACKS), value="pgd", label="attack", elem_id="attack-kind")
-            strength = gr.Slider(
-                0,
-                HIGHEST,
-                AttackKnobs().strength,
-                step=1,
-                label="strength",
-                info="eps in 1/255",
-                elem_id="attack-strength",
-                buttons=[],
-            )
+            strength = slider("attack", AttackKnobs, "strength")
             button = gr.Button("Attack", variant="primary", elem_id="attack-go")
             with gr.Accordion("or a picture of your own", open=False, elem_id="attack-own"):
                 upload = gr.File(
@@ -96,7 +76,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
                 said = gr.HTML(UPLOADS, elem_id="attack-said", padding=False)
         with gr.Column(scale=3, min_width=320):
             shown = gr.HTML("<p>Choose, then press Attack.</p>", elem_id="attack-shown")
-            explanation(WORDS, EQUATION)
+            explanation("attack")
             address, command, python = sharing_box("attack")
     picture = gr.State(None, time_to_live=3600)
     inputs = [one, two, images, number, kind, strength, picture]
@@ -201,16 +181,11 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
         is_here = view_of(query, ("", "attack")) == "attack"
         knobs = from_query(AttackKnobs, query if is_here else "")
         named = knobs.images if knobs.images in sets.names else at_first
-        values = [
-            knobs.first if knobs.first in names else first,
-            knobs.second if knobs.second in (NOBODY, *names) else second,
-            named,
-            str(knobs.number),
-            knobs.attack,
-            knobs.strength,
-        ]
+        models = present_models(knobs, names, pair)
         radio, faces = offered(named, knobs.number)
-        return [*values[:3], radio, *values[4:], faces, *texts_of(*values, None)]
+        last = [knobs.attack, knobs.strength]
+        texts = texts_of(*models, named, str(knobs.number), *last, None)
+        return [*models, named, radio, *last, faces, *texts]
 
     seen = shared.on_sight(first_look, inputs, [number, strength], **options)
     shared.on_arrival(arrive, [*inputs[:-1], faces, *texts], seen)
@@ -241,7 +216,9 @@ def attack_html(found: Sequence[Attacked]) -> str:
     )
     curves = similarity_curves(found)
     return shown + (
-        f"<p>{SIMILARITY}</p>{charts_html([similarity_panel(curves)])}" if curves else ""
+        f"<p>{VIEWS['attack']['similarity']}</p>{charts_html([similarity_panel(curves)])}"
+        if curves
+        else ""
     )
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains, design_gains
 from pidformer.errors import InputError
+from pidformer.fields import read_yaml
 from pidformer.lab.address import from_query, to_query
 
 
@@ -21,18 +23,26 @@ class Limits(NamedTuple):
     help: str
 
 
-LIMITS: Mapping[str, Limits] = {
-    "p": Limits(0, 1.5, 0.005, "p", "proportional: pulls each token towards the reference"),
-    "i": Limits(0, 2.5, 0.005, "i", "integral: remembers what was lost, layer after layer"),
-    "d": Limits(0, 0.6, 0.005, "d", "derivative: resists change from one layer to the next"),
-    "beta": Limits(0.05, 1, 0.05, "beta", "size of the reference beta v0"),
-    "kappa_min": Limits(-1, 0.9, 0.05, "kappa_min", "smallest eigenvalue to be stable for"),
-    "tokens": Limits(3, 24, 1, "tokens", "how many"),
-    "sharpness": Limits(0, 4, 0.1, "sharpness", "of attention: 0 looks at all tokens alike"),
-    "depth": Limits(1, 60, 1, "depth", "layers"),
-    "seed": Limits(0, 99, 1, "draw", "which tokens"),
+VIEWS = read_yaml(Path(__file__).with_name("views.yaml"), "views")
+"""What each view says of itself."""
+SLIDERS: Mapping[str, Mapping[str, Limits]] = {
+    view: {name: Limits(*given) for name, given in about.get("sliders", {}).items()}
+    for view, about in VIEWS.items()
 }
-_WHOLE = ("tokens", "depth", "seed")
+LIMITS = SLIDERS["controller"]
+
+
+def check_sliders(knobs: Any, view: str) -> None:
+    """Refuse a number that its slider does not have; the others get the type of their default."""
+    for name, (low, high, *_) in SLIDERS[view].items():
+        given = getattr(knobs, name)
+        try:
+            value = float(given)
+        except (TypeError, ValueError):
+            raise InputError(f"{name} must be a number, got {given!r}") from None
+        if not low <= value <= high:
+            raise InputError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
+        object.__setattr__(knobs, name, type(getattr(type(knobs), name))(value))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,16 +61,7 @@ class Knobs:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, limits in LIMITS.items():
-            try:
-                value = float(getattr(self, name))
-            except (TypeError, ValueError):
-                raise InputError(f"{name} must be a number, got {getattr(self, name)!r}") from None
-            if not limits.low <= value <= limits.high:
-                raise InputError(
-                    f"{name} must be in [{limits.low:g}, {limits.high:g}], got {value:g}"
-                )
-            object.__setattr__(self, name, int(value) if name in _WHOLE else value)
+        check_sliders(self, "controller")
         object.__setattr__(self, "causal", bool(self.causal))
 
     @property

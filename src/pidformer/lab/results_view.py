@@ -21,6 +21,7 @@ from pidformer.errors import InputError
 from pidformer.files import atomic_path
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
+from pidformer.lab.knobs import VIEWS
 from pidformer.lab.runs import Shelf, labels
 from pidformer.lab.sharing import (
     QUIET,
@@ -144,22 +145,6 @@ def _command(runs: Sequence[Run], *options: str) -> str:
     return shlex.join(["pidformer", "report", *(str(run.folder) for run in runs), *options])
 
 
-WORDS = (
-    "Every measurement is one line of a run's results.jsonl. Runs that differ only in their seed "
-    "are one model in the report; the others are compared with the softmax one, image by image."
-)
-EQUATION = """\
-difference = accuracy(PID) - accuracy(softmax) on the same images, with a 95 % interval
-clear      = the interval leaves out zero"""
-EXAMPLES = (
-    "<p>No run was named; these are the records of the examples, a softmax model of the digits and "
-    "its twin with a controller. Your own: <code>pidformer lab --run runs</code>; the published "
-    "ones, in a clone of the repository: <code>pidformer lab --run results/finetune</code>.</p>"
-)
-NO_CHART = (
-    "<p>Nothing of these runs can be drawn yet; <code>pidformer evaluate</code> and "
-    "<code>pidformer analyze</code> measure them.</p>"
-)
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 FIGURES = 3
 """Of a report's, the first that can be drawn."""
@@ -171,7 +156,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     names = list(labels(shelf.measured))
     kinds = sorted({r.kind for run in shelf.measured for r in run.records})
     if not shelf.runs:
-        gr.HTML(EXAMPLES, padding=False, elem_id="results-examples")
+        gr.HTML(VIEWS["results"]["examples"], padding=False, elem_id="results-examples")
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
             runs = gr.CheckboxGroup(names, value=names, label="runs", elem_id="results-runs")
@@ -203,7 +188,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
                     column_widths=WIDTHS,
                     elem_id="results-lines",
                 )
-            explanation(WORDS, EQUATION)
+            explanation("results")
             address, command, python = sharing_box("results")
     place = Path(os.environ["GRADIO_TEMP_DIR"]) / DRAWN
     place.mkdir(exist_ok=True)
@@ -240,7 +225,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
             f"{charts_html(each.panels)}"
             for each in found[:FIGURES]
         )
-        return "".join(parts) or NO_CHART
+        return "".join(parts) or str(VIEWS["results"]["no_chart"])
 
     def draw(runs: list[str]) -> str:
         """The charts of the chosen runs."""

@@ -178,6 +178,14 @@ def named_models(knobs: AttackKnobs | TextKnobs) -> list[str]:
     return [knobs.first] if is_alone else [knobs.first, knobs.second]
 
 
+def present_models(
+    knobs: AttackKnobs | TextKnobs, names: Sequence[str], pair: tuple[str, str]
+) -> tuple[str, str]:
+    """The models that an address names, those of `pair` in place of what is not here."""
+    first = knobs.first if knobs.first in names else pair[0]
+    return first, knobs.second if knobs.second in (NOBODY, *names) else pair[1]
+
+
 def labels(runs: Sequence[Run]) -> dict[str, Run]:
     """Runs by a name of their own: the folder's, or its path where two have the same."""
     names = [run.label for run in runs]

@@ -8,6 +8,8 @@ from typing import Any
 
 import gradio as gr
 
+from pidformer.lab.knobs import SLIDERS, VIEWS
+from pidformer.lab.runs import NOBODY
 from pidformer.report.figures import Drawn
 from pidformer.report.panels import picture
 from pidformer.report.templates import page_template
@@ -120,11 +122,28 @@ def follow_address(view: str, address: gr.Textbox) -> None:
     address.change(None, address, None, js=f"(query) => window.labFollow('{view}', query)", **QUIET)
 
 
-def explanation(words: str, equation: str) -> gr.HTML:
-    """A few plain words and the equation."""
-    return gr.HTML(
-        f'<p>{words}</p><div class="equation" tabindex="0">{html.escape(equation)}</div>'
-    )
+def slider(view: str, knobs: type[Any], name: str, prefix: str = "") -> gr.Slider:
+    """The slider of a view for one of its knobs, at its default."""
+    low, high, step, label, info = SLIDERS[view][name]
+    more: dict[str, Any] = {"elem_id": f"{prefix or view}-{name}", "buttons": []}
+    default = getattr(knobs, name)
+    return gr.Slider(low, high, default, step=step, label=label, info=info or None, **more)
+
+
+def model_boxes(view: str, names: Sequence[str], pair: Sequence[str]) -> list[gr.Dropdown]:
+    """A box for a model and one for its twin, with `pair` chosen."""
+    return [
+        gr.Dropdown(list(names), value=pair[0], label="model", elem_id=f"{view}-first"),
+        gr.Dropdown(
+            [NOBODY, *names], value=pair[1], label="and its twin", elem_id=f"{view}-second"
+        ),
+    ]
+
+
+def explanation(view: str) -> gr.HTML:
+    """A view in a few plain words and its equation."""
+    words, equation = VIEWS[view]["words"], html.escape(VIEWS[view]["equation"])
+    return gr.HTML(f'<p>{words}</p><div class="equation" tabindex="0">{equation}</div>')
 
 
 def message(text: str) -> str:

@@ -12,21 +12,10 @@ from pidformer import __version__
 from pidformer.control.design import DESIGNS
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
+from pidformer.lab.knobs import LIMITS, PRESETS, VIEWS, Knobs
 from pidformer.report.templates import page_template
 
 _HERE = Path(__file__).parent
-WORDS = (
-    "A layer of attention replaces each token by a mixture of all. Read over depth, that is a "
-    "system whose tokens run together. The controller measures the error e between a token and "
-    "its reference, and adds a share of it (p), of all errors so far (i) and of its change (d). "
-    "Too little, and tokens grow alike; too much, and a layer overshoots by more than it corrects."
-)
-EQUATION = """\
-v(l+1) = K v(l) + p e(l) + i (e(1) + ... + e(l)) + d (e(l) - e(l-1))
-e(l)   = beta v(0) - v(l)
-stable for eigenvalues kappa_min..1 of K  <=>  2p + i + 4d < 2 (1 + kappa_min)    (p > 0)"""
-"""What the view says of itself, on the server's page and on the exported one."""
 
 
 def setup() -> str:
@@ -58,8 +47,7 @@ def _scripts() -> dict[str, Markup]:
 def page() -> str:
     """The whole page: its mathematics (control.js), charts (charts.js) and knobs (page.js)."""
     return page_template("lab", "page.html.j2").render(
-        words=WORDS,
-        equation=EQUATION,
+        **VIEWS["controller"],
         limits=LIMITS,
         presets=list(PRESETS),
         designs=DESIGNS,

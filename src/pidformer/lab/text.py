@@ -14,7 +14,8 @@ import torch.nn.functional as F
 
 from pidformer.data.text import Perturbation, Tokenizer, perturb
 from pidformer.data.text.perturb import Kind
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
+from pidformer.lab.knobs import check_sliders
 from pidformer.models.language.generate import generate_tokens
 from pidformer.runs.model import LanguageModel, load_language
 
@@ -38,14 +39,8 @@ class TextKnobs:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.noise not in NOISES:
-            raise unknown("noise", self.noise, NOISES)
-        if not 0 <= self.strength <= 5:
-            raise InputError(f"strength must be 0 to 5, got {self.strength}")
-        if not 1 <= self.tokens <= 200:
-            raise InputError(f"tokens must be 1 to 200, got {self.tokens}")
-        if not 0 <= self.temperature <= 2:
-            raise InputError(f"temperature must be 0 to 2, got {self.temperature}")
+        check_known("noise", self.noise, NOISES)
+        check_sliders(self, "text")
         if len(self.prompt) > MOST_CHARACTERS:
             raise InputError(f"the prompt has {len(self.prompt)} characters, {MOST_CHARACTERS} fit")
 

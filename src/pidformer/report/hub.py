@@ -17,7 +17,7 @@ from pidformer.report.collect import Run, collect
 from pidformer.report.publish import data_name, without_folders
 from pidformer.report.rerun import train_command
 from pidformer.report.table_view import NONE
-from pidformer.report.templates import page_template, table
+from pidformer.report.templates import page_template
 from pidformer.results import Record, as_text
 from pidformer.runs.folder import (
     read_model_info,
@@ -166,7 +166,8 @@ def model_card(folder: Path, model: Any, license: str | None = None) -> str:
         count=sum(p.numel() for p in model.parameters()),
         channels=None if is_language else len(model.mean.flatten()),
         data=recipe["data"]["name"],
-        measured=_measured(run, scores),
+        scores=scores,
+        names={metric: words for metric, (words, _) in _SCORES.items()},
         command=train_command(recipe),
         recipe=recipe,
         written=yaml.safe_dump(recipe, sort_keys=False).strip(),
@@ -212,13 +213,9 @@ def _scores(run: Run, weights: str, gains: str | None) -> Iterator[_Score]:
             if math.isfinite(value):
                 bounds = [record.metrics.get(f"{name}_{end}", math.nan) for end in ("low", "high")]
                 interval = (bounds[0], bounds[1]) if all(map(math.isfinite, bounds)) else None
-                row, items = _row(record), _items(record)
-                yield _Score(data_name(record, run), row, name, value, interval, items)
-
-
-def _row(record: Record) -> str:
-    row, threat = str(record.settings.get("row")), record.measurement.threat
-    return f"{row}, {threat}" if threat and threat != row else row
+                row, threat = str(record.settings.get("row")), record.measurement.threat
+                row = f"{row}, {threat}" if threat and threat != row else row
+                yield _Score(data_name(record, run), row, name, value, interval, _items(record))
 
 
 def _items(record: Record) -> str:
@@ -226,26 +223,3 @@ def _items(record: Record) -> str:
         if name in record.metrics:
             return f"{record.metrics[name]:,.0f} {name}"
     return NONE
-
-
-def _measured(run: Run, scores: Sequence[_Score]) -> str:
-    if scores:
-        rows = []
-        for s in scores:
-            digits = 3 if s.metric == "bits_per_character" else 2
-            ends = NONE
-            if s.interval is not None:
-                ends = " to ".join(f"{end:.{digits}f}" for end in s.interval)
-            named = [s.data, s.row, _SCORES[s.metric][0]]
-            rows.append([*named, f"{s.value:.{digits}f}", ends, s.items])
-        heads = ["data", "row", "score", "value", "95 % interval", "on"]
-        return (
-            f"{table(heads, rows, left=3)}\n\n"
-            "Intervals speak of new items and this trained model, not of other training seeds."
-        )
-    scored = run.of("evaluate")
-    if not scored:
-        return "Nothing yet."
-    last = {n: v for n, v in scored[-1].metrics.items() if n in _SCORES}
-    said = ", ".join(f"{_SCORES[name][0]} {value:.2f}" for name, value in last.items())
-    return f"Last validation during training: {said or NONE}."

@@ -119,11 +119,14 @@ def measure_command(record: Record) -> str:
         elif as_text(segmentation_threats().get(row)) == record.measurement.threat:
             words += ["--suite", "robustness"]
         else:
-            return _segmentation_call(s)
+            return _call("evaluate_segmentation", s, "threat", "views")
     elif record.kind == "language":
         is_plain = record.measurement.noise is None and "/window/" not in str(s.get("row"))
         if s.get("precision") not in (None, "fp32") or (is_plain and _own_stride(s)):
-            return _language_call(s, is_plain)
+            if not is_plain:
+                return _call("evaluate_language_robustness", s, "split", "precision")
+            own = ["stride"] if _own_stride(s) else []
+            return _call("evaluate_language", s, "protocol", "split", "precision", *own)
         words += ["--split", str(s.get("split"))]
         words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
     return shlex.join([*words, *extra])
@@ -138,12 +141,6 @@ def _suite(s: Mapping[str, Any]) -> list[str]:
     return ["--curve", attack if budget else "fgsm", "--eps", levels]
 
 
-def _segmentation_call(s: Mapping[str, Any]) -> str:
-    given = [f"threat={s.get('threat')}", f"views={s.get('views')!r}"]
-    given += [f"limit={s['limit']}"] if s.get("limit") is not None else []
-    return f"evaluate_segmentation(RUN, data=DATA, {', '.join(given)})"
-
-
 def _own_stride(s: Mapping[str, Any]) -> bool:
     """Whether a strided record was moved by other than half a window."""
     stride, window = s.get("stride"), s.get("window")
@@ -152,11 +149,8 @@ def _own_stride(s: Mapping[str, Any]) -> bool:
     return stride != max(1, window // 2)
 
 
-def _language_call(s: Mapping[str, Any], is_plain: bool) -> str:
-    given = [f"split={s.get('split')!r}", f"precision={s['precision']!r}"]
+def _call(function: str, s: Mapping[str, Any], *names: str) -> str:
+    """The call from Python, with the settings of these names; a threat is written as its `repr`."""
+    given = [f"{n}={s.get(n)}" if n == "threat" else f"{n}={s.get(n)!r}" for n in names]
     given += [f"limit={s['limit']}"] if s.get("limit") is not None else []
-    name = "evaluate_language" if is_plain else "evaluate_language_robustness"
-    if is_plain:
-        given.insert(0, f"protocol={s.get('protocol')!r}")
-        given += [f"stride={s['stride']}"] if _own_stride(s) else []
-    return f"{name}(RUN, data=DATA, {', '.join(given)})"
+    return f"{function}(RUN, data=DATA, {', '.join(given)})"

@@ -223,13 +223,11 @@ def _knows_imagenet(run: Run) -> bool:
 
 
 def _source(group: Group, row: str, found: Robustness, sources: Sources) -> str | None:
-    records = [r for run in group.runs for name, r in run.items() if _belongs(name, row)]
+    records = [
+        r for run in group.runs for name, r in run.items() if f"{name}/".startswith(f"{row}/")
+    ]
     section = f"Table 1, {group.label}, {found.condition.domain} domain"
     return sources.add(section, row, records)
-
-
-def _belongs(name: str, row: str) -> bool:
-    return name == row or name.startswith(f"{row}/")
 
 
 def _paper(pair: Sequence[float] | None) -> CellView:

@@ -1,6 +1,5 @@
-"""Pages from templates, with one look for all of them; tables in Markdown; what reports say."""
+"""Pages from templates, with one look for all of them; what reports say."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
@@ -26,12 +25,6 @@ def page_template(package: str, name: str) -> jinja2.Template:
     environment.filters["unbroken"] = lambda text: str(text).replace(" %", "\u00a0%")
     environment.filters["cell"] = cell
     return environment.get_template(name)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Markdown; the first `left` columns hold words, the others numbers."""
-    rule = ["---"] * left + ["---:"] * (len(heads) - left)
-    return "\n".join(f"| {' | '.join(map(cell, row))} |" for row in (heads, rule, *rows))
 
 
 def cell(text: object) -> str:

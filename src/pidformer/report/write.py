@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pidformer.control import PIDGains
+from pidformer.fields import as_plain
 from pidformer.files import out_folder, write_whole
 from pidformer.report import details, figures, stability
 from pidformer.report.collect import (
@@ -61,14 +62,8 @@ class Report:
     tables: tuple[dict[str, Any], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "report": str(self.page),
-            "markdown": str(self.markdown),
-            "figures": [str(path) for path in self.figures],
-            "runs": self.runs,
-            "findings": list(self.findings),
-            "tables": list(self.tables),
-        }
+        fields = as_plain({name: value for name, value in vars(self).items() if name != "out"})
+        return {"report": fields.pop("page"), **fields}
 
 
 def write_report(

@@ -70,15 +70,6 @@ def _train(job: Job, setting: JobSetting) -> None:
     )
 
 
-def _is_trained(job: Job) -> bool:
-    return (Path(job.arguments["run"]) / _WEIGHTS).exists()  # written last
-
-
-def _evaluate(job: Job, setting: JobSetting) -> None:
-    is_classifier = job.arguments["task"] == "classification"
-    (_evaluate_classifier if is_classifier else _evaluate_row)(job, setting)
-
-
 def _is_evaluated(job: Job) -> bool:
     run = Path(job.arguments["run"])
     if not (run / _WEIGHTS).exists() or not (run / results.FILE_NAME).exists():
@@ -96,12 +87,6 @@ _SEEN: dict[str, tuple[Any, bool]] = {}
 """By job: what it was judged by, and whether it was done."""
 
 
-def _evaluate_classifier(job: Job, setting: JobSetting) -> None:
-    suite = suite_of(job.arguments)
-    setup = _setup(job, open_subject(job.arguments["run"]), setting.device)
-    run_suite(setup, suite, command=_command(job), is_shown=setting.is_shown)
-
-
 def _is_classifier_evaluated(job: Job) -> bool:
     names = {r.settings.get("row") for r in results.read(job.arguments["run"])}
     suite = suite_of(job.arguments)
@@ -112,9 +97,14 @@ def _is_classifier_evaluated(job: Job) -> bool:
     return not remaining(_setup(job, _outline(run, _written(run)), "cpu"), suite)
 
 
-def _evaluate_row(job: Job, setting: JobSetting) -> None:
-    """A view of the scenes, a split of the text, or the suite "robustness" (of the test text)."""
+def _evaluate(job: Job, setting: JobSetting) -> None:
+    """A classifier's suite; of other runs a view of the scenes, a split of the text, or the suite
+    "robustness" (of the test text)."""
     about = job.arguments
+    if about["task"] == "classification":
+        setup = _setup(job, open_subject(about["run"]), setting.device)
+        run_suite(setup, suite_of(about), command=_command(job), is_shown=setting.is_shown)
+        return
     options = {"views": "single", "protocol": "sliding", "split": "test", "seed": 0, "ema": False}
     if about["suite"] != ROBUSTNESS:
         options[_OPTIONS[about["task"]]] = about["suite"]
@@ -239,10 +229,6 @@ def _outline(run: Path, written: int) -> Subject:
     return outline(run)
 
 
-def _publish(job: Job, setting: JobSetting) -> None:
-    publish([job.arguments["run"]], job.arguments["to"])
-
-
 def _is_published(job: Job) -> bool:
     """A file of the run that is not older than its records."""
     run, to = Path(job.arguments["run"]), Path(job.arguments["to"])
@@ -260,10 +246,6 @@ def _report(job: Job, setting: JobSetting) -> None:
         write_report(_folders(job), about["out"], mixed=about["mixed"])
 
 
-def _is_reported(job: Job) -> bool:
-    return is_current(_folders(job), job.arguments["out"])
-
-
 def _folders(job: Job) -> list[Path]:
     """What is to be reported and there: a recipe whose runs all failed may have no folder."""
     folders = [Path(folder) for folder in job.arguments["folders"]]
@@ -274,12 +256,12 @@ def _written(run: Path) -> int:
     return (run / _WEIGHTS).stat().st_mtime_ns
 
 
-_KINDS: dict[str, tuple[Callable[[Job, JobSetting], None], Callable[[Job], bool]]] = {
-    "train": (_train, _is_trained),
+_KINDS: dict[str, tuple[Callable[[Job, JobSetting], object], Callable[[Job], bool]]] = {
+    "train": (_train, lambda job: (Path(job.arguments["run"]) / _WEIGHTS).exists()),  # written last
     "evaluate": (_evaluate, _is_evaluated),
     "analyze": (_analyze, _is_analyzed),
-    "publish": (_publish, _is_published),
-    "report": (_report, _is_reported),
+    "publish": (lambda job, _: publish([job.arguments["run"]], job.arguments["to"]), _is_published),
+    "report": (_report, lambda job: is_current(_folders(job), job.arguments["out"])),
 }
 """What does a job of each kind, and whether it has been done."""
 

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pidformer.errors import InputError, check_known, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.fields import read_yaml, typed
 from pidformer.reproduce.job_kinds import ROW_SUITES, suite_of
 from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
@@ -85,13 +85,11 @@ def make_plan(
     """
     if study is not None:
         return study_plan(out, data=data, only=only, seeds=seeds, study=study)
-    if scale not in SCALES:
-        raise unknown("scale", scale, SCALES)
+    check_known("scale", scale, SCALES)
     seeds = 2 if seeds is None else seeds
     check_seeds(seeds)
     for name in only:
-        if name not in PARTS:
-            raise unknown("part", name, PARTS)
+        check_known("part", name, PARTS)
     out = Path(out)
     chosen: list[tuple[PlanPart, Path | None]] = []
     blocked: list[Blocked] = []
@@ -235,8 +233,7 @@ def study_plan(
         study = load_study(study)
     out = Path(out)
     for name in only:
-        if name not in study.groups:
-            raise unknown("group of the study", name, study.groups)
+        check_known("group of the study", name, study.groups)
     if seeds is not None and seeds < 1:
         raise InputError(f"seeds must be at least 1, got {seeds}")
     task = load_recipe(study.recipe).task

@@ -165,7 +165,7 @@ class _Trial:
         if not (self.run / "model.safetensors").exists():
             raise InputError("its training could not be rehearsed")
         if self.job.kind == "analyze":
-            return {"seconds": self._analysis()}
+            return {"seconds": self._line(*LOOKED_AT, int(self.job.arguments["limit"]))}
         if self.job.arguments["task"] == "classification":
             return self._suite()
         return {"seconds": self._rows()}
@@ -252,10 +252,6 @@ class _Trial:
             count = real if self._is_replaced else len(open_segmentation(about["data"], "val"))
         count = min(count, about.get("limit") or count)
         return self._line(few, more, count)
-
-    def _analysis(self) -> float:
-        few, more = LOOKED_AT
-        return self._line(few, more, int(self.job.arguments["limit"]))
 
     def _line(self, few: int, more: int, count: int) -> float:
         """Seconds for `count` inputs, on the line through what few and more of them take."""

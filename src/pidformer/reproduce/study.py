@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
-from pidformer.errors import InputError, shortened, unknown
+from pidformer.errors import InputError, check_known, shortened
 from pidformer.fields import check_least, read_yaml, typed
 
 Pair = tuple[str, str]
@@ -207,8 +207,7 @@ def load_study(path: str | Path) -> StudyPlan:
     hypotheses = [_hypothesis(str(name), about) for name, about in given.hypotheses.items()]
     used = [*given.contrasts, *(pair for one in hypotheses for pair in (*one.pairs, *one.against))]
     for name in (*first.rows, *(name for pair in used for name in pair)):
-        if name not in known:
-            raise unknown("row of the study", name, known)
+        check_known("row of the study", name, known)
     return StudyPlan(
         name=path.stem,
         recipe=given.recipe,
@@ -332,11 +331,9 @@ def _hypothesis(name: str, about: Any) -> Hypothesis:
 def _choice(given: _Choose, groups: Mapping[str, _Group]) -> Choice:
     """Of the rows of some groups, without those named."""
     for group in given.groups:
-        if group not in groups:
-            raise unknown("group of the study", group, groups)
+        check_known("group of the study", group, groups)
     rows = [row for group in given.groups for row in groups[group].rows]
     for name in given.without:
-        if name not in rows:
-            raise unknown("row of the groups to choose from", name, rows)
+        check_known("row of the groups to choose from", name, rows)
     kept = tuple(row for row in rows if row not in given.without)
     return Choice(rows=kept, metrics=given.metrics)

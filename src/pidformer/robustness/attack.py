@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
-from pidformer.robustness.losses import Loss
 from pidformer.robustness.recording import current
 from pidformer.robustness.threat import (
     Draws,
@@ -202,23 +201,28 @@ def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tens
     return alive.index_put((fallen,), is_right(model, images[fallen], labels[fallen]))
 
 
-def ascent(model: Model, images: Tensor, loss: Loss) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, losses (B,) and the gradient of each image's own loss with respect to it."""
+def ascent(
+    model: Model, images: Tensor, loss: Callable[..., Tensor], *classes: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, losses (B,) and the gradient of each image's own loss with respect to it.
+
+    `loss` is one of `losses`, `classes` what it takes beside the logits.
+    """
     recorder, plain = current() if images.is_cuda else None, judge(model)
     if recorder is None or not recorder.takes(plain):
-        return _ascent(model, loss.formula, images, *loss.classes)
+        return _ascent(model, loss, images, *classes)
     precision = model.precision if isinstance(model, Searching) else "float32"
-    work = partial(_ascent, model, loss.formula)
-    return recorder.run(plain, precision, loss.formula, work, images, *loss.classes)  # type: ignore
+    work = partial(_ascent, model, loss)
+    return recorder.run(plain, precision, loss, work, images, *classes)  # type: ignore
 
 
 def _ascent(
-    model: Model, formula: Callable[..., Tensor], images: Tensor, *classes: Tensor
+    model: Model, loss: Callable[..., Tensor], images: Tensor, *classes: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     with torch.enable_grad(), lowered(model, images.device.type):
         images = images.detach().requires_grad_()
         logits = logits_of(model, images)
-        losses = formula(logits, *classes)
+        losses = loss(logits, *classes)
         if not losses.requires_grad:
             raise InputError("the model's output has no gradient; does it detach or no_grad?")
         # A sum, not a mean: the gradient of an image does not know the size of its batch.

@@ -50,7 +50,7 @@ class FGSM(Attack):
         self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
     ) -> Tensor:
         """One step of `eps`, which cannot leave the ball."""
-        _, _, gradient = ascent(model, images, cross_entropy(labels))
+        _, _, gradient = ascent(model, images, cross_entropy, labels)
         check_finite(gradient.isfinite())
         return gradient.sign_().mul_(self.eps).add_(images).clamp_(*bounds)
 
@@ -122,7 +122,7 @@ class PGD(Attack):
         rows = torch.arange(len(labels), device=labels.device)
         is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
         for _ in range(self.steps):
-            logits, _, gradient = ascent(model, attacked, cross_entropy(labels))
+            logits, _, gradient = ascent(model, attacked, cross_entropy, labels)
             is_finite &= gradient.isfinite().all()  # looked at once, at the end: no device waits
             if self.early_stop:
                 alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
@@ -181,7 +181,7 @@ class SLD(Attack):
         attacked = images
         is_finite = torch.ones((), dtype=torch.bool, device=images.device)
         for _ in range(self.steps):
-            _, _, gradient = ascent(model, attacked, cross_entropy(labels))
+            _, _, gradient = ascent(model, attacked, cross_entropy, labels)
             is_finite &= gradient.isfinite().all()
             moved = attacked + self.step_size * _largest(gradient, self.sparsity)
             change = moved.clamp(*bounds) - images

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,7 +31,7 @@ from pidformer.robustness.attack import (
     steepest,
 )
 from pidformer.robustness.black_box import Square
-from pidformer.robustness.losses import Loss, cross_entropy, dlr, logit_difference, targeted_dlr
+from pidformer.robustness.losses import cross_entropy, dlr, logit_difference, targeted_dlr
 from pidformer.robustness.threat import Draws, Model
 
 # B images of D numbers
@@ -105,7 +105,7 @@ class APGD(Attack):
         path = _Path.begin(images, labels, targets, start, self.eps)
         last_check = 0
         for k in range(self.steps + 1):
-            logits, losses, gradient = ascent(model, path.x, self._loss_of(path))
+            logits, losses, gradient = ascent(model, path.x, *self._loss_of(path))
             check_finite(gradient.isfinite())
             alive = confirm(model, path.x, path.labels, logits.argmax(-1) == path.labels)
             if not bool(alive.all()):
@@ -120,10 +120,11 @@ class APGD(Attack):
             path = self._step(path, bounds, is_first=k == 0)
         return result
 
-    def _loss_of(self, path: _Path) -> Loss:
+    def _loss_of(self, path: _Path) -> tuple[Any, ...]:
+        """The loss, and the classes that it takes."""
         if self.targets:
-            return targeted_dlr(path.labels, path.targets)
-        return (dlr if self.loss == "dlr" else cross_entropy)(path.labels)
+            return targeted_dlr, path.labels, path.targets
+        return dlr if self.loss == "dlr" else cross_entropy, path.labels
 
     def _step(self, path: _Path, bounds: Bounds, *, is_first: bool) -> _Path:
         def project(x: Tensor) -> Tensor:
@@ -293,7 +294,7 @@ class FAB(Attack):
         labels: Tensor,
         targets: Tensor,
     ) -> Tensor:
-        _, gap, gradient = ascent(model, x, logit_difference(labels, targets))
+        _, gap, gradient = ascent(model, x, logit_difference, labels, targets)
         check_finite(gradient.isfinite())
         normal = gradient.flatten(1)
         offset = (normal * x.flatten(1)).sum(1) - gap.to(x.dtype)

@@ -159,7 +159,7 @@ class Square(Attack):
         result = images.clone()
         rows = torch.arange(len(images), device=images.device)
         best = self._start(images, bounds, draws.at(0))
-        best_margin = margin(labels)(logits_of(model, best))
+        best_margin = margin(logits_of(model, best), labels)
         numbers = best.new_empty(len(best), 0)
         for query in range(self.queries):
             alive = confirm(model, best, labels, best_margin <= 0)
@@ -175,7 +175,7 @@ class Square(Attack):
                 numbers = draws.at(1, query // _BLOCK).uniform(_BLOCK, drawn)
             side = self.side(query, height, width)
             tried = self._propose(images, best, bounds, numbers[:, place], side)
-            margins = margin(labels)(logits_of(model, tried))
+            margins = margin(logits_of(model, tried), labels)
             is_better = margins > best_margin
             best = torch.where(is_better[:, None, None, None], tried, best)
             best_margin = torch.where(is_better, margins, best_margin)
@@ -297,7 +297,7 @@ class SPSA(Attack):
             direction = direction.view(-1, *centre.shape[1:])
             here, step = centre[index], self.delta * direction
             logits = logits_of(model, torch.cat([here + step, here - step]))
-            ahead, behind = margin(labels[index].repeat(2))(logits).chunk(2)
+            ahead, behind = margin(logits, labels[index].repeat(2)).chunk(2)
             slope = ((ahead - behind) / (2 * self.delta)).to(centre.dtype)
             total.index_add_(0, index, slope[:, None, None, None] * direction)
         return total / self.samples

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 from pidformer.fields import read_json
 from pidformer.robustness.corruptions import blur, digital, noise, weather
 from pidformer.robustness.corruptions.filters import RandomFields, round_8_bit, to_8_bit
@@ -83,8 +83,7 @@ class Corruption:
     """Save the result as JPEG of this quality, as the published files were (85); None: do not."""
 
     def __post_init__(self) -> None:
-        if self.name not in _APPLY:
-            raise unknown("corruption", self.name, _APPLY)
+        check_known("corruption", self.name, _APPLY)
         if self.severity not in SEVERITIES:
             raise InputError(f"severity must be 1, 2, 3, 4 or 5, got {self.severity!r}")
         if self.constants is not None and self.constants not in SIZES:
@@ -125,12 +124,11 @@ class Corruption:
             for start in range(0, len(images), step):
                 part = slice(start, start + step)
                 draws = RandomFields(seed, self.name, self.severity, numbers[part])
-                result[part] = self._apply(images[part], constants, draws)
+                given = round_8_bit(images[part].contiguous())
+                found = to_8_bit(_APPLY[self.name](given, constants, draws))
+                quality = self.jpeg_quality
+                result[part] = found if quality is None else digital.jpeg(found, quality)
         return result
-
-    def _apply(self, images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
-        result = to_8_bit(_APPLY[self.name](round_8_bit(images.contiguous()), constants, draws))
-        return result if self.jpeg_quality is None else digital.jpeg(result, self.jpeg_quality)
 
 
 def _check_images(images: Tensor) -> None:
@@ -208,8 +206,7 @@ def mce(errors: Mapping[str, Sequence[float]]) -> float:
 
 def _mean(name: str, rates: Sequence[float]) -> float:
     known = CORRUPTIONS + EXTRA_CORRUPTIONS
-    if name not in known:
-        raise unknown("corruption", name, known)
+    check_known("corruption", name, known)
     if len(rates) != len(SEVERITIES):
         raise InputError(f"{name} needs the error rates of 5 severities, got {len(rates)}")
     if not all(0 <= rate <= 1 for rate in rates):
