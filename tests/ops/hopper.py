@@ -10,8 +10,8 @@ from triton.compiler import ASTSource
 from pidformer.ops import epilogue_kernels, short_kernels
 
 WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
-WIDE |= {"shares"}
-FIRST = {"gains", "shares", "partial", "previous", "integral", "d_previous"}
+WIDE |= {"shares", "parts"}
+FIRST = {"gains", "shares", "parts", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral", "grad_value"}
 PROPORTIONAL |= {"integral", "integral_new"}

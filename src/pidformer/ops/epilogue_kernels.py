@@ -241,14 +241,14 @@ def exclude_forward(
 
 @triton.jit
 def exclude_backward(
-    grad, out, value, shares, d_out, d_value, partial,
+    grad, out, value, shares, d_out, d_value, parts,
     out_b, out_h, out_n, value_b, value_h, value_n,
     share, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """dy = g - share (g.n) n, and for v dn = -share ((g.n) y + (y.n) g) across n, over |v|.
 
-    partial (programs,): -(g.n) (y.n) of a tile, the gradient of its head's share.
+    parts (programs,): -(g.n) (y.n) of a tile, the gradient of its head's share.
     """
     batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     share = _share(shares, head, share)
@@ -268,5 +268,5 @@ def exclude_backward(
         tl.store(d_out + there, d_y.to(d_out.dtype.element_ty), mask=mask)
     dn = share * inverse * (dn - tl.sum(dn * n, 1)[:, None] * n)
     tl.store(d_value + sample + at, dn.to(d_value.dtype.element_ty), mask=mask)
-    if partial is not None:
-        tl.store(partial + tl.program_id(0).to(tl.int64), tl.sum(both, 0))
+    if parts is not None:
+        tl.store(parts + tl.program_id(0).to(tl.int64), tl.sum(both, 0))
