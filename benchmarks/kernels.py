@@ -28,10 +28,11 @@ from torch.nn.functional import scaled_dot_product_attention as sdpa
 from pidformer.control import PIDGains, PIDState
 from pidformer.control.pid import pid_step
 from pidformer.ops import dispatch, epilogue, short
-from pidformer.ops.attention import add_control
+from pidformer.ops.attention import add_control, pid_attention
 from pidformer.ops.dispatch import Tiles, power_of_two
 
 GAINS = PIDGains(p=0.8, i=0.5, d=0.05, beta=0.1)
+LAWS = ("xsa", "laplacian", "resformer", "0.8,0.5,0.05,0.1,implicit", "0.4,0.1,0.05,1,step=0.5")
 SHAPES = (
     (256, 3, 197, 64),
     (512, 3, 65, 64),
@@ -82,10 +83,43 @@ def check() -> None:
     for case in cases:
         for op in ("short", "epilogue"):
             wrong += _check_case(op, **case)
+    sizes = ((7, 3, False), (65, 1, True), (197, 3, False), (1025, 1, True))
+    for law, (tokens, kv, is_causal) in itertools.product(LAWS, sizes):
+        wrong += _check_law(law, tokens, kv, is_causal)
     torch.cuda.synchronize()
     if wrong:
         raise SystemExit(f"{wrong} cases are wrong")
     print("\nall right\n", flush=True)
+
+
+def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -> bool:
+    """Three layers of a law on our kernels, all of them, against PyTorch's in float64."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+    drawn = [
+        torch.randn(2, heads, tokens, dim, device=device).to(dtype)
+        for _ in range(3)
+        for heads in (3, kv, kv)
+    ]
+    pull = [torch.randn(2, 3, tokens, dim, device=device) for _ in range(3)]
+    found = []
+    for name, wide in (("triton", dtype), ("torch", torch.float64)):
+        leaves = [x.detach().to(wide).requires_grad_() for x in drawn]
+        state, outs = None, []
+        with dispatch.kernels(name):  # type: ignore[arg-type]
+            for layer in itertools.batched(leaves, 3):
+                out, state = pid_attention(*layer, state, law, is_causal=is_causal)
+                outs.append(out)
+            loss = sum((out.to(wide) * g.to(wide)).sum() for out, g in zip(outs, pull, strict=True))
+            found.append((outs, torch.autograd.grad(loss, leaves)))  # type: ignore[arg-type]
+    (outs, grads), (exact, exact_grads) = found
+    out = max(map(_relative, outs, exact))
+    worst = max(map(_relative, grads, exact_grads))
+    is_wrong = not (out < 2 * LIMIT[dtype] and worst < 4 * LIMIT[dtype])
+    kind = ("causal " if is_causal else "") + law
+    label = f"| {tokens} | {dim} | {NAMES[dtype]} | 3/{kv} | {kind} | three layers |"
+    print(f"{label} {out:.1e} | {worst:.1e} | {'WRONG' if is_wrong else ''} |", flush=True)
+    return is_wrong
 
 
 def _check_case(

@@ -10,7 +10,8 @@ from triton.compiler import ASTSource
 from pidformer.ops import epilogue_kernels, short_kernels
 
 WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
-FIRST = {"gains", "previous", "integral", "d_previous"}
+WIDE |= {"shares", "parts"}
+FIRST = {"gains", "shares", "parts", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral", "grad_value"}
 PROPORTIONAL |= {"integral", "integral_new"}
@@ -21,6 +22,8 @@ TILES = (
     (epilogue_kernels.control_forward, {"BLOCK": 32}),
     (epilogue_kernels.control_backward, {"BLOCK": 32}),
     (epilogue_kernels.gain_gradient, {"BLOCK": 32}),
+    (epilogue_kernels.exclude_forward, {"BLOCK": 32}),
+    (epilogue_kernels.exclude_backward, {"BLOCK": 32}),
     (
         short_kernels.short_forward,
         {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
@@ -40,7 +43,7 @@ def compiled(kernel, absent, options):
     def kind(name):
         if name in constants:
             return "constexpr"
-        if name in {"p", "i", "d", "beta", "scale"}:
+        if name in {"p", "i", "d", "beta", "scale", "share"}:
             return "fp32"
         if name in {"tokens", "heads"} or name[-2:] in {"_b", "_h", "_n"}:
             return "i32"

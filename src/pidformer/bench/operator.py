@@ -17,12 +17,16 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
-from pidformer.control import PIDGains
+from pidformer.control import PIDGains, as_feedback
+from pidformer.control.feedback import acting_law
+from pidformer.control.pid import lean_state
 from pidformer.ops import pid_attention
 
 ATTENTION, PID = "attention", "PID attention"
 FLASH, COMPILED = "flash attention", "PID attention, compiled"
 FORWARD, BOTH = "attention forward, a layer", "attention forward and backward, a layer"
+LAWS = ("default", "laplacian", "resformer", "xsa", "0.4,0.1,0.05,0.5,implicit")
+"""Relatives of PID control with rows of their own on a GPU (and P, for comparison)."""
 LONG = 100
 """Tokens from which on the compiled operator is measured too."""
 
@@ -67,7 +71,7 @@ def contenders(
     *,
     with_variants: bool | None = None,
 ) -> list[Case]:
-    """Attention and PID attention; on a GPU flash attention by name and the compiled operator."""
+    """Attention and PID attention; on a GPU the compiled operator, relatives, flash attention."""
     gains = PIDGains.parse(GAINS)
     make = partial(_chain, size, setting, is_training)
     cases: list[Case] = [
@@ -80,6 +84,9 @@ def contenders(
         compiled = torch.compile(pid_attention, dynamic=False)
         run = partial(_controlled, compiled, gains)
         cases.append(Case(label=COMPILED, make=lambda: make(attend=run)))
+    for name in (*LAWS, f"{GAINS},1,step=0.5"):
+        run_law = partial(_controlled, pid_attention, as_feedback(name))
+        cases.append(Case(label=f"{ATTENTION}, {name}", make=partial(make, attend=run_law)))
     flash = SDPBackend.FLASH_ATTENTION
     run_flash = partial(make, attend=_plain, backend=flash)
     return [*cases, Case(label=FLASH, make=run_flash, is_optional=True)]
@@ -90,9 +97,11 @@ def _plain(layers: Layers) -> list[Tensor]:
 
 
 def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]:
-    state, outs = None, []
+    state, outs, law = None, [], acting_law(gains)
     for q, k, v in layers:
         out, state = attention(q, k, v, state, gains)
+        if not outs:  # a network keeps no more of it than its layers read
+            state = lean_state(state, [term for term in "pid" if getattr(law, term)])
         outs.append(out)
     return outs
 

@@ -132,9 +132,11 @@ def acting_law(gains: Any) -> Any:
     return gains.law if isinstance(gains, DiscreteGains) else gains
 
 
-def with_own(y: Tensor, value: Tensor, control: Tensor, skip: Any, exclude: Any, scale: Any) -> Any:
+def with_own(
+    y: Tensor, value: Tensor, control: Tensor | None, skip: Any, exclude: Any, scale: Any
+) -> Any:
     """scale (y + skip v - exclude (y.v / v.v) v + control)."""
-    total = y + control
+    total = y if control is None else y + control
     if acts(skip):
         total = total + skip * value
     if acts(exclude):

@@ -125,6 +125,8 @@ def pid_step(
         return gains.p * error + gains.i * error, PIDState(value, error, value)
     check_state(state, value)
     check_terms(state, gains)
+    if isinstance(state, SumlessState) and not any(map(acts, (gains.p, gains.i, gains.d))):
+        return state.integral, next_state(state, state.initial, state.integral, value)
     error = gains.beta * state.initial.to(wide.dtype) - wide
     integral = state.integral if isinstance(state, SumlessState) else state.integral + error
     acting = []

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.control.feedback import (
+    DiscreteGains,
     Feedback,
     FeedbackTensors,
     Law,
@@ -204,11 +205,13 @@ def terms_of(block: nn.Module) -> Collection[str]:
     gains = getattr(attention, "gains", "unknown")
     if gains is None:
         return ()
-    if type(gains) is LearnedGains:
-        return gains.terms
-    if type(gains) is not PIDGains or getattr(attention, "reads_whole_state", False):
+    if isinstance(gains, LearnedGains):
+        gains = gains.initial  # a term of zero is not learned
+    elif getattr(attention, "reads_whole_state", False):
         return TERM_LOAD
-    return [term for term in TERM_LOAD if getattr(gains, term) != 0]
+    if type(gains) not in (PIDGains, Feedback, DiscreteGains):
+        return TERM_LOAD
+    return [term for term in TERM_LOAD if getattr(acting_law(gains), term) != 0]
 
 
 def controlled_attention(model: nn.Module) -> list[Any]:

@@ -19,6 +19,8 @@ from pidformer.errors import InputError
 from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
+from pidformer.ops.exclude import exclude, excludes, takes_exclude
+from pidformer.ops.laws import Plan, planned
 from pidformer.ops.short import short_attention
 
 
@@ -63,21 +65,24 @@ def pid_attention(
     check_first_layer(first_layer)
     acting: Gains | None = acting_law(read_gains(gains))
     if value is None and mixes(acting):
-        value, v = v, mixed_values(v, state, acting)
+        value, v, packed = v, mixed_values(v, state, acting), None
         if k.shape[-2] != q.shape[-2]:
             raise InputError("behind a cache, give `value` and keep mixed values (`mixed_values`)")
-    way = _way(q, k, v, value, state, acting, attn_mask is not None, dropout_p, scale)
+    own = _own_values(q, v, value)
+    plan = planned(acting, state, own, first_layer)
+    way = _way(q, k, v, own, plan, acting, attn_mask is not None, dropout_p, scale)
+    after, is_inside = None, way == "short" and own is v and not excludes(acting)
     if way == "short":
-        out, value, after = short_attention(
-            (q, k, v) if packed is None else (packed, None, None),
+        is_controlled = is_inside and plan.gains is not None
+        out, seen, after = short_attention(
+            (q, k, v) if packed is None or own is not v else (packed, None, None),
             k.shape[1],
-            state,
-            acting,
+            plan.state if is_controlled else None,
+            plan.gains if is_controlled else acting if own is v else None,
             is_causal=is_causal,
             scale=scale,
         )
-        if after is not None:
-            return out, after
+        own = seen if own is v else own
     else:
         # SDPA's own causal mask takes no other, and queries that stand at the end of the keys.
         is_plain = is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None
@@ -93,11 +98,41 @@ def pid_attention(
         )
     if acting is None:
         return out, state
-    if value is None:
-        value = v if v.shape[-2] == q.shape[-2] else v[..., v.shape[-2] - q.shape[-2] :, :]
-    if way == "epilogue" and state is not None and out.dtype == value.dtype:
-        return control_epilogue(out, value, state, acting)
-    return feed_back(out, value, state, acting, first_layer, gate=gate)
+    if isinstance(acting, Law):
+        is_ours = way != "torch" and out.dtype == own.dtype and takes_exclude(acting, own)
+        if is_inside or is_ours:
+            return _on_kernels(out, own, state, acting, plan, after, gate)
+    elif after is not None:
+        return out, after
+    elif way == "epilogue" and state is not None and out.dtype == own.dtype:
+        return control_epilogue(out, own, state, acting)
+    return feed_back(out, own, state, acting, first_layer, gate=gate)
+
+
+def _own_values(q: Tensor, v: Tensor, value: Tensor | None) -> Tensor:
+    """The values of the tokens that ask; behind a cache those of the last."""
+    if value is not None or v.shape[-2] == q.shape[-2]:
+        return v if value is None else value
+    return v[..., v.shape[-2] - q.shape[-2] :, :]
+
+
+def _on_kernels(
+    out: Tensor,
+    own: Tensor,
+    state: PIDState | None,
+    law: Law,
+    plan: Plan,
+    after: PIDState | None,
+    gate: Tensor | None,
+) -> tuple[Tensor, PIDState]:
+    """What a law does to attention's output; `after`: its control is in there already."""
+    if acts(law.exclude):
+        out = exclude(out, own, law.exclude)
+    if after is None and plan.gains is not None and plan.state is not None:
+        out, after = control_epilogue(out, own, plan.state, plan.gains)
+    if plan.rest is not None:
+        out = add_own(out, own, plan.rest, None, gate)
+    return out, plan.after(after, state, own)
 
 
 def feed_back(
@@ -148,41 +183,38 @@ def _way(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    value: Tensor | None,
-    state: PIDState | None,
+    own: Tensor,
+    plan: Plan,
     gains: Gains | None,
     has_mask: bool,
     dropout_p: float,
     scale: float | None,
 ) -> dispatch.Route:
     """The way these inputs take through `dispatch`, after checks on what only we know."""
-    if dispatch.selected() == "torch" or isinstance(gains, Law):
+    if dispatch.selected() == "torch" or not plan.is_possible:
         return "torch"
-    values = value if value is not None else v
-    if state is not None and gains is not None:
-        shape = values.shape
-        if shape[-2] != q.shape[-2]:  # behind a cache, the values of the last tokens
-            shape = torch.Size((*shape[:-2], q.shape[-2], shape[-1]))
-        initial, integral, previous = state
-        is_same = initial.dtype == previous.dtype == values.dtype
+    is_controlled = plan.state is not None and plan.gains is not None
+    if plan.state is not None and plan.gains is not None:
+        initial, integral, previous = plan.state
+        is_same = initial.dtype == previous.dtype == own.dtype
         # The kernels read what the shape of the values promises; `pid_step` broadcasts, or refuses.
-        is_same = is_same and initial.shape == integral.shape == previous.shape == shape
-        if not is_same or not takes_gains(gains, values.shape[-3]):
+        is_same = is_same and initial.shape == integral.shape == previous.shape == own.shape
+        if not is_same or not takes_gains(plan.gains, own.shape[-3]):
             return "torch"
     return dispatch.route(
         q,
         k,
         v,
-        is_plain=gains is None or state is None,
-        has_mask=has_mask or values is not v,
+        is_plain=not is_controlled and not excludes(gains),
+        has_mask=has_mask or (own is not v and not isinstance(gains, Law)),
         dropout_p=dropout_p,
         scale=scale,
-        state=state,
+        state=plan.state,
     )
 
 
 def add_own(
-    out: Tensor, value: Tensor, law: Law, control: Tensor, gate: Tensor | None = None
+    out: Tensor, value: Tensor, law: Law, control: Tensor | None, gate: Tensor | None = None
 ) -> Tensor:
     """g scale (y + skip v - exclude (y.v / v.v) v + control), y (B, H, N, D), v (B, Hkv, N, D)."""
     if acts(law.gate) and gate is None:
@@ -191,7 +223,8 @@ def add_own(
     value = value.to(wide).unsqueeze(-3)  # (B, Hkv, 1, N, D)
     mixed = out.unflatten(-3, (value.shape[-4], -1)).to(wide)  # (B, Hkv, H / Hkv, N, D)
     own = map(_by_group, (law.skip, law.exclude, law.scale))
-    total = with_own(mixed, value, control.unsqueeze(-3), *own)
+    control = None if control is None else control.unsqueeze(-3)
+    total = with_own(mixed, value, control, *own)
     if gate is not None:
         by_group = gate.unflatten(-3, (value.shape[-4], -1)).to(wide)
         total = total * (1 + _by_group(law.gate) * (by_group - 1))

@@ -184,7 +184,7 @@ def control_forward(
     (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
     u, total = made = _control_outputs(out, value, integral, has_sum)
     given, steps = zip(*map(unit_rows, (out, value, initial, previous)), strict=True)
-    tiles, constants = _plan(tokens, dim, heads // kv_heads)
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
     launch(
         epilogue_kernels.control_forward,
         batch * kv_heads * -(-tokens // tiles.rows),
@@ -236,7 +236,7 @@ def control_backward(
 
     batch, heads, tokens, dim = grad.shape
     made = _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
-    tiles, constants = _plan(tokens, dim, heads // kv_heads)
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
     grads = (grad, grad_integral, grad_value, grad_initial)
     launch(
         epilogue_kernels.control_backward,
@@ -258,7 +258,7 @@ def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 
 @cached_by_size
-def _plan(tokens: int, dim: int, group: int) -> tuple[dispatch.Tiles, tuple[int, ...]]:
+def control_plan(tokens: int, dim: int, group: int) -> tuple[dispatch.Tiles, tuple[int, ...]]:
     """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
     pad = power_of_two(dim)
     tiles = dispatch.control_tiles(tokens, pad)
@@ -297,7 +297,7 @@ def gain_gradient(
 
     (batch, heads, tokens, dim), kv_heads = grad.shape, value.shape[1]
     given, steps = zip(*map(unit_rows, (value, initial, previous)), strict=True)
-    tiles, constants = _plan(tokens, dim, heads // kv_heads)
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
     chunks = -(-tokens // tiles.rows)
     parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
     launch(

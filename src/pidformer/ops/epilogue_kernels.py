@@ -200,3 +200,73 @@ def gain_gradient(
     else:
         tl.store(to + 1, 0.0)
     tl.store(to + 2, tl.sum(tl.sum(total * (before - now), 1), 0))
+
+
+@triton.jit
+def _direction(value, row, column, stride, mask):
+    """Values of a tile's rows at length 1, and one over their length; nothing of a row of zeros."""
+    now = tl.load(value + row * stride + column, mask=mask, other=0.0).to(tl.float32)
+    inverse = 1.0 / tl.maximum(tl.sqrt(tl.sum(now * now, 1)), 1e-12)[:, None]
+    return now * inverse, inverse
+
+
+@triton.jit
+def _share(shares, head, share):
+    """The share of a value head: from a float32 tensor (Hkv,), or the number given."""
+    if shares is not None:
+        return tl.load(shares + head)
+    else:
+        return single(share)
+
+
+@triton.jit
+def exclude_forward(
+    out, value, shares, u,
+    out_b, out_h, out_n, value_b, value_h, value_n,
+    share, tokens, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """u = y - share (y.n) n with n = v / |v|."""
+    batch, head, row, column, sample, _at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    share = _share(shares, head, share)
+    n, _ = _direction(value + batch * value_b + head * value_h, row, column, value_n, mask)
+    for member in range(GROUP):
+        query_head = head * GROUP + member
+        source = out + batch * out_b + query_head * out_h
+        y = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
+        y -= share * tl.sum(y * n, 1)[:, None] * n
+        to = u + sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        tl.store(to, y.to(u.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def exclude_backward(
+    grad, out, value, shares, d_out, d_value, parts,
+    out_b, out_h, out_n, value_b, value_h, value_n,
+    share, tokens, heads,
+    GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """dy = g - share (g.n) n, and for v dn = -share ((g.n) y + (y.n) g) across n, over |v|.
+
+    parts (programs,): -(g.n) (y.n) of a tile, the gradient of its head's share.
+    """
+    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    share = _share(shares, head, share)
+    n, inverse = _direction(value + batch * value_b + head * value_h, row, column, value_n, mask)
+    dn = tl.zeros([BLOCK, BLOCK_D], dtype=tl.float32)
+    both = tl.zeros([BLOCK], dtype=tl.float32)
+    for member in range(GROUP):
+        query_head = head * GROUP + member
+        source = out + batch * out_b + query_head * out_h
+        y = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
+        there = sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        g = tl.load(grad + there, mask=mask, other=0.0).to(tl.float32)
+        along_g, along_y = tl.sum(g * n, 1), tl.sum(y * n, 1)
+        dn -= along_g[:, None] * y + along_y[:, None] * g
+        both -= along_g * along_y
+        d_y = g - share * along_g[:, None] * n
+        tl.store(d_out + there, d_y.to(d_out.dtype.element_ty), mask=mask)
+    dn = share * inverse * (dn - tl.sum(dn * n, 1)[:, None] * n)
+    tl.store(d_value + sample + at, dn.to(d_value.dtype.element_ty), mask=mask)
+    if parts is not None:
+        tl.store(parts + tl.program_id(0).to(tl.int64), tl.sum(both, 0))
