@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 from pathlib import Path
@@ -61,9 +62,13 @@ def write_pieces(name: str, out: str | Path) -> list[dict[str, Any]]:
 
     The folder is what `pretrained(weights=)` reads, on machines that no package reaches.
     """
-    given = pretrained(name)
+    given = pretrained(name).model
+    config = copy.deepcopy(given.config)
+    vars(config).pop("quantization_config", None)  # they are dequantised
+    plain = type(given)(config)
+    plain.load_state_dict(given.state_dict())
     with atomic_folder(out) as place:
-        given.model.to(torch.bfloat16).save_pretrained(place, max_shard_size=PIECE)
+        plain.to(torch.bfloat16).save_pretrained(place, max_shard_size=PIECE)
         _fast(*_package(name)).save_pretrained(place)
     return [
         {"file": path.name, "bytes": path.stat().st_size} for path in sorted(Path(out).iterdir())
