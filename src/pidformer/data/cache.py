@@ -71,6 +71,10 @@ def cache_images(
 
 
 def _planned(source: ImageSource) -> CachedSplit:
+    try:
+        "".join(source.classes).encode()
+    except UnicodeEncodeError:
+        raise InputError("names of classes that are not UTF-8 cannot be cached; rename") from None
     digest = hashlib.sha256(source.labels.numpy().tobytes())
     for index in range(len(source)):
         digest.update(os.fsencode(source.name(index)) + b"\0")
@@ -171,7 +175,7 @@ def _row(source: ImageSource, size: int, index: int) -> dict[str, Any]:
         "width": 0,
         "is_shrunk": False,
         "label": int(source.labels[index]),
-        "name": source.name(index),
+        "name": os.fsencode(source.name(index)),
     }
     try:
         whole = source.decode(index)

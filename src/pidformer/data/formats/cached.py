@@ -6,6 +6,8 @@ lacks files. A picture whose short side is above the cache's is shrunk to it, al
 pixel by pixel.
 """
 
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +23,11 @@ from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import TRAIN, stored_names
 from pidformer.errors import InputError, some
 from pidformer.fields import read_json, typed
+from pidformer.files import check_inside
 
 FILE = "pidformer-cache.json"
 VERSION = 1
+MOST_SHARDS = 99_999
 SCHEMA = pa.schema(
     {
         "pixels": pa.binary(),  # (height, width, channels); null for an unreadable picture
@@ -31,7 +35,7 @@ SCHEMA = pa.schema(
         "width": pa.int32(),
         "is_shrunk": pa.bool_(),
         "label": pa.int64(),
-        "name": pa.string(),
+        "name": pa.binary(),  # as files are called, which need not be text
     }
 )
 
@@ -46,6 +50,13 @@ class CachedSplit:
     classes: tuple[str, ...]
     fingerprint: str
     """Of the names and labels of the set's images."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.shards <= MOST_SHARDS and self.channels in (1, 3)):
+            raise InputError(
+                f"{self.shards} shards of {self.channels} channels; allowed are 1 to {MOST_SHARDS} "
+                "shards of 1 or 3 channels"
+            )
 
     def files(self, folder: Path, split: str) -> list[Path]:
         return [
@@ -82,7 +93,7 @@ class CachedImages(ArrowRows):
         self.short_side = plan.short_side if self.shrunk else None
 
     def name(self, index: int) -> str:
-        return str(self.cell(index, "name"))
+        return os.fsdecode(self.cell(index, "name").as_py() or b"")
 
     def decode(self, index: int) -> Image.Image:
         data = self.cell(index, "pixels").as_buffer()
@@ -90,7 +101,7 @@ class CachedImages(ArrowRows):
             raise UnreadableImage("it could not be read when the cache was made")
         shape = [self.cell(index, side).as_py() or 0 for side in ("height", "width")]
         shape += [3] if self.channels == 3 else []
-        if min(shape) < 1 or np.prod(shape) != data.size:
+        if min(shape) < 1 or math.prod(shape) != data.size:
             raise UnreadableImage(f"{data.size} bytes are no picture of {shape}")
         return Image.fromarray(np.frombuffer(data, dtype=np.uint8).reshape(shape))
 
@@ -107,6 +118,8 @@ def read_plan(folder: Path) -> CachePlan:
         }
     except InputError as error:
         raise InputError(f"{path}: {error}; make the cache again") from None
+    for name in splits:
+        check_inside(folder / f"{name}{SUFFIX}", folder)
     if plan.version != VERSION or not splits:
         raise InputError(
             f"{path} is of version {plan.version} with {len(splits)} splits, this pidformer reads "
