@@ -2,11 +2,14 @@
 
 Decode, crop, flip, and in a second table RandAugment, to float batches of 224 pixels; timm's
 loader normalises too, which our models do. What streams a set that does not fit on the device.
+Rates are per second of CPU time, which is what a core gives whatever else runs; waiting for a disk
+does not count.
 """
 
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +24,7 @@ from pidformer.data import Augment, TrainImages, open_images
 from pidformer.data.cache import cache_images
 from pidformer.errors import InputError
 
-READING = "reading JPEGs, a core"
+READING = "reading JPEGs, per second of CPU time"
 PLAIN, TIMM = "Pillow and timm, plain loop", "timm's loader"
 FILES, CACHE = "pidformer, files", "pidformer, cache"
 RAND_AUGMENT = "rand-m9-mstd0.5-inc1"
@@ -49,6 +52,7 @@ def reading(
             mode="",
             unit="images/s",
             amount=count,
+            clock=time.process_time,
         )
         ours = partial(_ours, count=count, rand_augment=rand_augment, seed=setting.seed)
         cases = [
