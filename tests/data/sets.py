@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pickle
+import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -132,3 +133,62 @@ def write_cifar_c(root: Path, name: str = "fog", count: int = 4, repeated: bool 
     np.save(root / f"{name}.npy", images)
     np.save(root / "labels.npy", np.tile(labels, 5) if repeated else labels)
     return images
+
+
+def write_arrow(root: Path, splits: dict[str, list[int]], names: list[str] | None = None) -> Path:
+    """As `datasets.DatasetDict.save_to_disk` does: two shards a split, each an Arrow stream."""
+    for split, labels in splits.items():
+        folder = root / split
+        folder.mkdir(parents=True)
+        for number, part in enumerate((slice(0, 2), slice(2, None))):
+            path = folder / f"data-{number:05d}-of-00002.arrow"
+            write_parquet(
+                path, labels[part], names, [pictured(n) for n in range(len(labels))][part]
+            )
+            table = pq.read_table(path)
+            with pa.ipc.new_stream(path, table.schema) as writer:
+                writer.write_table(table)
+        (folder / "state.json").write_text("{}")
+    (root / "dataset_dict.json").write_text(json.dumps({"splits": [*splits]}))
+    return root
+
+
+def write_tars(root: Path, splits: dict[str, list[int]], **changes: bytes | None) -> Path:
+    """WebDataset shards of two samples; `changes` are contents of members, None for no member."""
+    root.mkdir(parents=True, exist_ok=True)
+    for split, labels in splits.items():
+        for start in range(0, len(labels), 2):
+            with tarfile.open(root / f"{split}-{start // 2:06d}.tar", "w") as tar:
+                for n in range(start, min(start + 2, len(labels))):
+                    members = {"cls": str(labels[n]).encode(), "png": pictured(n), "json": b"{}"}
+                    for kind, data in members.items():
+                        name = f"{split}/s{n}.{kind}"
+                        data = changes.get(f"s{n}_{kind}", data)
+                        if data is not None:
+                            add_member(tar, name, data)
+    return root
+
+
+def add_member(tar: tarfile.TarFile, name: str, data: bytes = b"", **about) -> None:
+    member = tarfile.TarInfo(name)
+    for key, value in {"size": len(data), **about}.items():
+        setattr(member, key, value)
+    tar.addfile(member, io.BytesIO(data))
+
+
+def pictured(number: int, size: tuple[int, int] = (12, 9)) -> bytes:
+    """A PNG of noise, each another."""
+    rng = np.random.default_rng(number)
+    buffer = io.BytesIO()
+    Image.fromarray(rng.integers(256, size=(*size, 3), dtype=np.uint8)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def write_photos(root: Path, count: int = 6, sizes=((20, 30), (30, 16), (9, 12))) -> Path:
+    """Folders train/{cat,dog} and val/{cat,dog} of noise in these sizes (height, width)."""
+    for split in ("train", "val"):
+        for n in range(count):
+            folder = root / split / ("cat", "dog")[n % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{n}.png").write_bytes(pictured(n, sizes[n % len(sizes)]))
+    return root

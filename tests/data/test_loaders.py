@@ -8,7 +8,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pidformer.data import Batch
+from pidformer.data import Batch, open_images
+from pidformer.data.cache import cache_images
+from tests.data import sets
 from tests.data.batches import FULL, RAND, loader, same, ways
 
 
@@ -19,6 +21,36 @@ def test_resumed_epoch_is_the_tail_of_the_whole(augment, resident):
     for start in range(4):
         resumed = loader(augment=augment, resident=resident).epoch(3, start_step=start)
         assert same(list(resumed), whole[start:])
+
+
+@pytest.fixture(scope="module", params=["folders", "Parquet", "Arrow", "WebDataset", "cache"])
+def location(request, tmp_path_factory):
+    """The same kinds of pictures on disk, in every layout."""
+    root, labels = tmp_path_factory.mktemp("sets"), [n % 2 for n in range(12)]
+    match request.param:
+        case "folders":
+            return sets.write_photos(root / "set", 12)
+        case "Parquet":
+            pictures = [sets.pictured(n) for n in range(12)]
+            sets.write_parquet(root / "set" / "train.parquet", labels, images=pictures)
+        case "Arrow":
+            sets.write_arrow(root / "set", {"train": labels})
+        case "WebDataset":
+            sets.write_tars(root / "set", {"train": labels})
+        case "cache":
+            cache_images(sets.write_photos(root / "photos", 12), root / "set", size=16)
+    return root / "set"
+
+
+@pytest.mark.parametrize(("augment", "resident"), [(FULL, True), (FULL, False), (RAND, False)])
+def test_every_layout_resumes_in_the_middle_of_an_epoch(location, augment, resident):
+    options = {"augment": augment, "resident": resident, "batch_size": 4}
+    whole = list(loader(open_images(location, "train"), **options).epoch(2))
+    assert len(whole) == 3 and not same(whole[:1], whole[1:2])
+    helped = loader(open_images(location, "train"), **options, num_workers=2)
+    assert same(list(helped.epoch(2, start_step=1)), whole[1:])
+    part = loader(open_images(location, "train"), **options, rank=1, world_size=2).epoch(2, 2)
+    assert same(list(part), [Batch(b.images[2:], b.targets[2:]) for b in whole[2:]])
 
 
 @ways

@@ -11,6 +11,7 @@ from PIL import Image
 
 from pidformer.training import Recipe, load_recipe
 from tests.data.pairs import random_pairs, write_parquet
+from tests.data.sets import write_photos
 from tests.training.tiny import tiny_recipe
 from tests.training.tiny_language import tiny_language
 
@@ -73,6 +74,7 @@ COMMANDS = (
     Writes("segment", f"segment seg IN/picture.png --out out {CPU}", needs=("seg",)),
     Writes("stability --plot", "stability --gains 0.4,0.1,0.05 --plot figure.png"),
     Writes("data check --out", "data check IN/pairs --out sheet.png"),
+    Writes("data cache", "data cache IN/photos --out out --size 16"),
     Writes("reproduce", f"reproduce --study IN/study.yaml --out out --jobs 1 {CPU}"),
 )
 
@@ -91,6 +93,7 @@ def write_inputs(root: Path) -> None:
     study = {"recipe": str(root / "image.yaml"), "data": [], "groups": {"main": group}}
     _dump(root / "study.yaml", study | {"suites": {str(root / "suite.yaml"): 32}})
     write_parquet(root / "pairs", train=8, val=3)
+    write_photos(root / "photos")
     Image.fromarray(random_pairs(1)[0][0]).save(root / "picture.png")
     (root / "texts").mkdir()
     chance = random.Random(0)

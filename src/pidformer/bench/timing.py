@@ -118,6 +118,8 @@ class Workload(_Table):
 
     amount: float = 1.0
     """What a call does: layers in a row (a time is for one), or images, or tokens (for a rate)."""
+    clock: Callable[[], float] = time.perf_counter
+    """Or `time.process_time`: the time of a core, whatever else runs on it."""
 
     def value(self, seconds: float) -> float:
         return seconds / self.amount if self.unit == "s" else self.amount / seconds
@@ -126,7 +128,7 @@ class Workload(_Table):
         self, label: str, values: Sequence[float], ratios: Sequence[float], **more: Any
     ) -> "Timing":
         """A row of the table; of no values, an empty one."""
-        about = {k: v for k, v in vars(self).items() if k != "amount"}
+        about = {k: v for k, v in vars(self).items() if k not in ("amount", "clock")}
         for prefix, numbers in (("", values), ("ratio_", ratios)):
             if numbers:
                 names = (prefix.rstrip("_") or "value", f"{prefix}low", f"{prefix}high")
@@ -200,7 +202,7 @@ def measure(
         for place in range(len(labels)):  # in an order that moves on from round to round
             label = labels[(turn + place) % len(labels)]
             run, calls, _ = ready[label]
-            values[label].append(group.value(seconds(run, calls, setting.device)))
+            values[label].append(group.value(seconds(run, calls, setting.device, group.clock)))
         if is_steady(values, baseline, setting.steady):
             break
     peaks = {label: found.peak for label, found in ready.items() if found.peak is not None}
@@ -267,14 +269,19 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
     return reason
 
 
-def seconds(run: Callable[[], object], calls: int, device: torch.device) -> float:
+def seconds(
+    run: Callable[[], object],
+    calls: int,
+    device: torch.device,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Seconds per call, by the clock, from an idle device to an idle device."""
     wait(device)
-    begun = time.perf_counter()
+    begun = clock()
     for _ in range(calls):
         run()
     wait(device)
-    return (time.perf_counter() - begun) / calls
+    return (clock() - begun) / calls
 
 
 def wait(device: torch.device) -> None:

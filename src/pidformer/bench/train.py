@@ -1,37 +1,29 @@
-"""The whole training loop, and reading JPEGs.
+"""The whole training loop, and reading JPEGs (`bench.reading`).
 
 The loop is the package's own, run on its recipe for 64-pixel images (tiny_imagenet_100) with
 made-up images that stay on the device. Images per second are the trainer's own records, everything
-included (augmentation, optimiser, logging); the first windows, which compile, are left out. Reading
-is what streams a set that does not fit: decode, crop, flip, in one process.
+included (augmentation, optimiser, logging); the first windows, which compile, are left out.
 """
 
 from __future__ import annotations
 
-import io
 import tempfile
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
-from PIL import Image
-from timm.data import create_transform
 
 from pidformer import results
 from pidformer.bench.model import PID, TWIN
-from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, rows_of
-from pidformer.data import Augment, TrainImages, open_images
+from pidformer.bench.reading import encoded, reading
+from pidformer.bench.timing import GAINS, BenchSetting, Timing, Workload, rows_of
 from pidformer.interrupts import Interrupted, raise_for
 from pidformer.training import load_recipe
 from pidformer.training.run import train as run_training
 
-LOOP, READING = "training loop", "reading JPEGs, a core"
-OURS, PLAIN = "pidformer", "Pillow and timm, plain loop"
+LOOP = "training loop"
 RECIPE = "tiny_imagenet_100/deit_tiny_softmax.yaml"
 CLASSES = 10
 
@@ -63,12 +55,12 @@ def train(setting: BenchSetting, size: LoopSize | None = None) -> Iterator[list[
     size = size or (LARGE if setting.is_gpu else SMALL)
     with tempfile.TemporaryDirectory() as folder:
         yield _loop(setting, size, Path(folder))
-        yield _reading(setting, size, Path(folder))
+        yield from reading(setting, Path(folder), count=size.jpegs)
 
 
 def _loop(setting: BenchSetting, size: LoopSize, folder: Path) -> list[Timing]:
     data = folder / "images"
-    made = _encoded(32, (size.image, size.image), setting.seed)
+    made = encoded(32, (size.image, size.image), setting.seed)
     write_set(data, made, train=size.batch * size.window, val=size.batch)
     found: dict[str, list[float]] = {}
     is_compiled = "train.compile=none" not in size.overrides
@@ -114,57 +106,6 @@ def _images_per_second(
     return logged[size.skipped :]
 
 
-def _reading(setting: BenchSetting, size: LoopSize, folder: Path) -> list[Timing]:
-    """Our streaming path and a plain loop with the same transforms over the same bytes."""
-    data = folder / "jpegs"
-    jpegs = _encoded(size.jpegs, (500, 375), setting.seed)
-    write_set(data, jpegs, train=size.jpegs, val=1)
-    group = Workload(
-        section="train",
-        what=READING,
-        sizes={"width": 500, "height": 375, "image": 224, "jpegs": size.jpegs},
-        dtype="uint8",
-        mode="",
-        unit="images/s",
-        amount=size.jpegs,
-    )
-    cases = [
-        Case(label=PLAIN, make=lambda: partial(_read_plainly, jpegs)),
-        Case(label=OURS, make=lambda: _reader(data, size.jpegs, setting.seed)),
-    ]
-    return measure(group, cases, setting)
-
-
-def _reader(data: Path, count: int, seed: int) -> Callable[[], object]:
-    images = TrainImages(
-        open_images(data, "train"),
-        image_size=224,
-        batch_size=count,
-        augment=Augment(),
-        mean=(0.485, 0.456, 0.406),
-        std=(0.229, 0.224, 0.225),
-        seed=seed,
-        resident=False,
-    )
-
-    def run() -> None:
-        for _ in images.epoch(0):
-            pass
-
-    return run
-
-
-def _read_plainly(jpegs: list[bytes]) -> object:
-    crop, flip = create_transform(
-        224, is_training=True, color_jitter=None, interpolation="bicubic"
-    ).transforms[:2]
-    read = []
-    for data in jpegs:
-        image = flip(crop(Image.open(io.BytesIO(data)).convert("RGB")))
-        read.append(torch.from_numpy(np.array(image)).permute(2, 0, 1))
-    return torch.stack(read).float().div_(255)
-
-
 def write_set(folder: Path, jpegs: list[bytes], *, train: int, val: int) -> None:
     """An image set in Parquet, the JPEGs over and over again."""
     folder.mkdir()
@@ -174,17 +115,3 @@ def write_set(folder: Path, jpegs: list[bytes], *, train: int, val: int) -> None
         labels = [row % CLASSES for row in range(count)]
         table = pa.table({"image": pa.array(images, kind), "label": labels})
         pq.write_table(table, folder / f"{split}.parquet", row_group_size=1024)
-
-
-def _encoded(count: int, size: tuple[int, int], seed: int) -> list[bytes]:
-    """JPEGs with the detail of photographs, roughly: smooth colours and a little noise."""
-    rng = np.random.default_rng(seed)
-    found = []
-    for _ in range(count):
-        coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
-        smooth = np.asarray(Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC))
-        noisy = smooth + rng.normal(0, 8, smooth.shape)
-        file = io.BytesIO()
-        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
-        found.append(file.getvalue())
-    return found

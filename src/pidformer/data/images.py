@@ -5,6 +5,7 @@ the picture itself.
 """
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Unpack
@@ -26,7 +27,7 @@ from pidformer.data.augment import (
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import fit, fit_for_evaluation, pixels
 from pidformer.data.randomness import Purpose, numbers, seeded_globals
-from pidformer.data.sources import ImageSource
+from pidformer.data.sources import ImageSource, check_detail, stored_side
 from pidformer.data.storage import choose_storage, fits_in_memory
 from pidformer.errors import InputError
 
@@ -66,6 +67,7 @@ class TrainImages(TrainLoader[Image.Image]):
                 f"{len(source)} images, {len(source.classes)} classes and "
                 f"{int((source.labels < 0).sum())} images without a class; choose another split"
             )
+        check_detail(source, image_size)
         arguments.check_colour("mean", mean, source.channels)
         arguments.check_colour("std", std, source.channels)
         super().__init__(
@@ -166,7 +168,8 @@ class EvalImages(Loader[Image.Image]):
     """Unaugmented batches in order; the last may be smaller.
 
     Short side to round(image_size / crop_ratio), bicubic, then the central square; an image that
-    already is image_size x image_size is taken as it is. Process `rank` of `world_size` takes
+    already is image_size x image_size is taken as it is, and a cache made with that short side
+    gives the same pixels as the set itself. Process `rank` of `world_size` takes
     every world_size-th batch. Unreadable images are left out and counted in `skipped`, up to
     `corrupt_limit` of the set.
     """
@@ -183,6 +186,13 @@ class EvalImages(Loader[Image.Image]):
         arguments.check_counts(image_size=image_size, batch_size=batch_size)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
+        check_detail(source, short := round(image_size / crop_ratio))
+        if (stored_side(source) or short) > short:
+            warnings.warn(
+                f"the cache's images, shrunk to a short side of {stored_side(source)}, are shrunk "
+                f"again to {short}: pixels may differ from the set's own by a few levels",
+                stacklevel=2,
+            )
         super().__init__(source, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         batches = groups(np.arange(len(source)), batch_size)

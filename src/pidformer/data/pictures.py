@@ -70,6 +70,11 @@ def fit_for_evaluation(image: Image.Image, size: int, crop_ratio: float) -> Imag
     return _centre_crop(_cover(image, short, short), size, size)
 
 
+def shrink(image: Image.Image, short_side: int) -> Image.Image:
+    """Short side to `short_side`, as for evaluation; a smaller picture as it is."""
+    return image if min(image.size) <= short_side else _cover(image, short_side, short_side)
+
+
 def pixels(image: Image.Image) -> np.ndarray:
     """uint8 (C, H, W), C = 3 for RGB and 1 for L."""
     array = np.array(image)

@@ -92,6 +92,22 @@ def shorter_side(source: ImageSource) -> int:
     raise InputError(f"none of the {len(source)} images can be read; the first is {source.name(0)}")
 
 
+def stored_side(source: ImageSource) -> int | None:
+    """The short side that larger pictures were shrunk to (a cache); None for all others."""
+    side: int | None = getattr(source, "short_side", None)
+    return side
+
+
+def check_detail(source: ImageSource, short_side: int) -> None:
+    """Refuse a cache whose pictures were made smaller than they are needed."""
+    held = stored_side(source)
+    if held is not None and held < short_side:
+        raise InputError(
+            f"the cache holds images shrunk to a short side of {held}, but {short_side} pixels are "
+            f"needed; make one with --size {short_side}, or give the set itself"
+        )
+
+
 def stored_names(split: str) -> tuple[str, ...]:
     """Names to look for, best first: "val" may be stored as "validation" or "test"."""
     return VALIDATION if split == "val" else (split,)

@@ -12,7 +12,7 @@ from pidformer.data.arguments import check_counts
 from pidformer.data.images import EvalImages
 from pidformer.data.loaders import Batch
 from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.sources import ImageSource
+from pidformer.data.sources import ImageSource, stored_side
 from pidformer.errors import InputError, some
 
 
@@ -35,6 +35,10 @@ class ImageView:
     @property
     def channels(self) -> int:
         return self.source.channels
+
+    @property
+    def short_side(self) -> int | None:
+        return stored_side(self.source)
 
     def __len__(self) -> int:
         return len(self.indices)

@@ -8,6 +8,7 @@ import pytest
 
 from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
+from pidformer.data.cache import cache_images
 from pidformer.data.check import check_data
 from pidformer.data.formats.table import FORMATS, find_format
 from pidformer.data.imagenet import subset_classes
@@ -32,6 +33,10 @@ def write_shifted(root: Path) -> None:
     sets.write_folders(root.parent, {root.name: dict.fromkeys(subset_classes("imagenet-a"), 1)})
 
 
+def write_cache(root: Path) -> None:
+    cache_images(sets.write_photos(root.parent / "photos"), root, size=16)
+
+
 WRITERS = {
     "text": write_text,
     "ADE20K": pairs.write_ade,
@@ -40,6 +45,9 @@ WRITERS = {
     "ImageNet-A/R/O": write_shifted,
     "ImageNet-C, Tiny-ImageNet-C and CIFAR-C": sets.write_cifar_c,
     "CIFAR": sets.write_cifar,
+    "image cache": write_cache,
+    "Arrow image set": lambda root: sets.write_arrow(root, {"train": [0, 1, 1], "test": [1, 0, 0]}),
+    "WebDataset": lambda root: sets.write_tars(root, {"train": [0, 1, 1], "val": [1, 0, 0]}),
     "Parquet image set": write_image_parquet,
     "ImageNet folders": lambda root: sets.write_folders(
         root, {"train": {"n00000001": 4, "n00000002": 2}, "val": {"n00000001": 1, "n00000002": 2}}

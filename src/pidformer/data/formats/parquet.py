@@ -1,10 +1,9 @@
 """Sets of images, and of images with masks, as Parquet files in the Hugging Face convention."""
 
-import json
-import re
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,15 +14,23 @@ import torch
 from PIL import Image
 
 from pidformer.data.formats.masks import Legend, label_table, labelled_pair, read_legend
+from pidformer.data.formats.shards import (
+    check_labels,
+    class_names,
+    classes_of_others,
+    joined_labels,
+    set_files,
+    split_files,
+    split_names,
+)
 from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import TRAIN, VALIDATION, Pair, stored_names
+from pidformer.data.sources import Pair
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
-MAX_CLASSES = 1_000_000
+SUFFIX = ".parquet"
 LABELLED = ("image", "label")
 MASKED = ("image", "mask")
-_SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.parquet")
 
 
 class ParquetRows:
@@ -130,16 +137,13 @@ class ParquetPairs(ParquetRows):
 
 
 def parquet_splits(folder: Path) -> list[str]:
-    """The names of all files, those of the shards of a split taken as one."""
-    found = {path: _SHARD.fullmatch(path.name) for path in _files(folder)}
-    names = {match["name"] if match else path.stem for path, match in found.items()}
-    return sorted(names, key=lambda name: (name != TRAIN, name not in VALIDATION, name))
+    return split_names(set_files(folder, SUFFIX))
 
 
 def masked_splits(folder: Path) -> list[str]:
     """The same where rows have masks, as the first file that can be read tells."""
     columns: list[str] = []
-    for path in _files(folder):
+    for path in set_files(folder, SUFFIX):
         with suppress(pa.ArrowException, OSError):
             columns = pq.read_schema(path).names
             break
@@ -149,7 +153,7 @@ def masked_splits(folder: Path) -> list[str]:
 
 def open_masked(folder: Path, split: str) -> ParquetPairs:
     """The split's file or shards, with the classes in classes.json beside them."""
-    files = _split_files(folder, split)
+    files = split_files(folder, split, SUFFIX)
     path = folder / "classes.json"
     if not path.exists():
         raise InputError(
@@ -163,69 +167,16 @@ def open_masked(folder: Path, split: str) -> ParquetPairs:
 
 def open_parquet(folder: Path, split: str) -> ParquetImages:
     """The split's file or shards; class names from its schema, else from train's or val's."""
-    files = _split_files(folder, split)
+    files = split_files(folder, split, SUFFIX)
     labels = _read_labels(files)
-    classes = _class_names(files[0])
-    if not classes:
-        classes = _classes_of_others(folder, int(labels.max()))
-    if int(labels.min()) < -1 or int(labels.max()) >= len(classes):
-        raise InputError(
-            f"labels of {files[0]} run from {int(labels.min())} to {int(labels.max())}, but the "
-            f"set has {len(classes)} classes; allowed are 0 to {len(classes) - 1}, -1 for none"
-        )
+
+    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
+        found = split_files(folder, other, SUFFIX)
+        return _class_names(found[0]), lambda: int(_read_labels(found).max())
+
+    classes = _class_names(files[0]) or classes_of_others(folder, int(labels.max()), look)
+    check_labels(files[0], labels, classes)
     return ParquetImages(files, classes, labels)
-
-
-def _classes_of_others(folder: Path, largest: int) -> tuple[str, ...]:
-    """The names that train or val have, else numbers, as many as the splits need together.
-
-    A split that cannot be read has no say here: opening it tells why.
-    """
-    for split in (TRAIN, "val"):
-        with suppress(InputError):
-            files = _split_files(folder, split)
-            if names := _class_names(files[0]):
-                return names
-            largest = max(largest, int(_read_labels(files).max()))
-    if largest >= MAX_CLASSES:
-        raise InputError(
-            f"labels in {folder} run to {largest}; without names of classes they must be below "
-            f"{MAX_CLASSES}: number the classes 0, 1, 2, ..."
-        )
-    return tuple(str(number) for number in range(largest + 1))
-
-
-def _files(folder: Path) -> list[Path]:
-    return [path for place in (folder, folder / "data") for path in sorted(place.glob("*.parquet"))]
-
-
-def _split_files(folder: Path, split: str) -> list[Path]:
-    """The file or the shards that hold a split."""
-    for name in stored_names(split):
-        for place in (folder, folder / "data"):
-            whole = place / f"{name}.parquet"
-            if whole.is_file():
-                return [whole]
-            if shards := _shards(place, name):
-                return shards
-    held = sorted({path.name for path in _files(folder)})
-    raise InputError(
-        f"no split {split!r} in {folder}; it holds {', '.join(held)}; "
-        f"expected {split}.parquet or {split}-00000-of-0000N.parquet"
-    )
-
-
-def _shards(place: Path, name: str) -> list[Path]:
-    found = {path: _SHARD.fullmatch(path.name) for path in sorted(place.glob(f"{name}-*.parquet"))}
-    shards = {path: match for path, match in found.items() if match and match["name"] == name}
-    counts = {int(match["count"]) for match in shards.values()}
-    if shards and counts != {len(shards)}:
-        wanted = " or ".join(str(count) for count in sorted(counts))
-        raise InputError(
-            f"{place} holds {len(shards)} {name} shards of {wanted}; "
-            "download the missing ones, or remove those of another version"
-        )
-    return list(shards)
 
 
 def _open_file(path: Path, needed: tuple[str, ...] = LABELLED) -> Any:
@@ -246,25 +197,10 @@ def _open_file(path: Path, needed: tuple[str, ...] = LABELLED) -> Any:
 
 
 def _read_labels(files: list[Path]) -> torch.Tensor:
-    columns = [_open_file(path).read(columns=["label"])["label"] for path in files]
-    for path, column in zip(files, columns, strict=True):
-        if column.null_count or not pa.types.is_integer(column.type):
-            raise InputError(
-                f"column label of {path} must hold an integer in every row, "
-                f"got {column.type} with {column.null_count} empty"
-            )
-    labels = [torch.from_numpy(column.to_numpy().astype("int64")) for column in columns]
-    joined = torch.cat(labels)
-    if not len(joined):
-        raise InputError(f"{files[0]} has no rows; an image set needs at least one")
-    return joined
+    return joined_labels(
+        {path: _open_file(path).read(columns=["label"])["label"] for path in files}
+    )
 
 
 def _class_names(path: Path) -> tuple[str, ...]:
-    """Names in the schema's `huggingface` metadata; none when it holds none."""
-    metadata = _open_file(path).schema_arrow.metadata or {}
-    try:
-        info = json.loads(metadata[b"huggingface"])
-        return tuple(map(str, info["info"]["features"]["label"]["names"]))
-    except (KeyError, TypeError, ValueError):
-        return ()
+    return class_names(_open_file(path).schema_arrow.metadata)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pidformer.data import benchmarks
 from pidformer.data.digits import open_digits
-from pidformer.data.formats import cifar, folders, parquet, trees
+from pidformer.data.formats import arrow, cached, cifar, folders, parquet, tars, trees
 from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
@@ -112,6 +112,28 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
         title=cifar.cifar_title,
     ),
     Format(
+        name="image cache",
+        task="images",
+        holds=f"{cached.FILE} (made by `pidformer data cache`)",
+        splits=cached.cached_splits,
+        open=cached.open_cached,
+        notes=cached.cache_notes,
+    ),
+    Format(
+        name="Arrow image set",
+        task="images",
+        holds="train.arrow, or what `save_to_disk` of Hugging Face datasets wrote",
+        splits=arrow.arrow_splits,
+        open=arrow.open_arrow,
+    ),
+    Format(
+        name="WebDataset",
+        task="images",
+        holds="train-000000.tar of KEY.jpg and KEY.cls",
+        splits=tars.tar_splits,
+        open=tars.open_tars,
+    ),
+    Format(
         name="Parquet image set",
         task="images",
         holds="train.parquet and val.parquet",
@@ -140,17 +162,25 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
     """The `split` ("train", "val", or another the set has) of the image set at `location`.
 
     `location` is "digits" (or None) for the embedded digits, or a folder in one of
-    three formats, told apart by what is in it:
+    these formats, told apart by what is in it:
 
     - folders: DIR/{train,val}/<class>/*.JPEG (ImageNet), or DIR/<class>/*.JPEG, divided
     - Parquet: DIR/train.parquet or DIR/train-00000-of-00002.parquet (Hugging Face)
+    - Arrow: DIR/train.arrow, or DIR/train/data-00000-of-00002.arrow (`datasets.save_to_disk`)
+    - WebDataset: DIR/train-000000.tar, of KEY.jpg with KEY.cls or KEY.json
     - CIFAR: DIR/cifar-10-batches-py or DIR/cifar-100-python (torchvision)
+    - a cache of any of them (`pidformer data cache`)
     """
     folder = image_folder(location)
     if folder is None:
         return open_digits(split)
-    source: ImageSource = _format(folder, "images", "image").open(folder, split)
+    source: ImageSource = image_format(folder).open(folder, split)
     return source
+
+
+def image_format(folder: Path) -> Format:
+    """The format of an image set for classification."""
+    return _format(folder, "images", "image")
 
 
 def image_folder(location: str | Path | None) -> Path | None:

@@ -59,7 +59,7 @@ def text_splits(folder: Path) -> list[str]:
             found[split] = find_text(folder, split)
     places = {paths[0].parent for paths in found.values()}
     entries = [entry for place in places for entry in place.iterdir()]
-    others = (*SUFFIXES, ".parquet")
+    others = (*SUFFIXES, ".parquet", ".arrow", ".tar")
     is_text = not any(entry.is_dir() or entry.suffix.lower() in others for entry in entries)
     return list(found) if folder in places or is_text else []
 

@@ -1,0 +1,186 @@
+"""Decode an image set once, to uint8 shards that every command reads in place of the set."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pidformer.data.arguments import check_counts
+from pidformer.data.formats.arrow import read_batches
+from pidformer.data.formats.cached import (
+    FILE,
+    SCHEMA,
+    CachedImages,
+    CachedSplit,
+    CachePlan,
+    open_cached,
+    read_plan,
+)
+from pidformer.data.formats.table import image_folder, image_format
+from pidformer.data.pictures import UnreadableImage, shrink
+from pidformer.data.sources import ImageSource
+from pidformer.data.storage import PROBES
+from pidformer.devices import usable_cores
+from pidformer.display import advancing
+from pidformer.errors import InputError
+from pidformer.fields import as_plain
+from pidformer.files import atomic_path, is_temporary, out_folder, write_whole
+
+SHARD = 4096
+"""Images of a shard: what a killed command does again."""
+BATCH = 64
+"""Images of a record batch: what is held in memory while it is written."""
+
+
+def cache_images(
+    location: str | Path, out: str | Path, *, size: int = 256, is_shown: bool = False
+) -> dict[str, CachedImages]:
+    """Write every split of the image set at `location` to the folder `out`; the cached splits.
+
+    Pictures with a short side above `size` are shrunk to it, bicubic, by the rule of evaluation;
+    all others keep their pixels. Order, labels, names and unreadable images stay those of the set,
+    so a batch has the same images from either. A shard that is there is not made again: the same
+    call goes on where it was stopped.
+    """
+    check_counts(size=size)
+    folder = image_folder(location)
+    if folder is None or (folder / FILE).exists():
+        what = "the digits need no cache" if folder is None else f"{folder} is a cache itself"
+        raise InputError(f"{what}; give the folder of an image set")
+    known = image_format(folder)
+    sources: dict[str, ImageSource] = {}
+    for split in known.splits(folder):
+        sources[split] = known.open(folder, split if "/" not in split else "train")
+    plan = CachePlan(
+        short_side=size, splits={split: _planned(source) for split, source in sources.items()}
+    )
+    out = out_folder(out)
+    _begin(plan, out)
+    _check_room(sources, plan, out)
+    for split, source in sources.items():
+        _write_split(source, split, plan, out, is_shown=is_shown)
+    return {split: open_cached(out, split) for split in sources}
+
+
+def _planned(source: ImageSource) -> CachedSplit:
+    try:
+        "".join(source.classes).encode()
+    except UnicodeEncodeError:
+        raise InputError("names of classes that are not UTF-8 cannot be cached; rename") from None
+    digest = hashlib.sha256(source.labels.numpy().tobytes())
+    for index in range(len(source)):
+        digest.update(os.fsencode(source.name(index)) + b"\0")
+    return CachedSplit(
+        images=len(source),
+        shards=-(-len(source) // SHARD),
+        channels=source.channels,
+        classes=source.classes,
+        fingerprint=digest.hexdigest(),
+    )
+
+
+def _begin(plan: CachePlan, out: Path) -> None:
+    """Write the plan; of a cache that was begun, check that it has the same."""
+    if not (out / FILE).exists():
+        if held := [path.name for path in out.iterdir() if not is_temporary(path)]:
+            raise InputError(f"{out} is not empty ({held[0]}) and no cache; choose another --out")
+        write_whole(out / FILE, json.dumps(as_plain(asdict(plan)), indent=1) + "\n")
+        return
+    begun = read_plan(out)
+    if begun.short_side != plan.short_side:
+        raise InputError(
+            f"{out} is a cache of size {begun.short_side}, not {plan.short_side}; give "
+            f"--size {begun.short_side} to finish it, or another --out"
+        )
+    if begun != plan:
+        raise InputError(
+            f"{out} is a cache of another set, or of this one before it changed (other images, "
+            "labels or splits); choose another --out"
+        )
+
+
+def _check_room(sources: dict[str, ImageSource], plan: CachePlan, out: Path) -> None:
+    """Refuse what a few images say will not fit on the disk."""
+    needed = 0.0
+    for split, source in sources.items():
+        missing = sum(not path.is_file() for path in plan.splits[split].files(out, split))
+        share = missing / max(1, plan.splits[split].shards)
+        needed += share * len(source) * _mean_bytes(source, plan.short_side)
+    free = shutil.disk_usage(out).free
+    if needed > free:
+        raise InputError(
+            f"the cache needs about {needed / 1e9:.1f} GB in {out}, where {free / 1e9:.1f} GB are "
+            "free; choose another --out or a smaller --size"
+        )
+
+
+def _mean_bytes(source: ImageSource, size: int) -> float:
+    found = []
+    for index in np.linspace(0, len(source) - 1, min(PROBES, len(source))).astype(int).tolist():
+        row = _row(source, size, index)
+        found.append(row["height"] * row["width"] * source.channels)
+    return float(np.mean(found))
+
+
+def _write_split(
+    source: ImageSource, split: str, plan: CachePlan, out: Path, *, is_shown: bool
+) -> None:
+    def rows(indices: range) -> Iterator[list[dict[str, Any]]]:
+        for start in range(indices.start, indices.stop, BATCH):
+            part = range(start, min(start + BATCH, indices.stop))
+            yield list(pool.map(lambda index: _row(source, plan.short_side, index), part))
+
+    with (
+        advancing(f"caching {split}", len(source), is_shown=is_shown) as advance,
+        ThreadPoolExecutor(min(16, usable_cores())) as pool,
+    ):
+        for number, path in enumerate(plan.splits[split].files(out, split)):
+            indices = range(number * SHARD, min((number + 1) * SHARD, len(source)))
+            if _is_whole(path, len(indices)):
+                advance(len(indices))
+            else:
+                _write_shard(path, rows(indices), advance)
+
+
+def _is_whole(path: Path, count: int) -> bool:
+    if not path.is_file():
+        return False
+    try:
+        return sum(b.num_rows for b in read_batches(path, tuple(SCHEMA.names))) == count
+    except InputError:  # cut short: it is made again
+        return False
+
+
+def _write_shard(
+    path: Path, parts: Iterator[list[dict[str, Any]]], advance: Callable[[int], None]
+) -> None:
+    with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), SCHEMA) as writer:
+        for rows in parts:
+            writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+            advance(len(rows))
+
+
+def _row(source: ImageSource, size: int, index: int) -> dict[str, Any]:
+    row = {
+        "pixels": None,
+        "height": 0,
+        "width": 0,
+        "is_shrunk": False,
+        "label": int(source.labels[index]),
+        "name": os.fsencode(source.name(index)),
+    }
+    try:
+        whole = source.decode(index)
+    except UnreadableImage:
+        return row
+    image = shrink(whole, size)
+    shape = {"height": image.height, "width": image.width, "is_shrunk": image is not whole}
+    return row | shape | {"pixels": image.tobytes()}

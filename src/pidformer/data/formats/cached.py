@@ -1,0 +1,174 @@
+"""Image sets that were decoded once (`pidformer data cache`): uint8 pixels in Arrow shards.
+
+CACHE/pidformer-cache.json says what the cache is to hold, and is written first:
+CACHE/train-00000-of-00313.arrow and so on are written whole, so a cache that was not finished
+lacks files. A picture whose short side is above the cache's is shrunk to it, all others are kept
+pixel by pixel.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from PIL import Image
+
+from pidformer.data.formats.arrow import SUFFIX, ArrowRows
+from pidformer.data.formats.shards import check_labels, joined_labels
+from pidformer.data.pictures import UnreadableImage
+from pidformer.data.sources import TRAIN, stored_names
+from pidformer.errors import InputError, some
+from pidformer.fields import read_json, typed
+from pidformer.files import check_inside
+
+FILE = "pidformer-cache.json"
+VERSION = 1
+MOST_SHARDS = 99_999
+SCHEMA = pa.schema(
+    {
+        "pixels": pa.binary(),  # (height, width, channels); null for an unreadable picture
+        "height": pa.int32(),
+        "width": pa.int32(),
+        "is_shrunk": pa.bool_(),
+        "label": pa.int64(),
+        "name": pa.binary(),  # as files are called, which need not be text
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachedSplit:
+    """What a split of a cache is to hold."""
+
+    images: int
+    shards: int
+    channels: int
+    classes: tuple[str, ...]
+    fingerprint: str
+    """Of the names and labels of the set's images."""
+
+    def __post_init__(self) -> None:
+        if not (0 < self.shards <= MOST_SHARDS and self.channels in (1, 3)):
+            raise InputError(
+                f"{self.shards} shards of {self.channels} channels; allowed are 1 to {MOST_SHARDS} "
+                "shards of 1 or 3 channels"
+            )
+
+    def files(self, folder: Path, split: str) -> list[Path]:
+        return [
+            folder / f"{split}-{number:05d}-of-{self.shards:05d}{SUFFIX}"
+            for number in range(self.shards)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachePlan:
+    """The content of pidformer-cache.json."""
+
+    short_side: int
+    splits: Any  # CachedSplit by name
+    version: int = VERSION
+
+
+class CachedImages(ArrowRows):
+    """The pictures of one split."""
+
+    def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
+        self._split: CachedSplit = plan.splits[split]
+        self.classes, self.channels = self._split.classes, self._split.channels
+        super().__init__(self._split.files(folder, split), tuple(SCHEMA.names))
+        if len(self) != self._split.images:
+            raise InputError(
+                f"the {split} shards of {folder} hold {len(self)} images, not the "
+                f"{self._split.images} of {FILE}; make the cache again"
+            )
+        self.labels: torch.Tensor = joined_labels(self.columns("label"))
+        check_labels(folder / split, self.labels, self.classes)
+        self.shrunk = sum(batch.column("is_shrunk").true_count for batch in self._batches)
+        self.unreadable = sum(batch.column("pixels").null_count for batch in self._batches)
+        self.short_side = plan.short_side if self.shrunk else None
+
+    def name(self, index: int) -> str:
+        return os.fsdecode(self.cell(index, "name").as_py() or b"")
+
+    def decode(self, index: int) -> Image.Image:
+        data = self.cell(index, "pixels").as_buffer()
+        if data is None:
+            raise UnreadableImage("it could not be read when the cache was made")
+        shape = [self.cell(index, side).as_py() or 0 for side in ("height", "width")]
+        shape += [3] if self.channels == 3 else []
+        if min(shape) < 1 or math.prod(shape) != data.size:
+            raise UnreadableImage(f"{data.size} bytes are no picture of {shape}")
+        return Image.fromarray(np.frombuffer(data, dtype=np.uint8).reshape(shape))
+
+
+def read_plan(folder: Path) -> CachePlan:
+    """What the cache is to hold."""
+    path = folder / FILE
+    try:
+        plan = typed(CachePlan, read_json(path), key_of="cache key")
+        kinds = plan.splits.items() if isinstance(plan.splits, dict) else ()
+        splits = {
+            name: typed(CachedSplit, fields, f"splits.{name}", key_of="cache key")
+            for name, fields in kinds
+        }
+    except InputError as error:
+        raise InputError(f"{path}: {error}; make the cache again") from None
+    for name in splits:
+        check_inside(folder / f"{name}{SUFFIX}", folder)
+    if plan.version != VERSION or not splits:
+        raise InputError(
+            f"{path} is of version {plan.version} with {len(splits)} splits, this pidformer reads "
+            f"version {VERSION}; make the cache again"
+        )
+    return CachePlan(short_side=plan.short_side, splits=splits)
+
+
+def cached_splits(folder: Path) -> list[str]:
+    if not (folder / FILE).is_file():
+        return []
+    try:
+        return list(read_plan(folder).splits)
+    except InputError:  # opening it says why
+        return [TRAIN]
+
+
+def open_cached(folder: Path, split: str) -> CachedImages:
+    """A split, if all its shards are there."""
+    plan = read_plan(folder)
+    name = next((name for name in stored_names(split) if name in plan.splits), None)
+    if name is None:
+        raise InputError(f"no split {split!r} in the cache {folder}; it has {some([*plan.splits])}")
+    files = plan.splits[name].files(folder, name)
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
+        raise InputError(
+            f"the cache {folder} is not complete: {len(missing)} of {len(files)} {name} shards are "
+            f"missing ({some(missing, 1)}); run the `pidformer data cache` that makes it again"
+        )
+    return CachedImages(folder, name, plan)
+
+
+def cache_notes(folder: Path) -> tuple[str, ...]:
+    """What a fixed size costs, for those who check a cache."""
+    notes = []
+    for split in cached_splits(folder):
+        try:
+            notes += [fidelity(split, open_cached(folder, split), read_plan(folder).short_side)]
+        except InputError:
+            continue
+    return tuple(notes)
+
+
+def fidelity(split: str, source: CachedImages, short_side: int) -> str:
+    if not source.shrunk:
+        return f"{split}: a cache of all pixels (no image was above a short side of {short_side})"
+    return (
+        f"{split}: a cache, {source.shrunk:,} of {len(source):,} images shrunk to a short side of "
+        f"{short_side}: evaluation that resizes to {short_side} is exact, random crops see less "
+        "detail than in the files"
+    )

@@ -1,0 +1,211 @@
+"""Image sets as WebDataset shards: tar files of KEY.jpg with KEY.cls or KEY.json.
+
+Nothing is unpacked: the headers are read once, and a picture is read at its place in the tar. So
+members keep a fixed order, which shuffling and exact resuming need.
+"""
+
+import os
+import re
+import tarfile
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from pidformer.data.formats.folders import SUFFIXES
+from pidformer.data.formats.shards import check_labels, classes_of_others, in_order
+from pidformer.data.pictures import UnreadableImage, read_picture
+from pidformer.data.sources import TRAIN, VALIDATION, stored_names
+from pidformer.errors import InputError, cut, some
+from pidformer.fields import parse_json, read_text
+
+NAMES = "classnames.txt"
+"""Names of the classes, a line each, beside the shards or the folders of the splits."""
+_NUMBERED = re.compile(r"(?P<name>.*?)[-_.]?(?P<number>\d+)(-of-\d+)?")
+_MOST = {"cls": 2**12, "json": 2**20}
+"""Bytes that a label may take."""
+_BLOCK = 512
+
+
+class Shard(NamedTuple):
+    """The samples of a tar file, in order."""
+
+    keys: np.ndarray  # bytes
+    offsets: np.ndarray  # int64
+    sizes: np.ndarray  # int64
+    labels: np.ndarray  # int64
+
+
+class TarImages:
+    """The samples of tar files, each read at its place."""
+
+    channels = 3
+
+    def __init__(self, files: list[Path], indices: list[Shard], classes: tuple[str, ...]) -> None:
+        self.files, self.classes = files, classes
+        counts = [len(shard.keys) for shard in indices]
+        self._file = np.repeat(np.arange(len(files)), counts)
+        self._keys, self._offsets, self._sizes, labels = map(
+            np.concatenate, zip(*indices, strict=True)
+        )
+        self.labels = torch.from_numpy(labels)
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def name(self, index: int) -> str:
+        return f"{self.files[self._file[index]].name} {os.fsdecode(self._keys[index])}"
+
+    def decode(self, index: int) -> Image.Image:
+        size = int(self._sizes[index])
+        try:
+            with open(self.files[self._file[index]], "rb") as file:
+                file.seek(self._offsets[index])
+                data = file.read(size)
+        except OSError as error:
+            raise UnreadableImage(f"{type(error).__name__}: {error.strerror}") from None
+        if len(data) < size:
+            raise UnreadableImage("its tar file has been cut since it was opened")
+        return read_picture(data)
+
+
+def tar_splits(folder: Path) -> list[str]:
+    return in_order(_found(folder))
+
+
+def open_tars(folder: Path, split: str) -> TarImages:
+    """The split's shards, their classes named in classnames.txt or numbered."""
+    files = _files(folder, split)
+    indices = [_index(path) for path in files]
+    if not sum(len(shard.keys) for shard in indices):
+        raise InputError(f"{files[0]} holds no KEY.jpg with KEY.cls or KEY.json; give image shards")
+    largest = max(int(shard.labels.max()) for shard in indices if len(shard.labels))
+
+    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
+        found = [_index(path) for path in _files(folder, other)]
+        return (), lambda: max(int(shard.labels.max(initial=-1)) for shard in found)
+
+    classes = _names(folder) or classes_of_others(folder, largest, look)
+    source = TarImages(files, indices, classes)
+    check_labels(folder / split, source.labels, classes)
+    return source
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    path = folder / NAMES
+    return tuple(read_text(path, "file").splitlines()) if path.is_file() else ()
+
+
+def _found(folder: Path) -> dict[str, list[tuple[int, Path]]]:
+    """Numbered shards by split: [NAME-]train-000000.tar, or 000000.tar in a folder train."""
+    splits: dict[str, list[tuple[int, Path]]] = {}
+    for place in (folder, *(folder / name for name in (TRAIN, *VALIDATION))):
+        for path in sorted(place.glob("*.tar")):
+            match = _NUMBERED.fullmatch(path.stem)
+            name, number = (match["name"], int(match["number"])) if match else (path.stem, 0)
+            last = re.split(r"[-_.]", name)[-1]
+            split = last if last in (TRAIN, *VALIDATION) else name or TRAIN
+            split = split if place == folder else place.name
+            splits.setdefault(split, []).append((number, path))
+    return splits
+
+
+def _files(folder: Path, split: str) -> list[Path]:
+    found = _found(folder)
+    name = next((name for name in stored_names(split) if name in found), None)
+    if name is None:
+        raise InputError(
+            f"no split {split!r} in {folder}; its tar files are of {some(in_order(found))}; "
+            f"expected {split}-000000.tar or {split}/000000.tar"
+        )
+    numbers = dict(found[name])
+    if len(numbers) < len(found[name]):
+        raise InputError(
+            f"{folder} holds {len(found[name])} {name} shards with {len(numbers)} numbers; "
+            "keep those of one set"
+        )
+    low, high = min(numbers), max(numbers)
+    gaps = islice((str(n) for n in range(low, high) if n not in numbers), 5)
+    if high - low + 1 > len(numbers):
+        raise InputError(
+            f"{folder} holds {len(numbers)} {name} shards up to number {high}, but not "
+            f"{', '.join(gaps)}; download what is missing"
+        )
+    return [numbers[number] for number in sorted(numbers)]
+
+
+def _index(path: Path) -> Shard:
+    return _indexed(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=10_000)
+def _indexed(path: Path, changed: int) -> Shard:
+    """What a tar file holds; kept, since opening val looks into train for its classes."""
+    rows: dict[bytes, tuple[int, int]] = {}
+    labels: dict[bytes, int] = {}
+    end = 0
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
+                folder, _, file = member.name.rpartition("/")
+                stem, _, kind = file.partition(".")
+                if not member.isreg() or member.issparse() or not stem:
+                    continue  # links are not followed
+                key = os.fsencode(f"{folder}/{stem}" if folder else stem)
+                if f".{kind.lower()}" in SUFFIXES:
+                    if key in rows:
+                        raise InputError(f"{path} holds two pictures of {cut(stem)!r}; keep one")
+                    rows[key] = member.offset_data, member.size
+                elif kind == "cls" or (kind == "json" and key not in labels):
+                    found = _label(path, tar, member, kind)
+                    if found is not None:
+                        labels[key] = found
+        _check_end(path, end)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise InputError(
+            f"cannot read {path} as tar ({cut(error)}); is it compressed, or cut short? "
+            "download it again"
+        ) from None
+    alone = [os.fsdecode(key) for key in rows.keys() ^ labels.keys()]
+    if alone:
+        raise InputError(
+            f"{len(alone)} sample(s) of {path} lack a label (KEY.cls, or label in KEY.json) or a "
+            f"picture: {cut(some(sorted(alone)))}"
+        )
+    offsets, sizes = np.array([*rows.values()], dtype=np.int64).reshape(-1, 2).T
+    classes = np.array([labels[key] for key in rows], dtype=np.int64)
+    return Shard(np.array([*rows], dtype=bytes), offsets, sizes, classes)
+
+
+def _check_end(path: Path, end: int) -> None:
+    """A whole tar ends with blocks of zeros; one that was cut between members does not."""
+    with open(path, "rb") as file:
+        file.seek(end)
+        if file.read(_BLOCK) != bytes(_BLOCK):
+            raise tarfile.ReadError("it has no end mark")
+
+
+def _label(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str) -> int | None:
+    """The class in KEY.cls, or in KEY.json, which may hold none."""
+    if member.size > _MOST[kind]:
+        raise InputError(f"{cut(member.name)!r} in {path} has {member.size} bytes; it is no label")
+    file = tar.extractfile(member)
+    text = file.read() if file else b""
+    try:
+        fields = parse_json(text)
+    except (ValueError, RecursionError):
+        fields = None
+    found = fields.get("label", fields.get("cls")) if isinstance(fields, dict) else fields
+    if isinstance(found, int) and not isinstance(found, bool) and abs(found) < 2**31:
+        return found
+    if kind == "json" and found is None and fields is not None:
+        return None
+    raise InputError(
+        f"{cut(member.name)!r} in {path} must hold the number of a class, got {cut(text, 40)!r}"
+    )
