@@ -107,7 +107,7 @@ def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -
         leaves = [x.detach().to(wide).requires_grad_() for x in drawn]
         state, outs = None, []
         with dispatch.kernels(name):  # type: ignore[arg-type]
-            for layer in itertools.batched(leaves, 3):
+            for layer in zip(leaves[::3], leaves[1::3], leaves[2::3], strict=True):
                 out, state = pid_attention(*layer, state, law, is_causal=is_causal)
                 outs.append(out)
             loss = sum((out.to(wide) * g.to(wide)).sum() for out, g in zip(outs, pull, strict=True))

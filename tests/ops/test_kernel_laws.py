@@ -10,7 +10,7 @@ from pidformer.control.pid import ReferenceState, first_state, lean_state
 from pidformer.nn import PIDBlock, scan_blocks
 from pidformer.nn.gains import terms_of
 from pidformer.ops import dispatch, kernels
-from pidformer.ops.laws import planned
+from pidformer.ops.plan import planned
 from tests.ops.chains import DEVICE, LIMIT, needs_kernels, ours, placed, relative
 from tests.ops.relatives import DEFINITIONS, by_definition
 from tests.ops.test_attention import layers

@@ -97,7 +97,8 @@ def _plain(layers: Layers) -> list[Tensor]:
 
 
 def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]:
-    state, outs, law = None, [], acting_law(gains)
+    state, law = None, acting_law(gains)
+    outs: list[Tensor] = []
     for q, k, v in layers:
         out, state = attention(q, k, v, state, gains)
         if not outs:  # a network keeps no more of it than its layers read

@@ -20,7 +20,7 @@ from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
 from pidformer.ops.exclude import exclude, excludes, takes_exclude
-from pidformer.ops.laws import Plan, planned
+from pidformer.ops.plan import Plan, planned
 from pidformer.ops.short import short_attention
 
 
