@@ -109,21 +109,22 @@ class Tape:
 @contextmanager
 def _attention(then: Callable[..., tuple[Tensor, Any]]) -> Iterator[None]:
     """`then(attention's output, control, state)` gives what a layer of the model goes on with."""
-    original = block.pid_attention
+    name = "pid_attention"
+    original = getattr(block, name)
 
     def both(
         q: Tensor, k: Tensor, v: Tensor, state: Any, gains: Any, **options: Any
     ) -> tuple[Tensor, Any]:
-        masks = {name: options[name] for name in ("attn_mask", "is_causal")}
+        masks = {key: options[key] for key in ("attn_mask", "is_causal")}
         mixed, _ = original(q, k, v, None, None, **masks)
         out, after = original(q, k, v, state, gains, **options)
         return then(mixed, out - mixed, after)
 
-    block.pid_attention = both  # type: ignore[assignment]
+    setattr(block, name, both)
     try:
         yield
     finally:
-        block.pid_attention = original
+        setattr(block, name, original)
 
 
 class Changed(nn.Module):
@@ -197,7 +198,7 @@ def _interval(values: list[float], sign: str) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("windows"))
     parser.add_argument("--seeds", type=int, default=3)
