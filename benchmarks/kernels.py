@@ -105,7 +105,8 @@ def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -
     found = []
     for name, wide in (("triton", dtype), ("torch", torch.float64)):
         leaves = [x.detach().to(wide).requires_grad_() for x in drawn]
-        state, outs = None, []
+        state: PIDState | None = None
+        outs: list[Tensor] = []
         with dispatch.kernels(name):  # type: ignore[arg-type]
             for layer in zip(leaves[::3], leaves[1::3], leaves[2::3], strict=True):
                 out, state = pid_attention(*layer, state, law, is_causal=is_causal)
@@ -113,12 +114,12 @@ def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -
             loss = sum((out.to(wide) * g.to(wide)).sum() for out, g in zip(outs, pull, strict=True))
             found.append((outs, torch.autograd.grad(loss, leaves)))  # type: ignore[arg-type]
     (outs, grads), (exact, exact_grads) = found
-    out = max(map(_relative, outs, exact))
+    error = max(map(_relative, outs, exact))
     worst = max(map(_relative, grads, exact_grads))
-    is_wrong = not (out < 2 * LIMIT[dtype] and worst < 4 * LIMIT[dtype])
+    is_wrong = not (error < 2 * LIMIT[dtype] and worst < 4 * LIMIT[dtype])
     kind = ("causal " if is_causal else "") + law
     label = f"| {tokens} | {dim} | {NAMES[dtype]} | 3/{kv} | {kind} | three layers |"
-    print(f"{label} {out:.1e} | {worst:.1e} | {'WRONG' if is_wrong else ''} |", flush=True)
+    print(f"{label} {error:.1e} | {worst:.1e} | {'WRONG' if is_wrong else ''} |", flush=True)
     return is_wrong
 
 

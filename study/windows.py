@@ -1,0 +1,226 @@
+"""Longer windows: `python -m study.windows --data novels --out windows`.
+
+Language models trained on windows of 64 tokens read windows of 128 and 256: softmax and controlled
+twins, with each kind of position. Of those with rotary positions the trained networks are then
+looked into. A query of a long window differs from one of training in what it attends to (keys
+farther away, more keys) and, with control, in what is fed back. Each is put back alone:
+
+    near        a query sees the 64 keys nearest to it, as in training
+    thinned     64 keys, spread over the window: new distances, the old number
+    squeezed    positions times 64 / window: old distances, a new number
+    control     what is fed back is that of the near pass, attention that of the long window
+    reference, sum, previous
+                one part of the controller's state is that of the near pass
+
+Small enough for one core: four layers of width 128, a million tokens. `--measure` trains nothing.
+"""
+
+import argparse
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pidformer.data.text import open_corpus
+from pidformer.models.language import block
+from pidformer.runs.model import load_language
+from pidformer.statistics import mean_over_seeds
+from pidformer.training import load_recipe
+from pidformer.training.language import window_nll
+from pidformer.training.run import train
+
+LENGTH = 64
+WINDOWS = (64, 128, 256)
+GAINS = {"softmax": "null", "p": "0.6,0,0,1", "pid": "0.4,0.5,0.1,0.3"}
+RUNS = {"rope": (*GAINS,), "sinusoidal": ("softmax", "pid"), "learned": ("softmax", "pid")}
+SET = [
+    *("model.options.hidden_size=128", "model.options.num_hidden_layers=4"),
+    *("model.options.num_attention_heads=4", "model.options.intermediate_size=384"),
+    *("model.options.hidden_dropout=0", f"text.length={LENGTH}", "text.max_words=2000"),
+    *("text.min_count=1", "data.batch_size=16", "optim.lr=2e-3", "schedule.steps=1000"),
+    *("schedule.warmup_steps=50", "schedule.warmup_epochs=0", "train.precision=fp32"),
+]
+PARTS = {"reference": "initial", "sum": "integral", "previous": "previous"}
+SWAPS = ("control", *PARTS)
+WAYS = ("near", "thinned", "squeezed", *SWAPS)
+
+
+def recipe_of(positions: str, row: str, seed: int) -> Any:
+    more = [f"model.gains={GAINS[row]}", f"model.options.position_type={positions}", f"seed={seed}"]
+    if positions == "learned":  # a table with rows that training never reaches
+        more.append(f"model.options.max_position_embeddings={max(WINDOWS)}")
+    return load_recipe("novels/softmax.yaml", [*more, *SET])
+
+
+def seen_keys(window: int, way: str) -> Tensor:
+    """Which keys a query sees, bool (1, 1, N, N); at most `LENGTH` of them."""
+    place = torch.arange(window)
+    distance = place[:, None] - place
+    if way == "thinned":
+        near = LENGTH // 2
+        step = max(1, (window - near) // (LENGTH - near))
+        is_seen = (distance < near) | ((distance - near) % step == 0)
+    else:
+        is_seen = distance < LENGTH
+    return (is_seen & (distance >= 0))[None, None]
+
+
+class Tape:
+    """Control and state in each layer of a pass, for another pass over the same text."""
+
+    def __init__(self) -> None:
+        self.layers: list[tuple[Tensor, Any]] = []
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        with _attention(self._write):
+            yield
+
+    @contextmanager
+    def read(self, part: str) -> Iterator[None]:
+        """A pass in which `part` comes from the tape."""
+        left = iter(self.layers)
+        with _attention(lambda *given: self._mix(part, next(left), *given)):
+            yield
+
+    def _write(self, mixed: Tensor, control: Tensor, state: Any) -> tuple[Tensor, Any]:
+        self.layers.append((control, state))
+        return mixed + control, state
+
+    @staticmethod
+    def _mix(
+        part: str, kept: tuple[Tensor, Any], mixed: Tensor, control: Tensor, state: Any
+    ) -> tuple[Tensor, Any]:
+        if part == "control":
+            return mixed + kept[0], state
+        if state is not None:
+            name = PARTS[part]
+            state = state._replace(**{name: getattr(kept[1], name)})
+        return mixed + control, state
+
+
+@contextmanager
+def _attention(then: Callable[..., tuple[Tensor, Any]]) -> Iterator[None]:
+    """`then(attention's output, control, state)` gives what a layer of the model goes on with."""
+    name = "pid_attention"
+    original = getattr(block, name)
+
+    def both(
+        q: Tensor, k: Tensor, v: Tensor, state: Any, gains: Any, **options: Any
+    ) -> tuple[Tensor, Any]:
+        masks = {key: options[key] for key in ("attn_mask", "is_causal")}
+        mixed, _ = original(q, k, v, None, None, **masks)
+        out, after = original(q, k, v, state, gains, **options)
+        return then(mixed, out - mixed, after)
+
+    setattr(block, name, both)
+    try:
+        yield
+    finally:
+        setattr(block, name, original)
+
+
+class Changed(nn.Module):
+    """A model as `window_nll` calls it, in one of the ways above."""
+
+    def __init__(self, model: nn.Module, way: str | None) -> None:
+        super().__init__()
+        self.model, self.way = model, way
+
+    def forward(self, input_ids: Tensor, targets: Tensor, reduction: str) -> Any:
+        if not len(input_ids):
+            return SimpleNamespace(loss=targets.float())
+        given: dict[str, Any] = {"input_ids": input_ids, "targets": targets, "reduction": reduction}
+        window = input_ids.shape[1]
+        if self.way is None:
+            return self.model(**given)
+        if self.way == "squeezed":
+            places = torch.arange(window)[None] * min(1.0, LENGTH / window)
+            return self.model(**given, position_ids=places)
+        if self.way not in SWAPS:
+            return self.model(**given, attention_mask=seen_keys(window, self.way))
+        tape = Tape()
+        with tape.written():
+            self.model(**given, attention_mask=seen_keys(window, "near"))
+        with tape.read(self.way):
+            return self.model(**given)
+
+
+def losses(run: Path, data: Path, limit: int, ways: bool) -> dict[str, float]:
+    """Nats per token of the test text: by window, and by way at the longest."""
+    found = load_language(run)
+    tokens = open_corpus(data, "test", found.tokenizer).tokens[:limit].astype(np.int64)
+    inputs, targets = torch.from_numpy(tokens[:-1]), torch.from_numpy(tokens[1:])
+
+    def loss(window: int, way: str | None = None) -> float:
+        model = Changed(found.model, way).eval()
+        with torch.inference_mode():
+            nll = window_nll(
+                model, inputs, targets, window=window, stride=window // 2, batch_size=16
+            )
+        return float(nll.nanmean())
+
+    rows = {str(window): loss(window) for window in WINDOWS}
+    if ways:
+        is_controlled = found.model.gains is not None
+        rows |= {way: loss(WINDOWS[-1], way) for way in WAYS if is_controlled or way not in SWAPS}
+    return rows
+
+
+def table(found: dict[tuple[str, str, int], dict[str, float]]) -> str:
+    """Loss minus that of the training length by row, and minus softmax's; 95 % over seeds."""
+    lines = ["| positions | row | seeds | what | nats | more than at 64 | than softmax's |"]
+    lines.append("|---" * 7 + "|")
+    for positions, row in dict.fromkeys(key[:2] for key in found):
+        seeds = [key[2] for key in found if key[:2] == (positions, row)]
+        for what in found[positions, row, seeds[0]]:
+            own = {s: found[positions, row, s] for s in seeds}
+            twins = [s for s in seeds if what in found.get((positions, "softmax", s), {})]
+            more = {s: own[s][what] - own[s]["64"] for s in seeds}
+            base = {s: found[positions, "softmax", s] for s in twins}
+            excess = [more[s] - (base[s][what] - base[s]["64"]) for s in twins]
+            cells = [_interval([own[s][what] for s in seeds], ""), _interval([*more.values()], "+")]
+            cells.append(_interval(excess, "+") if row != "softmax" and excess else "")
+            lines.append(f"| {positions} | {row} | {len(seeds)} | {what} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _interval(values: list[float], sign: str) -> str:
+    mean = mean_over_seeds(values)
+    return f"{mean.mean:{sign}.3f} [{mean.low:{sign}.3f}, {mean.high:{sign}.3f}]"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("windows"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=6000, help="of the test text")
+    parser.add_argument("--measure", action="store_true", help="only what is trained already")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    found = {}
+    for seed in range(given.seeds):
+        for positions, rows in RUNS.items():
+            for row in rows:
+                run = given.out / f"{positions}-{row}-seed{seed}"
+                if not given.measure:
+                    train(recipe_of(positions, row, seed), run, data=given.data, device="cpu")
+                if not (run / "model.safetensors").exists():
+                    continue
+                key = positions, row, seed
+                found[key] = losses(run, given.data, given.tokens, positions == "rope")
+                print(json.dumps([*key, found[key]]), flush=True)
+    print(table(found))
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()
