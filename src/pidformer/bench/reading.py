@@ -56,7 +56,10 @@ def reading(
         )
         ours = partial(_ours, count=count, rand_augment=rand_augment, seed=setting.seed)
         cases = [
-            Case(label=PLAIN, make=partial(_plain, files[:: len(files) // count], rand_augment)),
+            Case(
+                label=PLAIN,
+                make=partial(_plain, files[:: len(files) // count][:count], rand_augment),
+            ),
             Case(label=TIMM, make=partial(_timm, photos / "train", count, rand_augment)),
             Case(label=FILES, make=partial(ours, photos)),
             Case(label=CACHE, make=partial(ours, cache)),
