@@ -40,7 +40,7 @@ def test_a_case_against_itself_has_ratio_one():
 )
 def test_rounds_end_when_they_agree(monkeypatch, slow, rounds):
     times = {"fast": itertools.repeat(1.0), "slow": iter([slow[0], *slow])}  # once to prepare
-    monkeypatch.setattr(timing, "seconds", lambda run, calls, device, clock=None: next(times[run]))
+    monkeypatch.setattr(timing, "seconds", lambda run, *_: next(times[run]))
 
     class Named(str):
         def __call__(self):
@@ -55,7 +55,7 @@ def test_times_ratios_and_rates_follow_the_clock(monkeypatch):
     # A clock on which "fast" takes 1, 1, 1 and "slow" 2, 4, 3 seconds, whatever the order.
     spent = {"fast": itertools.repeat(1.0), "slow": itertools.cycle([2.0, 2.0, 4.0, 3.0])}
     times = {label: iter(found) for label, found in spent.items()}
-    monkeypatch.setattr(timing, "seconds", lambda run, calls, device, clock=None: next(times[run.label]))
+    monkeypatch.setattr(timing, "seconds", lambda run, *_: next(times[run.label]))
 
     class Work:
         def __init__(self, label):
