@@ -20,7 +20,7 @@ from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
 from pidformer.ops.exclude import exclude, excludes, takes_exclude
-from pidformer.ops.plan import Plan, planned
+from pidformer.ops.plan import LawPlan, planned
 from pidformer.ops.short import short_attention
 
 
@@ -121,7 +121,7 @@ def _on_kernels(
     own: Tensor,
     state: PIDState | None,
     law: Law,
-    plan: Plan,
+    plan: LawPlan,
     after: PIDState | None,
     gate: Tensor | None,
 ) -> tuple[Tensor, PIDState]:
@@ -184,7 +184,7 @@ def _way(
     k: Tensor,
     v: Tensor,
     own: Tensor,
-    plan: Plan,
+    plan: LawPlan,
     gains: Gains | None,
     has_mask: bool,
     dropout_p: float,

@@ -32,7 +32,7 @@ MOST_BETA = 0.9
 _NOTHING = FeedbackTensors(**Feedback().to_dict())
 
 
-class Plan(NamedTuple):
+class LawPlan(NamedTuple):
     """What the kernels compute, `gains` on `state` (None: attention alone), and what is left."""
 
     gains: Gains | None
@@ -51,13 +51,13 @@ class Plan(NamedTuple):
 
 def planned(
     law: Gains | None, state: PIDState | None, value: Tensor, first_layer: FirstLayer
-) -> Plan:
+) -> LawPlan:
     """How our kernels compute a law; PID gains as they are."""
     if not isinstance(law, Law):
-        return Plan(law, state)
+        return LawPlan(law, state)
     looks_back = any(acts(gain) for gain in (law.p, law.i, law.d))
     if state is None and looks_back and first_layer == "controlled":
-        return Plan(None, None, is_possible=False)
+        return LawPlan(None, None, is_possible=False)
     gains: Gains | None = None
     given, skip = state, law.skip
     if state is not None and (looks_back or not isinstance(state, SumlessState)):
@@ -66,7 +66,7 @@ def planned(
         own = value.detach()  # times beta' = 0: whatever is there to read
         zero = first_state(own).integral if state is None else state.integral
         gains, given, skip = GainTensors(-skip, 0.0, 0.0, 0.0), ReferenceState(own, zero, own), 0.0  # type: ignore[arg-type]
-    return Plan(gains, given, _rest(law, skip))
+    return LawPlan(gains, given, _rest(law, skip))
 
 
 def _linear(law: Any, state: PIDState) -> tuple[Gains, PIDState, Any]:
