@@ -1,62 +1,79 @@
 """The kernels of a training step: which there are, how long they take, and how long the host takes.
 
     python -m benchmarks.step [--image 224] [--gains 0.4,0.1,0.05,1 | none] [--mode default]
-        [--kernels torch|auto] [--rows 30]
+        [--option coordinate_descent_tuning=true ...] [--kernels torch|auto] [--rows 30]
 
 DeiT-tiny on random images of a CUDA device (224 pixels, patch 16, batch 256; or 64 pixels, patch 8,
-batch 512), bfloat16 autocast, compiled: forward, loss, backward, clipping and AdamW. "Host" is the
-time until forward and backward are launched on an idle device, the least of three.
+batch 512), bfloat16 autocast, compiled with the trainer's options: forward, loss, backward,
+clipping and AdamW. "Host" is the time until forward and backward are launched on an idle device,
+the least of three. Loss and gradient norm are those of the last of four steps, to tell whether two
+ways to compile compute the same. `python -m benchmarks.ways` runs several side by side.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
+import signal
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import timm
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer.ops import kernels
+from pidformer.training.engine import compile_options
 
-STEPS, ROUNDS = 20, 3
+STEPS, ROUNDS, PROFILED = 20, 3, 5
 
 
 def main() -> None:
     options = _options()
     if not torch.cuda.is_available():
         sys.exit("benchmarks.step needs a CUDA device")
-    with kernels(options.kernels):
+    with kernels(options.kernels), _turn(options.beside, options.limit) as my_turn:
+        begun = time.perf_counter()
         forward_backward, update = _step(options)
+        for _ in range(4):
+            loss = forward_backward()
+            norm = update()
+        numbers = f"loss {loss.item():.6f}, gradient norm {norm.item():.6f}"
+        compiled = time.perf_counter() - begun
+        my_turn()
 
         def step() -> None:
             forward_backward()
             update()
 
-        for _ in range(4):
-            step()
         spent = [_timed(step, STEPS) for _ in range(ROUNDS)]
         host = min(_launched(forward_backward) for _ in range(ROUNDS))
         update()
         found = _kernels(step)
-    total = sum(spent for _, spent in found.values()) / STEPS
-    count = sum(count for count, _ in found.values()) // STEPS
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {options}\n")
-    print(f"step {min(spent):.2f} to {max(spent):.2f} ms, host {host:.2f} ms")
-    print(f"kernels {total:.2f} ms, {count} a step\n")
+    total = sum(spent for _, spent in found.values()) / PROFILED
+    count = sum(count for count, _ in found.values()) // PROFILED
+    print(
+        f"step {min(spent):.2f} to {max(spent):.2f} ms, kernels {total:.2f} ms ({count} a step), "
+        f"host {host:.2f} ms, compiled in {compiled:.0f} s; {numbers}\n"
+    )
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {vars(options)}\n")
     print("| ms a step | calls a step | us a call | kernel |\n|---|---|---|---|")
     by_time = sorted(found.items(), key=lambda pair: -pair[1][1])
     for name, (calls, spent_on) in by_time[: options.rows]:
-        row = f"{spent_on / STEPS:.3f} | {calls / STEPS:g} | {1e3 * spent_on / calls:.1f}"
+        row = f"{spent_on / PROFILED:.3f} | {calls / PROFILED:g} | {1e3 * spent_on / calls:.1f}"
         print(f"| {row} | {name[:100]} |")
 
 
-def _step(options: argparse.Namespace) -> tuple[Callable[[], None], Callable[[], None]]:
+def _step(options: argparse.Namespace) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
     torch.manual_seed(0)
     patch, batch = (16, 256) if options.image == 224 else (8, 512)
     network = timm.create_model(
@@ -67,22 +84,77 @@ def _step(options: argparse.Namespace) -> tuple[Callable[[], None], Callable[[],
         gains=None if options.gains == "none" else options.gains,
     )
     network = network.cuda().train()
-    network.compile(mode=None if options.mode == "default" else options.mode)
+    network.compile(options=compile_options(options.mode) | _known(options.option))
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3, fused=True)
     images = torch.rand(batch, 3, options.image, options.image, device="cuda")
     labels = torch.randint(0, 1000, (batch,), device="cuda")
 
-    def forward_backward() -> None:
+    def forward_backward() -> Tensor:
         with torch.autocast("cuda", torch.bfloat16):
             loss = F.cross_entropy(network(images), labels)
         loss.backward()
+        return loss.detach()
 
-    def update() -> None:
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+    def update() -> Tensor:
+        norm = torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        return norm
 
     return forward_backward, update
+
+
+def _known(given: list[str]) -> dict[str, Any]:
+    """Inductor's options as NAME=VALUE; those that this torch does not have are left out, aloud."""
+    from torch import _inductor
+
+    options: dict[str, Any] = {}
+    for text in given:
+        name, _, value = text.partition("=")
+        if name not in _inductor.list_options():
+            print(f"torch {torch.__version__} has no option {name}: left out")
+            continue
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options
+
+
+@contextmanager
+def _turn(folder: Path | None, limit: int) -> Iterator[Callable[[], None]]:
+    """For several processes on one device, which share a folder: compile together, time in turn.
+
+    Inside, a process compiles, and what Inductor times to choose between kernels it times alone.
+    The function that is given waits until all have compiled and the device is free. A process that
+    has not compiled within `limit` seconds ends, so that the others need not wait.
+    """
+    if folder is None:
+        yield lambda: None
+        return
+    from torch._inductor.runtime import benchmarking
+
+    with (folder / "compiling").open("w") as compiling, (folder / "choosing").open("w") as choosing:
+        fcntl.flock(compiling, fcntl.LOCK_SH)
+        signal.alarm(limit)
+        chooser: Any = benchmarking.benchmarker
+        benchmark = chooser.benchmark_gpu
+
+        def alone(*args: Any, **keywords: Any) -> Any:
+            fcntl.flock(choosing, fcntl.LOCK_EX)
+            try:
+                return benchmark(*args, **keywords)
+            finally:
+                fcntl.flock(choosing, fcntl.LOCK_UN)
+
+        chooser.benchmark_gpu = alone
+
+        def my_turn() -> None:
+            signal.alarm(0)  # it has compiled
+            torch.cuda.synchronize()
+            fcntl.flock(compiling, fcntl.LOCK_EX)
+
+        yield my_turn
 
 
 def _timed(run: Callable[[], None], calls: int) -> float:
@@ -94,7 +166,7 @@ def _timed(run: Callable[[], None], calls: int) -> float:
     return 1e3 * (time.perf_counter() - begun) / calls
 
 
-def _launched(run: Callable[[], None]) -> float:
+def _launched(run: Callable[[], object]) -> float:
     torch.cuda.synchronize()
     begun = time.perf_counter()
     run()
@@ -104,9 +176,9 @@ def _launched(run: Callable[[], None]) -> float:
 
 
 def _kernels(step: Callable[[], None]) -> dict[str, tuple[int, float]]:
-    """Calls and ms of each kernel over all steps."""
+    """Calls and ms of each kernel over the profiled steps."""
     with profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(STEPS):
+        for _ in range(PROFILED):
             step()
         torch.cuda.synchronize()
     found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
@@ -121,7 +193,11 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", type=int, choices=(224, 64), default=224)
     parser.add_argument("--gains", default="0.4,0.1,0.05,1")
-    parser.add_argument("--mode", choices=("default", "reduce-overhead"), default="default")
+    modes = ("default", "reduce-overhead", "max-autotune")
+    parser.add_argument("--mode", choices=modes, default="default")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    parser.add_argument("--beside", type=Path, help="folder shared with other such processes")
+    parser.add_argument("--limit", type=int, default=0, metavar="SECONDS", help="to compile, then")
     parser.add_argument("--kernels", choices=("torch", "auto"), default="torch")
     parser.add_argument("--rows", type=int, default=30)
     return parser.parse_args()
