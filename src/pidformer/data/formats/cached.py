@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from PIL import Image
 
 from pidformer.data.formats.arrow import SUFFIX, ArrowRows
-from pidformer.data.formats.shards import check_labels, joined_labels
+from pidformer.data.formats.shards import check_labels
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import TRAIN, stored_names
 from pidformer.errors import InputError, some
@@ -74,32 +73,36 @@ class CachePlan:
     version: int = VERSION
 
 
-class CachedImages(ArrowRows):
+class CachedImages:
     """The pictures of one split."""
 
     def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
-        self._split: CachedSplit = plan.splits[split]
-        self.classes, self.channels = self._split.classes, self._split.channels
-        super().__init__(self._split.files(folder, split), tuple(SCHEMA.names))
-        if len(self) != self._split.images:
+        planned: CachedSplit = plan.splits[split]
+        self.classes, self.channels = planned.classes, planned.channels
+        self._rows = rows = ArrowRows(planned.files(folder, split), tuple(SCHEMA.names))
+        if len(rows) != planned.images:
             raise InputError(
-                f"the {split} shards of {folder} hold {len(self)} images, not the "
-                f"{self._split.images} of {FILE}; make the cache again"
+                f"the {split} shards of {folder} hold {len(rows)} images, not the "
+                f"{planned.images} of {FILE}; make the cache again"
             )
-        self.labels: torch.Tensor = joined_labels(self.columns("label"))
+        self.labels = rows.labels()
         check_labels(folder / split, self.labels, self.classes)
-        self.shrunk = sum(batch.column("is_shrunk").true_count for batch in self._batches)
-        self.unreadable = sum(batch.column("pixels").null_count for batch in self._batches)
+        shrunk = (column for file in rows.chunks("is_shrunk").values() for column in file.chunks)
+        self.shrunk = sum(column.true_count for column in shrunk)
+        self.unreadable = sum(file.null_count for file in rows.chunks("pixels").values())
         self.short_side = plan.short_side if self.shrunk else None
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def name(self, index: int) -> str:
-        return os.fsdecode(self.cell(index, "name").as_py() or b"")
+        return os.fsdecode(self._rows.cell(index, "name").as_py() or b"")
 
     def decode(self, index: int) -> Image.Image:
-        data = self.cell(index, "pixels").as_buffer()
+        data = self._rows.cell(index, "pixels").as_buffer()
         if data is None:
             raise UnreadableImage("it could not be read when the cache was made")
-        shape = [self.cell(index, side).as_py() or 0 for side in ("height", "width")]
+        shape = [self._rows.cell(index, side).as_py() or 0 for side in ("height", "width")]
         shape += [3] if self.channels == 3 else []
         if min(shape) < 1 or math.prod(shape) != data.size:
             raise UnreadableImage(f"{data.size} bytes are no picture of {shape}")
