@@ -28,7 +28,7 @@ from pidformer.data.segmentation import (
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
 from pidformer.devices import as_device
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 from pidformer.evaluation.setup import run_facts
 from pidformer.ledger import Found, Ledger
 from pidformer.models.sliding import Sliding, View
@@ -71,8 +71,8 @@ class SegmentationSetup:
         source, known = open_segmentation(self.data, "val"), self.info["classes"]
         if list(source.classes) != known:
             raise InputError(
-                f"run {self.run} knows {len(known)} classes ({_some(known)}), the data has "
-                f"{len(source.classes)} ({_some(source.classes)})"
+                f"run {self.run} knows {len(known)} classes ({some(known, 3)}), the data has "
+                f"{len(source.classes)} ({some(source.classes, 3)})"
             )
         return source
 
@@ -244,8 +244,3 @@ def _parts(
     for start in range(0, len(indices), step):
         part = slice(start, start + step)
         yield images[part], masks[part], indices[part]
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
