@@ -192,6 +192,16 @@ def check_place(path: Path) -> None:
         )
 
 
+def existing_folder(path: str | Path, what: str, hint: str = "") -> Path:
+    """The folder of a set that a user names, which must be there."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"no {what} at {path}; give an existing folder{hint}")
+    if not path.is_dir():
+        raise InputError(f"{path} is a file; give the folder that holds the {what}")
+    return path
+
+
 def out_folder(path: str | Path) -> Path:
     """The folder that `--out` names, made if need be."""
     path = Path(path)

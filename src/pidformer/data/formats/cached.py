@@ -10,7 +10,6 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -69,7 +68,7 @@ class CachePlan:
     """The content of pidformer-cache.json."""
 
     short_side: int
-    splits: Any  # CachedSplit by name
+    splits: dict[str, CachedSplit]
     version: int = VERSION
 
 
@@ -77,7 +76,7 @@ class CachedImages:
     """The pictures of one split."""
 
     def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
-        planned: CachedSplit = plan.splits[split]
+        planned = plan.splits[split]
         self.classes, self.channels = planned.classes, planned.channels
         self._rows = rows = ArrowRows(planned.files(folder, split), tuple(SCHEMA.names))
         if len(rows) != planned.images:
@@ -114,21 +113,16 @@ def read_plan(folder: Path) -> CachePlan:
     path = folder / FILE
     try:
         plan = typed(CachePlan, read_json(path), key_of="cache key")
-        kinds = plan.splits.items() if isinstance(plan.splits, dict) else ()
-        splits = {
-            name: typed(CachedSplit, fields, f"splits.{name}", key_of="cache key")
-            for name, fields in kinds
-        }
     except InputError as error:
         raise InputError(f"{path}: {error}; make the cache again") from None
-    for name in splits:
+    for name in plan.splits:
         check_inside(folder / f"{name}{SUFFIX}", folder)
-    if plan.version != VERSION or not splits:
+    if plan.version != VERSION or not plan.splits:
         raise InputError(
-            f"{path} is of version {plan.version} with {len(splits)} splits, this pidformer reads "
-            f"version {VERSION}; make the cache again"
+            f"{path} is of version {plan.version} with {len(plan.splits)} splits, this pidformer "
+            f"reads version {VERSION}; make the cache again"
         )
-    return CachePlan(short_side=plan.short_side, splits=splits)
+    return plan
 
 
 def cached_splits(folder: Path) -> list[str]:
