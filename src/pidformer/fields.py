@@ -32,7 +32,7 @@ MAX_SEED = 2**63 - 1
 _HUGE = 1e30
 """Numbers beyond it are infinite in float32 when they are multiplied a few times."""
 _LARGEST = 2**64
-"""Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
+"""Whole numbers beyond it are typing errors, and too large for any tensor."""
 
 
 class _Loader(yaml.SafeLoader):

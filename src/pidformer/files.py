@@ -95,8 +95,8 @@ def temporary_beside(path: Path) -> Path:
 def sweep(folder: Path) -> None:
     """Remove what killed processes were writing in a folder, once per process and folder.
 
-    Of processes elsewhere (another machine on the same disk, or before this one was started
-    again), which cannot be asked whether they live, what has not changed for a day.
+    What processes elsewhere wrote (on another machine with the same disk, or before a reboot) goes
+    once it has not changed for a day: they cannot be asked whether they live.
     """
     key = os.getpid(), folder.resolve()
     with _sweeping, suppress(OSError):  # who may not look may still write

@@ -16,12 +16,12 @@ from pidformer.data.segmentation import SegmentSource, open_segmentation
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import sample
 from pidformer.errors import InputError
-from pidformer.evaluation.setup import data_location, images_hash, run_facts
+from pidformer.evaluation.setup import data_location, images_hash
 from pidformer.models import PixelModel
 from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.model import load
-from pidformer.runs.open import Subject, classifies, open_subject, task_of
+from pidformer.runs.open import Subject, classifies, open_subject, run_facts, task_of
 from pidformer.runs.weights import fingerprint
 
 HUB, HUB_LENGTH = "hf:", 128
@@ -93,7 +93,7 @@ def _encoder(run: Path) -> Subject:
     """The encoder of a segmentation run; the decoder's recursion is another one."""
     whole, info = load(run), read_model_info(run)
     model = PixelModel(whole.model.encoder, info["mean"], info["std"]).eval()
-    facts = run_facts(run, whole, whole.model.gains)
+    facts = run_facts(run, fingerprint(whole), whole.model.gains)
     return _subject(run, model, facts, image_size=info["build"]["image_size"])
 
 
@@ -101,7 +101,8 @@ def _text(run: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     from pidformer.runs.model import load_language
 
     loaded = load_language(run)
-    subject = _subject(run, loaded.model, run_facts(run, loaded.model, loaded.model.gains))
+    model = loaded.model
+    subject = _subject(run, model, run_facts(run, fingerprint(model), model.gains))
     return _stretches(subject, loaded.tokenizer, loaded.length, data, count, seed)
 
 

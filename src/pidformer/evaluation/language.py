@@ -16,11 +16,11 @@ from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus
 from pidformer.data.text.perturb import Disturbed
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, check_known
-from pidformer.evaluation.setup import run_facts
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
 from pidformer.runs.model import LanguageModel, load_language
-from pidformer.runs.weights import Weights
+from pidformer.runs.open import run_facts
+from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.language import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
@@ -38,7 +38,7 @@ class LanguageSetup:
     device: torch.device
     split: str = "valid"
     limit: int | None = None
-    """Take only the first so many tokens."""
+    """Tokens to take from the start of the text; None for all."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     batch_size: int | None = None
     """Windows at a time; None for what the device takes."""
@@ -71,7 +71,7 @@ class LanguageSetup:
     @cached_property
     def ledger(self) -> Ledger:
         model = self.loaded.model
-        settings = run_facts(self.run, model, model.gains) | {
+        settings = run_facts(self.run, fingerprint(model), model.gains) | {
             "data": str(self.data),
             "data_hash": self.corpus.fingerprint[:16],
             "split": self.split,
@@ -126,7 +126,7 @@ class LanguageSetup:
         return metrics, details
 
     def _shared_losses(self, text: Disturbed, window: int, stride: int) -> np.ndarray:
-        """Of one text, whose windows the processes share: what none has scored is NaN."""
+        """The losses of one text, whose windows the processes share; NaN where none has scored."""
         total = ranks.size()
         shares = ranks.spread(
             range(total), lambda rank, _: self._losses(text, window, stride, rank, total)
@@ -272,7 +272,7 @@ def _stride(protocol: str, window: int, stride: int | None) -> int:
 
 
 def _windows(window: int, stride: int, device: torch.device) -> int:
-    """Windows at a time: so many tokens, and so many scored ones, as a device takes easily."""
+    """Windows at a time: few enough tokens, and scored tokens, for the device."""
     tokens, scored = (2**17, 2**13) if device.type == "cuda" else (2**13, 2**11)
     return max(1, min(tokens // window, scored // stride))
 

@@ -30,7 +30,7 @@ Scores = dict[str, float]
 Goals = Mapping[str, Literal["maximize", "minimize"]]
 """Scores that a search looks at, as Optuna says it."""
 MOST = 100_000
-"""Points of a grid; more would be a slip of the pen."""
+"""Points of a grid; more would be a typing error."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -47,7 +47,7 @@ class CachedSplit:
     channels: int
     classes: tuple[str, ...]
     fingerprint: str
-    """Of the names and labels of the set's images."""
+    """A hash of the names and labels of the set's images."""
 
     def __post_init__(self) -> None:
         if not (0 < self.shards <= MOST_SHARDS and self.channels in (1, 3)):

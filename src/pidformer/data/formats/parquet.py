@@ -80,11 +80,12 @@ class ParquetRows(Rows):
         group = bisect_right(file.starts, row) - 1
         key = number, group, column
         with self._lock:
-            if key not in held:
+            if key in held:
+                held.move_to_end(key)
+            else:
                 held[key] = file.pictures(group, column)
-            held.move_to_end(key)
-            while len(held) > 1 and sum(rows.nbytes for rows in held.values()) > CACHE_BYTES:
-                held.popitem(last=False)
+                while len(held) > 1 and sum(rows.nbytes for rows in held.values()) > CACHE_BYTES:
+                    held.popitem(last=False)
             return held[key][row - file.starts[group]]
 
 
