@@ -78,7 +78,8 @@ class CachedImages:
     def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
         planned = plan.splits[split]
         self.classes, self.channels = planned.classes, planned.channels
-        self._rows = rows = ArrowRows(planned.files(folder, split), tuple(SCHEMA.names))
+        self.files = planned.files(folder, split)
+        self._rows = rows = ArrowRows(self.files, tuple(SCHEMA.names))
         if len(rows) != planned.images:
             raise InputError(
                 f"the {split} shards of {folder} hold {len(rows)} images, not the "
