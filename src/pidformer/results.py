@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -57,6 +57,11 @@ class Measurement:
             if value not in (None, "None")  # what is not there was once written as text
         }
         return cls(kind=kind, **known)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for the same measurement."""
+        return astuple(self)
 
     @cached_property
     def question(self) -> Self:
