@@ -280,7 +280,7 @@ def _onnx_runtime() -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters say of their own affairs."""
+    """Without the messages of the exporters themselves."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -32,7 +32,7 @@ MAX_SEED = 2**63 - 1
 _HUGE = 1e30
 """Numbers beyond it are infinite in float32 when they are multiplied a few times."""
 _LARGEST = 2**64
-"""Whole numbers beyond it are a slip of the hand, and too large for any tensor."""
+"""Whole numbers beyond it are typing errors, and too large for any tensor."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -149,6 +149,9 @@ def as_type(hint: Any, value: Any, where: str, *, key_of: str = "recipe key") ->
             allowed = ", ".join(map(str, arguments))
             raise InputError(f"{where} must be one of {allowed}, got {shortened(value)}")
         return value
+    if origin is dict and isinstance(value, dict) and dataclasses.is_dataclass(arguments[1]):
+        kind = arguments[1]
+        return {k: as_type(kind, v, f"{where}.{k}", key_of=key_of) for k, v in value.items()}
     if origin is tuple:
         if not isinstance(value, list | tuple):
             raise InputError(f"{where} must be a list, got {shortened(value)}")

@@ -95,8 +95,8 @@ def temporary_beside(path: Path) -> Path:
 def sweep(folder: Path) -> None:
     """Remove what killed processes were writing in a folder, once per process and folder.
 
-    Of processes elsewhere (another machine on the same disk, or before this one was started
-    again), which cannot be asked whether they live, what has not changed for a day.
+    What processes elsewhere wrote (on another machine with the same disk, or before a reboot) goes
+    once it has not changed for a day: they cannot be asked whether they live.
     """
     key = os.getpid(), folder.resolve()
     with _sweeping, suppress(OSError):  # who may not look may still write
@@ -190,6 +190,16 @@ def check_place(path: Path) -> None:
         raise InputError(
             f"cannot write {path}: folder {path.parent} does not exist; create it first"
         )
+
+
+def existing_folder(path: str | Path, what: str, hint: str = "") -> Path:
+    """The folder of a set that a user names, which must be there."""
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"no {what} at {path}; give an existing folder{hint}")
+    if not path.is_dir():
+        raise InputError(f"{path} is a file; give the folder that holds the {what}")
+    return path
 
 
 def out_folder(path: str | Path) -> Path:

@@ -40,11 +40,8 @@ class Mean(NamedTuple):
 
 def mean_over_seeds(values: Sequence[float]) -> Mean:
     """Mean and t interval; of a single value the interval is not known (NaN)."""
-    mean, count = float(np.mean(values)), len(values)
-    if count < 2:
-        return Mean(mean, math.nan, math.nan, count)
-    half = float(scipy.stats.t.ppf(0.975, count - 1) * np.std(values, ddof=1) / math.sqrt(count))
-    return Mean(mean, mean - half, mean + half, count)
+    found = crossed_mean(values, 0.0, 0)
+    return Mean(found.mean, found.low, found.high, found.seeds)
 
 
 def _t_test(differences: NDArray[np.float64]) -> float:

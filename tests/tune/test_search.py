@@ -34,8 +34,7 @@ def test_optuna_takes_any_seed():
             space,
             3,
             lambda gains, tried=tried: tried.append(gains) or {"clean": gains.p},
-            names=["clean"],
-            directions=["maximize"],
+            goals={"clean": "maximize"},
             known=[],
             seed=2**70,
         )
@@ -71,7 +70,7 @@ def test_optuna_finds_the_best_of_a_bowl_and_goes_on_where_it_stopped():
             seen[gains] = bowl(gains)
             return seen[gains]
 
-        options = {"names": ["loss"], "directions": ["minimize"], "known": list(known), "seed": 0}
+        options = {"goals": {"loss": "minimize"}, "known": list(known), "seed": 0}
         search_optuna(space, trials, score, **options)
         return seen
 

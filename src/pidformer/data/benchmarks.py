@@ -22,7 +22,8 @@ from pidformer.errors import InputError, check_known, some
 
 _TITLES = [f"ImageNet-{letter}" for letter in "CARO"]
 _TITLES += ["Tiny-ImageNet-C", "CIFAR-10-C", "CIFAR-100-C"]
-SETS = tuple(title.lower() for title in _TITLES)
+SETS = {title.lower(): title for title in _TITLES}
+"""Titles, as their authors write them, by name."""
 # By the archives they come in: noise.tar, blur.tar, ... each unpacks into a folder of that name.
 GROUPS = {
     "noise": ("gaussian_noise", "shot_noise", "impulse_noise"),
@@ -64,8 +65,7 @@ def set_name(root: Path) -> str | None:
 
 def set_title(root: Path) -> str | None:
     """The same as its authors write it."""
-    name = set_name(root)
-    return None if name is None else _TITLES[SETS.index(name)]
+    return SETS.get(set_name(root) or "")
 
 
 def _letters(name: str) -> str:

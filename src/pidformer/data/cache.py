@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from pidformer.data.arguments import check_counts
-from pidformer.data.formats.arrow import read_batches
+from pidformer.data.formats.arrow import read_table
 from pidformer.data.formats.cached import (
     FILE,
     SCHEMA,
@@ -154,7 +154,7 @@ def _is_whole(path: Path, count: int) -> bool:
     if not path.is_file():
         return False
     try:
-        return sum(b.num_rows for b in read_batches(path, tuple(SCHEMA.names))) == count
+        return read_table(path, tuple(SCHEMA.names)).num_rows == count
     except InputError:  # cut short: it is made again
         return False
 

@@ -15,7 +15,7 @@ from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource
 from pidformer.data.text.files import text_blocks
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import atomic_path, existing_folder
 
 SHEET = 48
 """Pictures on a contact sheet."""
@@ -151,7 +151,7 @@ def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
     """
     if sample is not None and sample < 1:
         raise InputError(f"sample must be at least 1, got {sample}")
-    folder = Path(folder)
+    folder = existing_folder(folder, "data")
     found = _recognise(folder)
     splits = found.splits(folder)
     reports, pictures = [], []
@@ -177,10 +177,6 @@ def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
 
 def _recognise(folder: Path) -> Format:
     """The format of `folder`, or an InputError that says what is allowed, and what it holds."""
-    if not folder.exists():
-        raise InputError(f"no data at {folder}; give an existing folder")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is a file; give the folder that holds the data")
     if (found := find_format(folder)) is not None:
         return found
     inner = [p for p in sorted(folder.iterdir()) if p.is_dir() and not p.name.startswith(".")]

@@ -71,8 +71,7 @@ def evaluate_models(
             **settings,
         )
         folder = subject.folder or Path(out) / re.sub(r"[^\w.-]+", "-", name)
-        shown = run_suite(setup, suite, folder=folder, command=command, is_shown=is_shown)
-        found.append(shown)
+        found.append(run_suite(setup, suite, folder=folder, command=command, is_shown=is_shown))
     return found
 
 
@@ -122,15 +121,11 @@ def _smaller(setup: Setup, row: str) -> Setup:
     return smaller
 
 
-def remaining(setup: Setup, suite: Suite, *, folder: str | Path | None = None) -> list[str]:
+def remaining(setup: Setup, suite: Suite) -> list[str]:
     """The rows that `run_suite` would measure now; none once it has ended."""
-    ledger = _ledger(setup, suite, folder, None)
-    return [
-        row.name
-        for row in suite.rows
-        if row.missing(setup) is None
-        and ledger.finished({"row": row.name, **row.about(setup)}) is None
-    ]
+    ledger = _ledger(setup, suite, None, None)
+    rows = [row for row in suite.rows if row.missing(setup) is None]
+    return [r.name for r in rows if not ledger.finished({"row": r.name, **r.about(setup)})]
 
 
 def _ledger(setup: Setup, suite: Suite, folder: str | Path | None, command: str | None) -> Ledger:

@@ -1,10 +1,10 @@
 """What an analysis looks at: a model of any task, with inputs of its data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,27 +16,26 @@ from pidformer.data.segmentation import SegmentSource, open_segmentation
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import sample
 from pidformer.errors import InputError
-from pidformer.evaluation.setup import data_location, images_hash, run_facts
+from pidformer.evaluation.setup import data_location, images_hash
 from pidformer.models import PixelModel
 from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.model import load
-from pidformer.runs.open import Subject, classifies, open_subject, task_of
+from pidformer.runs.open import Subject, classifies, open_subject, run_facts, task_of
 from pidformer.runs.weights import fingerprint
 
 HUB, HUB_LENGTH = "hf:", 128
 """A folder of Hugging Face's, and the tokens that a text model of one reads at a time."""
 
 
-class Inputs(Protocol):
+@dataclass(frozen=True)
+class Inputs:
     """A model and its inputs: many for the tokens, few for the spectra, which cost more."""
 
-    @property
-    def subject(self) -> Subject: ...
-    def take(self, count: int) -> Tensor: ...
-    def data_hash(self, count: int) -> str:
-        """16 hex digits of which inputs they are."""
-        ...
+    subject: Subject
+    take: Callable[[int], Tensor]
+    data_hash: Callable[[int], str]
+    """16 hex digits of which inputs they are."""
 
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
@@ -50,47 +49,22 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
     if task == "language":
         return _text(Path(name), data, count, seed)
     if task == "segmentation":
-        subject, source = _encoder(Path(name)), _Pictures(open_segmentation(_given(data), "val"))
-        return ImageInputs(subject, source, seed)
+        pictures = _Pictures(open_segmentation(_given(data), "val"))
+        return _images(_encoder(Path(name)), pictures, seed)
     subject = open_subject(name)
-    return ImageInputs(subject, open_images(data_location(subject, data), "val"), seed)
+    return _images(subject, open_images(data_location(subject, data), "val"), seed)
 
 
-@dataclass(frozen=True)
-class ImageInputs:
+def _images(subject: Subject, source: ImageSource, seed: int) -> Inputs:
     """Images drawn with a seed."""
+    size, ratio = subject.image_size or shorter_side(source), subject.crop_ratio
 
-    subject: Subject
-    source: ImageSource
-    seed: int
+    def take(count: int) -> Tensor:
+        return sample_images(source, count, seed, image_size=size, crop_ratio=ratio).images
 
-    @cached_property
-    def image_size(self) -> int:
-        return self.subject.image_size or shorter_side(self.source)
-
-    def take(self, count: int) -> Tensor:
-        size, ratio = self.image_size, self.subject.crop_ratio
-        found = sample_images(self.source, count, self.seed, image_size=size, crop_ratio=ratio)
-        return found.images
-
-    def data_hash(self, count: int) -> str:
-        view = sample(self.source, count, self.seed)
-        return images_hash(view, self.image_size, self.subject.crop_ratio)
-
-
-@dataclass(frozen=True)
-class TextInputs:
-    """Stretches of a text, each as long as those that the model was trained on."""
-
-    subject: Subject
-    windows: Tensor  # int64 (count, length)
-    fingerprint: str
-
-    def take(self, count: int) -> Tensor:
-        return self.windows[:count]
-
-    def data_hash(self, count: int) -> str:
-        return self.fingerprint
+    return Inputs(
+        subject, take, lambda count: images_hash(sample(source, count, seed), size, ratio)
+    )
 
 
 @dataclass(frozen=True)
@@ -119,19 +93,20 @@ def _encoder(run: Path) -> Subject:
     """The encoder of a segmentation run; the decoder's recursion is another one."""
     whole, info = load(run), read_model_info(run)
     model = PixelModel(whole.model.encoder, info["mean"], info["std"]).eval()
-    facts = run_facts(run, whole, whole.model.gains)
+    facts = run_facts(run, fingerprint(whole), whole.model.gains)
     return _subject(run, model, facts, image_size=info["build"]["image_size"])
 
 
-def _text(run: Path, data: str | Path | None, count: int, seed: int) -> TextInputs:
+def _text(run: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     from pidformer.runs.model import load_language
 
     loaded = load_language(run)
-    subject = _subject(run, loaded.model, run_facts(run, loaded.model, loaded.model.gains))
+    model = loaded.model
+    subject = _subject(run, model, run_facts(run, fingerprint(model), model.gains))
     return _stretches(subject, loaded.tokenizer, loaded.length, data, count, seed)
 
 
-def _hub_text(folder: Path, data: str | Path | None, count: int, seed: int) -> TextInputs:
+def _hub_text(folder: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     """A text model of a type that can be converted, in a folder of Hugging Face's."""
     from pidformer.convert.hugging_face import from_pretrained, load_plain
     from pidformer.data.text import tokenizer_from
@@ -147,7 +122,8 @@ def _hub_text(folder: Path, data: str | Path | None, count: int, seed: int) -> T
 
 def _stretches(
     subject: Subject, tokenizer: Any, length: int, data: str | Path | None, count: int, seed: int
-) -> TextInputs:
+) -> Inputs:
+    """Stretches of a text, each as long as those that the model was trained on."""
     from pidformer.data.text import open_corpus
 
     corpus = open_corpus(_given(data), "valid", tokenizer)
@@ -159,7 +135,7 @@ def _stretches(
     chosen = np.random.default_rng(seed).permutation(len(places))[:count]
     windows = np.stack([corpus.tokens[places[k] : places[k] + length] for k in chosen])
     found = torch.from_numpy(windows.astype(np.int64))
-    return TextInputs(subject, found, corpus.fingerprint[:16])
+    return Inputs(subject, lambda count: found[:count], lambda count: corpus.fingerprint[:16])
 
 
 def _subject(run: Path, model: Any, facts: Mapping[str, Any], **more: Any) -> Subject:

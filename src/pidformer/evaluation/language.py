@@ -13,13 +13,14 @@ import torch
 
 from pidformer import ranks
 from pidformer.data.text import PERTURBATIONS, Corpus, Perturbation, open_corpus, perturb
+from pidformer.data.text.perturb import Disturbed
 from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, check_known
-from pidformer.evaluation.setup import run_facts
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
 from pidformer.runs.model import LanguageModel, load_language
-from pidformer.runs.weights import Weights
+from pidformer.runs.open import run_facts
+from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.language import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
@@ -37,7 +38,7 @@ class LanguageSetup:
     device: torch.device
     split: str = "valid"
     limit: int | None = None
-    """Take only the first so many tokens."""
+    """Tokens to take from the start of the text; None for all."""
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     batch_size: int | None = None
     """Windows at a time; None for what the device takes."""
@@ -58,7 +59,8 @@ class LanguageSetup:
 
     @cached_property
     def tokens(self) -> np.ndarray:
-        check_tokens(self.limit)
+        if self.limit is not None and self.limit < 2:
+            raise InputError(f"limit must be at least 2 tokens, got {self.limit}")
         found = self.corpus.tokens[: self.limit]
         if len(found) < 2:
             raise InputError(
@@ -69,7 +71,7 @@ class LanguageSetup:
     @cached_property
     def ledger(self) -> Ledger:
         model = self.loaded.model
-        settings = run_facts(self.run, model, model.gains) | {
+        settings = run_facts(self.run, fingerprint(model), model.gains) | {
             "data": str(self.data),
             "data_hash": self.corpus.fingerprint[:16],
             "split": self.split,
@@ -111,9 +113,9 @@ class LanguageSetup:
         parts = [perturb(text, noise, tokenizer) for text in texts]
         with torch.inference_mode(), _precision(self.precision, self.device):
             if is_split:
-                found = ranks.spread(parts, lambda part, _: self._losses(*part, window, stride))
+                found = ranks.spread(parts, lambda part, _: self._losses(part, window, stride))
             else:
-                found = [self._shared_losses(*parts[0], window, stride)]
+                found = [self._shared_losses(parts[0], window, stride)]
         nll, targets = np.concatenate(found), np.concatenate([targets for _, targets in parts])
         is_scored = ~np.isnan(nll)
         nll, targets = nll[is_scored], targets[is_scored]
@@ -123,34 +125,27 @@ class LanguageSetup:
             details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
         return metrics, details
 
-    def _shared_losses(
-        self, inputs: np.ndarray, targets: np.ndarray, window: int, stride: int
-    ) -> np.ndarray:
-        """Of one text, whose windows the processes share: what none has scored is NaN."""
-
-        def share(rank: int, _: int) -> np.ndarray:
-            return self._losses(inputs, targets, window, stride, rank)
-
-        shares = ranks.spread(range(ranks.size()), share)
+    def _shared_losses(self, text: Disturbed, window: int, stride: int) -> np.ndarray:
+        """The losses of one text, whose windows the processes share; NaN where none has scored."""
+        total = ranks.size()
+        shares = ranks.spread(
+            range(total), lambda rank, _: self._losses(text, window, stride, rank, total)
+        )
         return reduce(lambda a, b: np.where(np.isnan(a), b, a), shares)
 
     def _losses(
-        self,
-        inputs: np.ndarray,
-        targets: np.ndarray,
-        window: int,
-        stride: int,
-        rank: int | None = None,
+        self, text: Disturbed, window: int, stride: int, rank: int = 0, world_size: int = 1
     ) -> np.ndarray:
+        inputs, targets = (torch.from_numpy(part).to(self.device) for part in text)
         nll = window_nll(
             self.loaded.model,
-            torch.from_numpy(inputs).to(self.device),
-            torch.from_numpy(targets).to(self.device),
+            inputs,
+            targets,
             window=window,
             stride=stride,
             batch_size=self.batch_size or _windows(window, stride, self.device),
-            rank=rank or 0,
-            world_size=1 if rank is None else ranks.size(),
+            rank=rank,
+            world_size=world_size,
         )
         return nll.cpu().numpy()
 
@@ -203,12 +198,6 @@ def evaluate_language_robustness(
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
     rows = robustness_rows(kinds, strengths, windows, seed)
     return {row: dict(setup.measure(protocol, stride=stride, **more).metrics) for row, more in rows}
-
-
-def check_tokens(limit: int | None) -> None:
-    """Refuse a number of tokens to score that leaves nothing to predict."""
-    if limit is not None and limit < 2:
-        raise InputError(f"limit must be at least 2 tokens, got {limit}")
 
 
 def perplexities(
@@ -283,7 +272,7 @@ def _stride(protocol: str, window: int, stride: int | None) -> int:
 
 
 def _windows(window: int, stride: int, device: torch.device) -> int:
-    """Windows at a time: so many tokens, and so many scored ones, as a device takes easily."""
+    """Windows at a time: few enough tokens, and scored tokens, for the device."""
     tokens, scored = (2**17, 2**13) if device.type == "cuda" else (2**13, 2**11)
     return max(1, min(tokens // window, scored // stride))
 

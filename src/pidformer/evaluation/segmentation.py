@@ -28,14 +28,15 @@ from pidformer.data.segmentation import (
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
 from pidformer.devices import as_device
-from pidformer.errors import InputError
-from pidformer.evaluation.setup import run_facts
+from pidformer.errors import InputError, some
 from pidformer.ledger import Found, Ledger
 from pidformer.models.sliding import Sliding, View
 from pidformer.results import Record, as_text
 from pidformer.robustness.segmentation import PixelThreat, check_threat, row_name, threatened
 from pidformer.runs.folder import damaged, read_model_info, read_recipe
 from pidformer.runs.model import load
+from pidformer.runs.open import run_facts
+from pidformer.runs.weights import fingerprint
 
 GROUP = 16
 """Pairs of one size taken together, at most."""
@@ -71,8 +72,8 @@ class SegmentationSetup:
         source, known = open_segmentation(self.data, "val"), self.info["classes"]
         if list(source.classes) != known:
             raise InputError(
-                f"run {self.run} knows {len(known)} classes ({_some(known)}), the data has "
-                f"{len(source.classes)} ({_some(source.classes)})"
+                f"run {self.run} knows {len(known)} classes ({some(known, 3)}), the data has "
+                f"{len(source.classes)} ({some(source.classes, 3)})"
             )
         return source
 
@@ -101,7 +102,7 @@ class SegmentationSetup:
     @cached_property
     def ledger(self) -> Ledger:
         inner: Any = self.model.model
-        settings = run_facts(self.run, self.model, inner.gains) | {
+        settings = run_facts(self.run, fingerprint(self.model), inner.gains) | {
             "decoder_gains": as_text(inner.decoder_gains),
             "backbone": self.info.get("backbone"),
             "data": str(self.data),
@@ -219,7 +220,7 @@ def label_photographs(
 
 
 def segmentation_info(run: Path) -> dict[str, Any]:
-    """What a segmentation run says of its model; other runs are refused."""
+    """What a segmentation run says about its model; other runs are refused."""
     task = read_recipe(run).get("task", "classification")
     if task != "segmentation":
         raise InputError(f"{run} is a run of {task}, not of segmentation")
@@ -244,8 +245,3 @@ def _parts(
     for start in range(0, len(indices), step):
         part = slice(start, start + step)
         yield images[part], masks[part], indices[part]
-
-
-def _some(names: Iterable[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -19,11 +19,7 @@ from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
-from pidformer.results import as_text
-from pidformer.runs.folder import read_recipe
 from pidformer.runs.open import Subject
-from pidformer.runs.twins import recipe_hash
-from pidformer.runs.weights import fingerprint
 
 Domain = Literal["pixel", "normalized"]
 
@@ -181,16 +177,3 @@ def data_location(subject: Subject, data: str | Path | None) -> str | Path:
         trained = f", trained on {location}," if location else ""
         raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
     return location
-
-
-def run_facts(run: Path, model: nn.Module, gains: object | None) -> dict[str, Any]:
-    """What the records of a run say of its model."""
-    recipe = read_recipe(run) if (run / "recipe.yaml").exists() else None
-    return {
-        "model": str(run),
-        "label": run.resolve().name,
-        "weights": fingerprint(model),
-        "gains": as_text(gains),
-        "train_seed": None if recipe is None else recipe.get("seed"),
-        "recipe": None if recipe is None else recipe_hash(recipe),
-    }

@@ -140,14 +140,21 @@ def _subject(
         classes=tuple(info["classes"]),
         data=trained_on(run),
         folder=run,
-        facts={
-            "weights": weights,
-            "gains": None if gains is None else str(gains),
-            "train_seed": recipe["seed"],
-            "recipe": recipe_hash(recipe),
-            "ema": ema,
-        },
+        facts=run_facts(run, weights, gains) | {"ema": ema},
     )
+
+
+def run_facts(run: Path, weights: str, gains: object | None) -> dict[str, Any]:
+    """What the records of a run say about its model; a model without a recipe has no seed."""
+    recipe = read_recipe(run) if (run / "recipe.yaml").exists() else None
+    return {
+        "model": str(run),
+        "label": run.resolve().name,
+        "weights": weights,
+        "gains": None if gains is None else str(gains),
+        "train_seed": None if recipe is None else recipe["seed"],
+        "recipe": None if recipe is None else recipe_hash(recipe),
+    }
 
 
 def _timm(text: str, rest: str) -> Subject:
@@ -283,7 +290,7 @@ def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], t
 
 
 def _side(size: Any) -> int | None:
-    """Of {"height": 224, "width": 224}, {"shortest_edge": 256} or 224."""
+    """The side that {"height": 224, "width": 224}, {"shortest_edge": 256} or 224 gives."""
     if isinstance(size, dict):
         size = size.get("shortest_edge") or size.get("height")
     return int(size) if size else None

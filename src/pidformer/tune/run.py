@@ -27,8 +27,10 @@ from pidformer.runs.folder import read_recipe
 from pidformer.runs.open import open_subject
 
 Scores = dict[str, float]
+Goals = Mapping[str, Literal["maximize", "minimize"]]
+"""Scores that a search looks at, as Optuna says it."""
 MOST = 100_000
-"""Points of a grid; more would be a slip of the pen."""
+"""Points of a grid; more would be a typing error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +51,14 @@ class Space:
         count = len(self.p) * len(self.i) * len(self.d) * len(self.beta)
         if count > MOST:
             raise InputError(f"at most {MOST} gains can be tried, the levels make {count} or more")
-        for level in itertools.product(self.p, self.i, self.d, self.beta):
-            PIDGains(**dict(zip("pid", level[:3], strict=True)), beta=level[3])
+        self._every()  # refuses what no controller has
 
     def allows(self, gains: PIDGains) -> bool:
         return gains.kind == "softmax" or is_stable(gains, self.kappa_min)
 
     def grid(self) -> list[PIDGains]:
         """Every stable combination, plain attention first, then by growing load."""
-        every = [
-            PIDGains(p=p, i=i, d=d, beta=beta)
-            for p, i, d, beta in itertools.product(self.p, self.i, self.d, self.beta)
-        ]
+        every = self._every()
         stable = [gains for gains in every if gains.kind != "softmax" and self.allows(gains)]
         if not stable:
             raise InputError(
@@ -68,6 +66,10 @@ class Space:
                 "2p + i + 4d must stay below 2 (1 + kappa_min), with p > 0"
             )
         return [PIDGains(), *sorted(stable, key=_load)]
+
+    def _every(self) -> list[PIDGains]:
+        levels = itertools.product(self.p, self.i, self.d, self.beta)
+        return [PIDGains(p=p, i=i, d=d, beta=beta) for p, i, d, beta in levels]
 
 
 def read_levels(text: str, name: str) -> tuple[float, ...]:
@@ -93,8 +95,7 @@ def search_optuna(
     trials: int,
     score: Callable[[PIDGains], Scores],
     *,
-    names: Sequence[str],
-    directions: Sequence[str],
+    goals: Goals,
     known: Sequence[tuple[PIDGains, Scores]],
     seed: int,
 ) -> None:
@@ -110,47 +111,42 @@ def search_optuna(
         ) from None
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     levels = {"p": space.p, "i": space.i, "d": space.d, "beta": space.beta}
-    ranges = {name: (min(own), max(own)) for name, own in levels.items()}
     spread = {
-        name: optuna.distributions.FloatDistribution(low, high)
-        for name, (low, high) in ranges.items()
+        name: optuna.distributions.FloatDistribution(min(own), max(own))
+        for name, own in levels.items()
     }
-    study = optuna.create_study(directions=list(directions))
+    study = optuna.create_study(directions=list(goals.values()))
 
     def note(gains: PIDGains, scores: Scores) -> None:
         if gains.kind == "softmax":
             return  # outside the ranges
-        params = {n: min(max(getattr(gains, n), low), high) for n, (low, high) in ranges.items()}
-        values = [scores[name] for name in names]
+        params = {n: min(max(getattr(gains, n), own.low), own.high) for n, own in spread.items()}
+        values = [scores[name] for name in goals]
         study.add_trial(
             optuna.trial.create_trial(params=params, distributions=spread, values=values)
         )
 
+    def proposal() -> PIDGains:
+        """The first stable gains that the sampler comes up with; proposals are not trials yet."""
+        for _ in range(200):
+            trial = study.ask(spread)
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            gains = PIDGains(**{name: round(trial.params[name], 4) for name in spread})
+            if gains.kind != "softmax" and space.allows(gains):
+                return gains
+        raise InputError("no stable gains were proposed in 200 tries; narrow --p, --i or --d")
+
     for gains, scores in known:
         note(gains, scores)
-    done = len(known)
-    if not done:
+    if not known:
         score(PIDGains())
-        done = 1
-    while done < trials:
+    for done in range(max(1, len(known)), trials):
         # From what is known and its own number alone, so that a search that was stopped goes on
         # as if it had not been.
         number = (seed + 1000 * done) % 2**32
         study.sampler = optuna.samplers.TPESampler(seed=number, n_startup_trials=8)
-        gains = _proposal(study, spread, space, optuna.trial.TrialState.FAIL)
+        gains = proposal()
         note(gains, score(gains))
-        done += 1
-
-
-def _proposal(study: Any, spread: Any, space: Space, failed: Any) -> PIDGains:
-    """The first stable gains that the sampler comes up with; proposals are not trials yet."""
-    for _ in range(200):
-        trial = study.ask(spread)
-        study.tell(trial, state=failed)
-        gains = PIDGains(**{name: round(trial.params[name], 4) for name in spread})
-        if gains.kind != "softmax" and space.allows(gains):
-            return gains
-    raise InputError("no stable gains were proposed in 200 tries; narrow --p, --i or --d")
 
 
 def _load(gains: PIDGains) -> tuple[float, ...]:
@@ -209,7 +205,10 @@ def tune(
     data and report on the other: the best of many is better than it looks.
     """
     run, space = Path(run), space or Space()
-    _check(metric, search, trials)
+    check_known("metric", metric, get_args(Metric))
+    check_known("search", search, get_args(Search))
+    if trials is not None and trials < 1:
+        raise InputError(f"trials must be at least 1, got {trials}")
     is_language = read_recipe(run).get("task") == "language"
     if is_language != (metric == "ppl"):
         raise InputError(
@@ -234,21 +233,15 @@ def tune(
     facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
     facts |= {"limit": limit, "command": command}
     trying = _Trying(Ledger("tune", run, facts), score, watch)
-    names, directions = _objectives(metric)
+    goals: Goals = {"clean": "maximize", metric: "maximize"}  # once where they are the same
+    if is_language:
+        goals = {"ppl": "minimize"}
     if search == "grid":
         search_grid(space, trials, trying.measure)
     else:
         known = trying.known(space)
-        search_optuna(
-            space,
-            trials or 32,
-            trying.measure,
-            names=names,
-            directions=directions,
-            known=known,
-            seed=seed,
-        )
-    return _found(list(trying.used.values()), names, directions)
+        search_optuna(space, trials or 32, trying.measure, goals=goals, known=known, seed=seed)
+    return _found(list(trying.used.values()), goals)
 
 
 @dataclass
@@ -272,11 +265,9 @@ class _Trying:
 
     def measure(self, gains: PIDGains) -> Scores:
         about = {"gains": str(gains)}
-        record = self.ledger.finished(about)
-        is_old = record is not None
-        if record is None:
-            record = self.ledger.write(about, self.score(gains), {"gains": gains.to_dict()})
-        self.watch(record, is_old)
+        found = self.ledger.finished(about)
+        record = found or self.ledger.write(about, self.score(gains), {"gains": gains.to_dict()})
+        self.watch(record, found is not None)
         self.used[gains] = record
         return dict(record.metrics)
 
@@ -327,21 +318,14 @@ def _language(
     return score, facts | {"weights": setup.ledger.settings["weights"], "threat": None}
 
 
-def _objectives(metric: Metric) -> tuple[list[str], list[str]]:
-    if metric == "ppl":
-        return ["ppl"], ["minimize"]
-    if metric == "clean":
-        return ["clean"], ["maximize"]
-    return ["clean", metric], ["maximize", "maximize"]
-
-
-def _found(trials: list[Record], names: list[str], directions: list[str]) -> Tuned:
+def _found(trials: list[Record], goals: Goals) -> Tuned:
     plain = next((r for r in trials if r.details["gains"]["p"] == 0), trials[0])
     trials = [plain, *(r for r in trials if r is not plain)]
-    signs = [1 if direction == "maximize" else -1 for direction in directions]
 
     def values(record: Record) -> list[float]:
-        return [sign * record.metrics[name] for sign, name in zip(signs, names, strict=True)]
+        """The larger, the better."""
+        scores = record.metrics
+        return [scores[n] if aim == "maximize" else -scores[n] for n, aim in goals.items()]
 
     def is_beaten(record: Record) -> bool:
         mine = values(record)
@@ -353,10 +337,3 @@ def _found(trials: list[Record], names: list[str], directions: list[str]) -> Tun
     front = sorted((r for r in trials if not is_beaten(r)), key=values, reverse=True)
     best = max(trials, key=lambda record: values(record)[::-1])
     return Tuned(tuple(trials), best, tuple(front))
-
-
-def _check(metric: str, search: str, trials: int | None) -> None:
-    check_known("metric", metric, get_args(Metric))
-    check_known("search", search, get_args(Search))
-    if trials is not None and trials < 1:
-        raise InputError(f"trials must be at least 1, got {trials}")

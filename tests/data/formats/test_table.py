@@ -132,7 +132,7 @@ def test_no_image_set_at_location(tmp_path):
 
 
 def test_places_that_hold_no_set(tmp_path):
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="no segmentation set at"):
         open_segmentation(tmp_path / "nothing", "train")
     with pytest.raises(InputError, match="no segmentation set in"):
         open_segmentation(tmp_path, "train")

@@ -1,27 +1,22 @@
 """Image sets as Arrow files, as Hugging Face `datasets` saves them; memory-mapped."""
 
-from bisect import bisect_right
-from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import torch
-from PIL import Image
 
 from pidformer.data.formats.shards import (
-    check_labels,
-    class_names,
-    classes_of_others,
+    LABELLED,
+    RowImages,
+    Rows,
+    check_columns,
     in_order,
-    joined_labels,
+    open_labelled,
     set_files,
     shards,
     split_files,
     split_names,
 )
-from pidformer.data.pictures import UnreadableImage, read_picture
 from pidformer.data.sources import TRAIN, stored_names
 from pidformer.errors import InputError, cut
 
@@ -31,107 +26,37 @@ _SAVED = "data"
 _FILE, _END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 
 
-class ArrowRows:
-    """Rows of record batches that stay on disk: the system reads the pages that are looked at."""
+class ArrowRows(Rows):
+    """Rows of tables that stay on disk: the system reads the pages that are looked at."""
 
-    def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
-        self.files = files
-        self._columns = columns
-        self._open_files()
+    def _open(self, path: Path) -> pa.Table:
+        return read_table(path, self.columns)
 
-    def _open_files(self) -> None:
-        """Map all files; each process does it for itself."""
-        self._parts = [read_batches(path, self._columns) for path in self.files]
-        self._batches = [batch for part in self._parts for batch in part]
-        self._starts = [0, *accumulate(batch.num_rows for batch in self._batches)]
-        in_files = (sum(batch.num_rows for batch in part) for part in self._parts)
-        self._firsts = [0, *accumulate(in_files)]
-
-    def __len__(self) -> int:
-        return self._starts[-1]
-
-    def name(self, index: int) -> str:
-        number = bisect_right(self._firsts, index) - 1
-        return f"{self.files[number].name} row {index - self._firsts[number]}"
-
-    def cell(self, index: int, column: str) -> Any:
-        """One cell, a value of Arrow's."""
-        place = bisect_right(self._starts, index) - 1
-        return self._batches[place].column(column)[index - self._starts[place]]
-
-    def columns(self, name: str) -> dict[Path, pa.ChunkedArray]:
-        """A column of every file."""
-        return {
-            path: pa.chunked_array([batch.column(name) for batch in part], self._type(name))
-            for path, part in zip(self.files, self._parts, strict=True)
-        }
-
-    def _type(self, name: str) -> pa.DataType | None:
-        return self._batches[0].schema.field(name).type if self._batches else pa.int64()
-
-    def __getstate__(self) -> dict[str, Any]:
-        left_out = ("_parts", "_batches")
-        return {key: value for key, value in self.__dict__.items() if key not in left_out}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_files()
+    def _cell(self, number: int, row: int, column: str) -> Any:
+        return self._opened[number].column(column)[row]
 
 
-class ArrowImages(ArrowRows):
-    """Rows of `image` (encoded: struct{bytes, path} or plain bytes) and `label`."""
-
-    channels = 3
-    classes: tuple[str, ...] = ()
-
-    def __init__(self, files: list[Path]) -> None:
-        super().__init__(files, ("image", "label"))
-        self.labels: torch.Tensor = joined_labels(self.columns("label"))
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Those that the first file names."""
-        return class_names(self._batches[0].schema.metadata)
-
-    def decode(self, index: int) -> Image.Image:
-        cell = self.cell(index, "image").as_py()
-        data = cell.get("bytes") if isinstance(cell, dict) else cell
-        if not isinstance(data, bytes):
-            raise UnreadableImage("the row has no image bytes")
-        return read_picture(data)
-
-
-def read_batches(path: Path, needed: tuple[str, ...]) -> list[pa.RecordBatch]:
-    """The record batches of an Arrow file or stream, mapped, their inner places checked."""
+def read_table(path: Path, needed: tuple[str, ...]) -> pa.Table:
+    """These columns of an Arrow file or stream, mapped, their inner places checked."""
     try:
-        # Held by the batches, which live as long as their source.
-        mapped = pa.memory_map(str(path))
+        mapped = pa.memory_map(str(path))  # held by the table, which lives as long as its source
         if mapped.read(len(_FILE)) == _FILE:
-            reader = pa.ipc.open_file(mapped)
-            batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
+            table = pa.ipc.open_file(mapped).read_all()
         else:
             mapped.seek(max(0, mapped.size() - len(_END_OF_STREAM)))
             is_whole = mapped.read() == _END_OF_STREAM
             mapped.seek(0)
-            reader = pa.ipc.open_stream(mapped)
-            batches = list(reader)
+            table = pa.ipc.open_stream(mapped).read_all()
             if not is_whole:
                 raise pa.ArrowInvalid("it ends before its end mark")
-        columns = reader.schema.names
-        for column in needed:
-            if column not in columns:
-                raise InputError(
-                    f"{path} has no column {column!r}, only {cut(', '.join(columns))}; "
-                    f"it needs {', '.join(needed)}"
-                )
-        chosen = [batch.select(list(needed)) for batch in batches]
-        for batch in chosen:
-            batch.validate(full=True)  # or a damaged offset reads beyond the file
+        check_columns(path, table.column_names, needed)
+        table = table.select(list(needed))
+        table.validate(full=True)  # or a damaged offset reads beyond the file
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"cannot read {path} as Arrow ({cut(error)}); is it cut short? copy or make it again"
         ) from None
-    return chosen
+    return table
 
 
 def arrow_splits(folder: Path) -> list[str]:
@@ -144,18 +69,8 @@ def arrow_splits(folder: Path) -> list[str]:
     return in_order(named | saved)
 
 
-def open_arrow(folder: Path, split: str) -> ArrowImages:
-    """The split's shards; class names from their schema, else from train's or val's."""
-    source = ArrowImages(_files(folder, split))
-
-    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
-        found = ArrowImages(_files(folder, other))
-        return found.class_names, lambda: int(found.labels.max())
-
-    largest = int(source.labels.max())
-    source.classes = source.class_names or classes_of_others(folder, largest, look)
-    check_labels(source.files[0], source.labels, source.classes)
-    return source
+def open_arrow(folder: Path, split: str) -> RowImages:
+    return open_labelled(folder, split, lambda name: ArrowRows(_files(folder, name), LABELLED))
 
 
 def _files(folder: Path, split: str) -> list[Path]:

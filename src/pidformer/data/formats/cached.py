@@ -10,15 +10,13 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from PIL import Image
 
 from pidformer.data.formats.arrow import SUFFIX, ArrowRows
-from pidformer.data.formats.shards import check_labels, joined_labels
+from pidformer.data.formats.shards import check_labels
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import TRAIN, stored_names
 from pidformer.errors import InputError, some
@@ -49,7 +47,7 @@ class CachedSplit:
     channels: int
     classes: tuple[str, ...]
     fingerprint: str
-    """Of the names and labels of the set's images."""
+    """A hash of the names and labels of the set's images."""
 
     def __post_init__(self) -> None:
         if not (0 < self.shards <= MOST_SHARDS and self.channels in (1, 3)):
@@ -70,36 +68,41 @@ class CachePlan:
     """The content of pidformer-cache.json."""
 
     short_side: int
-    splits: Any  # CachedSplit by name
+    splits: dict[str, CachedSplit]
     version: int = VERSION
 
 
-class CachedImages(ArrowRows):
+class CachedImages:
     """The pictures of one split."""
 
     def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
-        self._split: CachedSplit = plan.splits[split]
-        self.classes, self.channels = self._split.classes, self._split.channels
-        super().__init__(self._split.files(folder, split), tuple(SCHEMA.names))
-        if len(self) != self._split.images:
+        planned = plan.splits[split]
+        self.classes, self.channels = planned.classes, planned.channels
+        self.files = planned.files(folder, split)
+        self._rows = rows = ArrowRows(self.files, tuple(SCHEMA.names))
+        if len(rows) != planned.images:
             raise InputError(
-                f"the {split} shards of {folder} hold {len(self)} images, not the "
-                f"{self._split.images} of {FILE}; make the cache again"
+                f"the {split} shards of {folder} hold {len(rows)} images, not the "
+                f"{planned.images} of {FILE}; make the cache again"
             )
-        self.labels: torch.Tensor = joined_labels(self.columns("label"))
+        self.labels = rows.labels()
         check_labels(folder / split, self.labels, self.classes)
-        self.shrunk = sum(batch.column("is_shrunk").true_count for batch in self._batches)
-        self.unreadable = sum(batch.column("pixels").null_count for batch in self._batches)
+        shrunk = (column for file in rows.chunks("is_shrunk").values() for column in file.chunks)
+        self.shrunk = sum(column.true_count for column in shrunk)
+        self.unreadable = sum(file.null_count for file in rows.chunks("pixels").values())
         self.short_side = plan.short_side if self.shrunk else None
 
+    def __len__(self) -> int:
+        return len(self._rows)
+
     def name(self, index: int) -> str:
-        return os.fsdecode(self.cell(index, "name").as_py() or b"")
+        return os.fsdecode(self._rows.cell(index, "name").as_py() or b"")
 
     def decode(self, index: int) -> Image.Image:
-        data = self.cell(index, "pixels").as_buffer()
+        data = self._rows.cell(index, "pixels").as_buffer()
         if data is None:
             raise UnreadableImage("it could not be read when the cache was made")
-        shape = [self.cell(index, side).as_py() or 0 for side in ("height", "width")]
+        shape = [self._rows.cell(index, side).as_py() or 0 for side in ("height", "width")]
         shape += [3] if self.channels == 3 else []
         if min(shape) < 1 or math.prod(shape) != data.size:
             raise UnreadableImage(f"{data.size} bytes are no picture of {shape}")
@@ -111,21 +114,16 @@ def read_plan(folder: Path) -> CachePlan:
     path = folder / FILE
     try:
         plan = typed(CachePlan, read_json(path), key_of="cache key")
-        kinds = plan.splits.items() if isinstance(plan.splits, dict) else ()
-        splits = {
-            name: typed(CachedSplit, fields, f"splits.{name}", key_of="cache key")
-            for name, fields in kinds
-        }
     except InputError as error:
         raise InputError(f"{path}: {error}; make the cache again") from None
-    for name in splits:
+    for name in plan.splits:
         check_inside(folder / f"{name}{SUFFIX}", folder)
-    if plan.version != VERSION or not splits:
+    if plan.version != VERSION or not plan.splits:
         raise InputError(
-            f"{path} is of version {plan.version} with {len(splits)} splits, this pidformer reads "
-            f"version {VERSION}; make the cache again"
+            f"{path} is of version {plan.version} with {len(plan.splits)} splits, this pidformer "
+            f"reads version {VERSION}; make the cache again"
         )
-    return CachePlan(short_side=plan.short_side, splits=splits)
+    return plan
 
 
 def cached_splits(folder: Path) -> list[str]:

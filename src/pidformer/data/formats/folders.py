@@ -92,7 +92,7 @@ def is_imagenet(folder: Path) -> bool:
 def open_folders(folder: Path, split: str) -> FolderImages:
     """The split's folder, after a check that train and val have the same classes.
 
-    Of a set without splits, one in ten images of each class is held out.
+    In a set without splits, one in ten images of each class is held out.
     """
     if split in (TRAIN, "val") and is_whole(folder):
         warnings.warn(f"{folder} has no val/: {HELD_OUT_NOTE}", stacklevel=2)

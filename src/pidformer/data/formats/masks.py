@@ -103,7 +103,7 @@ def read_legend(path: Path) -> Legend:
 
 
 def default_palette(count: int) -> np.ndarray:
-    """Colours that lie apart: hues in steps of the golden ratio, in turns lighter and darker.
+    """Colours that lie apart: hues in steps of the golden ratio, alternately lighter and darker.
 
     >>> default_palette(2).tolist()
     [[242, 61, 61], [93, 122, 194]]

@@ -1,20 +1,25 @@
-"""What sets in a few large files share: the shards of a split, labels, names of classes."""
+"""What sets in a few large files share: shards of a split, rows, labels, names of classes."""
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
+from PIL import Image
 
+from pidformer.data.pictures import UnreadableImage, read_picture
 from pidformer.data.sources import TRAIN, VALIDATION, stored_names
-from pidformer.errors import InputError, some
+from pidformer.errors import InputError, cut, some
 
 MAX_CLASSES = 1_000_000
+LABELLED = ("image", "label")
 _SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.(parquet|arrow)")
 
 
@@ -66,19 +71,117 @@ def shards(place: Path, name: str, suffix: str) -> list[Path]:
     return list(parts)
 
 
-def joined_labels(columns: Mapping[Path, pa.ChunkedArray]) -> torch.Tensor:
-    """The labels of all files, int64 (N,); each row must have one."""
-    for path, column in columns.items():
-        if column.null_count or not pa.types.is_integer(column.type):
+class Rows:
+    """Rows of Arrow's columns over several files; a process that is handed them opens them anew."""
+
+    def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
+        self.files, self.columns = files, columns
+        self._opened = [self._open(path) for path in files]
+        self._firsts = [0, *accumulate(file.num_rows for file in self._opened)]
+
+    def _open(self, path: Path) -> Any:
+        """A file, with `num_rows`, `schema` and `column(name)`."""
+        raise NotImplementedError
+
+    def _cell(self, number: int, row: int, column: str) -> Any:
+        """A cell of a file, a value of Arrow's."""
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.files, self.columns)
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def _place(self, index: int) -> tuple[int, int]:
+        """The number of the file that holds a row, and the row's number in it."""
+        number = bisect_right(self._firsts, index) - 1
+        return number, index - self._firsts[number]
+
+    def name(self, index: int) -> str:
+        number, row = self._place(index)
+        return f"{self.files[number].name} row {row}"
+
+    def cell(self, index: int, column: str) -> Any:
+        return self._cell(*self._place(index), column)
+
+    def encoded(self, index: int, column: str) -> bytes:
+        """The picture in a cell: struct{bytes, path} or plain bytes."""
+        cell = self.cell(index, column).as_py()
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not isinstance(data, bytes):
+            raise UnreadableImage(f"the row has no {column} bytes")
+        return data
+
+    def chunks(self, column: str) -> dict[Path, pa.ChunkedArray]:
+        """A column of every file."""
+        opened = zip(self.files, self._opened, strict=True)
+        return {path: file.column(column) for path, file in opened}
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Those in the `huggingface` metadata of the first file; none when it holds none."""
+        try:
+            info: Any = json.loads((self._opened[0].schema.metadata or {})[b"huggingface"])
+            return tuple(map(str, info["info"]["features"]["label"]["names"]))
+        except (KeyError, TypeError, ValueError):
+            return ()
+
+    def labels(self) -> torch.Tensor:
+        """The labels of all files, int64 (N,); each row must have one."""
+        columns = self.chunks("label")
+        for path, column in columns.items():
+            if column.null_count or not pa.types.is_integer(column.type):
+                raise InputError(
+                    f"column label of {path} must hold an integer in every row, "
+                    f"got {column.type} with {column.null_count} empty"
+                )
+        if not len(self):
+            raise InputError(f"{self.files[0]} has no rows; an image set needs at least one")
+        labels = [column.to_numpy().astype(np.int64) for column in columns.values()]
+        return torch.from_numpy(np.concatenate(labels))
+
+
+class RowImages:
+    """Rows of `image` and `label`."""
+
+    channels = 3
+
+    def __init__(self, rows: Rows, labels: torch.Tensor, classes: tuple[str, ...]) -> None:
+        self.rows, self.labels, self.classes = rows, labels, classes
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def name(self, index: int) -> str:
+        return self.rows.name(index)
+
+    def decode(self, index: int) -> Image.Image:
+        return read_picture(self.rows.encoded(index, "image"))
+
+
+def open_labelled(folder: Path, split: str, open_rows: Callable[[str], Rows]) -> RowImages:
+    """A split's rows; class names from their schema, else from train's or val's."""
+    rows = open_rows(split)
+    labels = rows.labels()
+
+    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
+        found = open_rows(other)
+        return found.class_names, lambda: int(found.labels().max())
+
+    classes = rows.class_names or classes_of_others(folder, int(labels.max()), look)
+    check_labels(rows.files[0], labels, classes)
+    return RowImages(rows, labels, classes)
+
+
+def check_columns(path: Path, held: Sequence[str], needed: Sequence[str]) -> None:
+    """Refuse a file without one of the columns that are needed."""
+    for column in needed:
+        if column not in held:
+            wanted = ", ".join(needed).replace("image", "image (a struct of bytes and path)")
             raise InputError(
-                f"column label of {path} must hold an integer in every row, "
-                f"got {column.type} with {column.null_count} empty"
+                f"{path} has no column {column!r}, only {cut(', '.join(held))}; it needs {wanted}"
             )
-    labels = [column.to_numpy().astype(np.int64) for column in columns.values()]
-    joined = torch.from_numpy(np.concatenate(labels))
-    if not len(joined):
-        raise InputError(f"{next(iter(columns))} has no rows; an image set needs at least one")
-    return joined
 
 
 def check_labels(what: object, labels: torch.Tensor, classes: tuple[str, ...]) -> None:
@@ -89,15 +192,6 @@ def check_labels(what: object, labels: torch.Tensor, classes: tuple[str, ...]) -
             f"labels of {what} run from {low} to {high}, but the set has {len(classes)} classes; "
             f"allowed are 0 to {len(classes) - 1}, -1 for none"
         )
-
-
-def class_names(metadata: Mapping[bytes, bytes] | None) -> tuple[str, ...]:
-    """Names in a schema's `huggingface` metadata; none when it holds none."""
-    try:
-        info: Any = json.loads((metadata or {})[b"huggingface"])
-        return tuple(map(str, info["info"]["features"]["label"]["names"]))
-    except (KeyError, TypeError, ValueError):
-        return ()
 
 
 def classes_of_others(

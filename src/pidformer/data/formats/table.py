@@ -14,6 +14,7 @@ from pidformer.data.formats import arrow, cached, cifar, folders, parquet, tars,
 from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
+from pidformer.files import existing_folder
 
 Task = Literal["images", "segmentation", "text", "benchmark"]
 
@@ -187,12 +188,7 @@ def image_folder(location: str | Path | None) -> Path | None:
     """The folder of an image set, which must be there; None for the embedded digits."""
     if location is None or str(location) == "digits":
         return None
-    folder = Path(location)
-    if not folder.exists():
-        raise InputError(f"no image set at {folder}; give an existing folder, or 'digits'")
-    if not folder.is_dir():
-        raise InputError(f"{folder} is a file; give the folder that holds the image set")
-    return folder
+    return existing_folder(location, "image set", ", or 'digits'")
 
 
 def open_segmentation(location: str | Path, split: str) -> SegmentSource:
@@ -206,10 +202,7 @@ def open_segmentation(location: str | Path, split: str) -> SegmentSource:
     - Parquet: DIR/train.parquet with columns image and mask, and DIR/classes.json; labels from 0
     - Cityscapes: DIR/{leftImg8bit,gtFine}/{train,val}/<city>; the 19 classes of its benchmark
     """
-    folder = Path(location)
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise InputError(f"{folder} {what}; give the folder that holds a segmentation set")
+    folder = existing_folder(location, "segmentation set")
     source: SegmentSource = _format(folder, "segmentation", "segmentation").open(folder, split)
     if isinstance(source, trees.TreePairs):
         source.check_partners()

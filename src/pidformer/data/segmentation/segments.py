@@ -2,7 +2,7 @@
 # B pairs, S window
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from dataclasses import dataclass
 from typing import NamedTuple, Unpack
 
 import numpy as np
@@ -24,6 +24,49 @@ from pidformer.data.segmentation.windows import augmented, is_inside
 from pidformer.data.sources import Pair, SegmentSource
 from pidformer.data.storage import OtherSize, fits_in_memory, some_sizes
 from pidformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Random windows: what is drawn depends on (seed, epoch, step, position in the batch) alone."""
+
+    augment: SegmentAugment
+    scale: Scale
+    crop: int
+    seed: int
+    batch_size: int
+
+    def of_batch(
+        self, images: Tensor, masks: Tensor, epoch: int, step: int, positions: slice
+    ) -> Tensors:
+        """Levels (B, 3, S, S), labels (B, S, S) and resized sizes (B, 2) of pairs of one size.
+
+        `positions` are those of the pairs in the global batch, which the numbers are drawn for.
+        """
+        rng = numbers(self.seed, Purpose.CROP, epoch, step)
+        drawn = uniform_numbers(rng, self.batch_size)[positions]
+        stored = np.array([masks.shape[-2:]] * len(masks))
+        choices = choose(drawn, stored, self.augment, self.scale, self.crop)
+        levels, labels = augmented(images, masks, choices, self.crop, self.augment.max_category)
+        return levels, labels, torch.from_numpy(choices.size)
+
+    def of_pair(self, pair: Pair, index: int, epoch: int, step: int, position: int) -> Tensors:
+        """The window of one pair."""
+        image, mask = (tensor[None] for tensor in _plain(pair, index))
+        found = self.of_batch(image, mask, epoch, step, slice(position, position + 1))
+        return tuple(tensor[0] for tensor in found)
+
+    def check_crop(self, sizes: set[tuple[int, int]]) -> None:
+        """Refuse windows that are larger than any pair of these sizes becomes."""
+        ratio = self.augment.ratio[1]
+        resized = [rescaled(h, w, self.scale, ratio) for h, w in sizes]
+        if resized and all(max(size) < self.crop for size in resized):
+            height, width = max(resized, key=max)
+            raise InputError(
+                f"a crop of {self.crop} pixels is larger than any image: at the largest ratio "
+                f"{ratio:g} they are {width} x {height}; choose a smaller data.image_size or a "
+                "larger segmentation.scale"
+            )
 
 
 class TrainSegments(TrainLoader[Pair]):
@@ -59,24 +102,23 @@ class TrainSegments(TrainLoader[Pair]):
         super().__init__(
             source, noun="pair", batch_size=batch_size, seed=seed, fills_last=True, **options
         )
-        self._crop = crop
-        self._windows = partial(_windows, augment, scale, crop, seed, batch_size)
+        self._windows = Windows(augment, scale, crop, seed, batch_size)
         self._mean = torch.tensor(mean, dtype=torch.float32, device=self._device)[:, None, None]
         sizes = some_sizes(source, lambda pair: pair.image)
-        _check_crop(crop, scale, augment, sizes)
+        self._windows.check_crop(sizes)
         _keep_pairs(self, sizes, options.get("resident", "auto"))
 
     def _make(self) -> Callable[..., Tensors]:
-        return partial(_window, self._windows)
+        return self._windows.of_pair
 
     def _augmented(self, tensors: Tensors, epoch: int, step: int) -> Tensors:
         images, masks = tensors
-        levels, labels, size = self._windows(images, masks, epoch, step, self._plan.local)
+        levels, labels, size = self._windows.of_batch(images, masks, epoch, step, self._plan.local)
         return levels, labels, size.to(self._device, non_blocking=True)
 
     def _finished(self, tensors: Tensors, epoch: int, step: int) -> Batch:
         levels, labels, size = tensors
-        inside = is_inside(size, self._crop)[:, None]
+        inside = is_inside(size, self._windows.crop)[:, None]
         return Batch(torch.where(inside, levels.float() / 255, self._mean), labels.long())
 
 
@@ -144,39 +186,6 @@ def _plain(pair: Pair, index: int) -> Tensors:
     return torch.from_numpy(pixels(pair.image)), torch.from_numpy(pair.mask)
 
 
-def _windows(
-    augment: SegmentAugment,
-    scale: Scale,
-    crop: int,
-    seed: int,
-    batch_size: int,
-    images: Tensor,
-    masks: Tensor,
-    epoch: int,
-    step: int,
-    positions: slice,
-) -> Tensors:
-    """Levels (B, 3, S, S), labels (B, S, S) and resized sizes (B, 2) of pairs of one size.
-
-    `positions` are those of the pairs in the global batch, which the numbers are drawn for.
-    """
-    rng = numbers(seed, Purpose.CROP, epoch, step)
-    drawn = uniform_numbers(rng, batch_size)[positions]
-    stored = np.array([masks.shape[-2:]] * len(masks))
-    choices = choose(drawn, stored, augment, scale, crop)
-    levels, labels = augmented(images, masks, choices, crop, augment.max_category)
-    return levels, labels, torch.from_numpy(choices.size)
-
-
-def _window(
-    windows: Callable[..., Tensors], pair: Pair, index: int, epoch: int, step: int, position: int
-) -> Tensors:
-    """The window of one pair."""
-    batch = (tensor[None] for tensor in _plain(pair, index))
-    found = windows(*batch, epoch, step, slice(position, position + 1))
-    return tuple(tensor[0] for tensor in found)
-
-
 def _keep_pairs(
     loader: Loader[Pair], sizes: set[tuple[int, int]], resident: arguments.Resident
 ) -> None:
@@ -198,16 +207,3 @@ def _keep_pairs(
                 f"resident needs pairs of one size; {loader._source.name(index)} is {w} x {h}, "
                 f"others {width} x {height}; set resident to 'auto'"
             ) from None
-
-
-def _check_crop(
-    crop: int, scale: Scale, augment: SegmentAugment, sizes: set[tuple[int, int]]
-) -> None:
-    resized = [rescaled(h, w, scale, augment.ratio[1]) for h, w in sizes]
-    if resized and all(max(size) < crop for size in resized):
-        height, width = max(resized, key=max)
-        raise InputError(
-            f"a crop of {crop} pixels is larger than any image: at the largest ratio "
-            f"{augment.ratio[1]:g} they are {width} x {height}; choose a smaller data.image_size "
-            "or a larger segmentation.scale"
-        )

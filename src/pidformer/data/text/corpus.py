@@ -7,7 +7,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
@@ -66,13 +66,11 @@ def open_corpus(
     paths = find_text(location, split)
     key = _key(paths, tokenizer.fingerprint, {"documents": 1})
     folder = cache_folder(cache) / f"tokens-{key}"
-    with _locked(folder):
-        if not (folder / "about.json").exists():
-            _tokenise(paths, tokenizer, folder, workers or choose_workers(paths))
-    try:
-        return _read_corpus(folder, tokenizer.size)
-    except (InputError, OSError, ValueError) as error:
-        raise _damaged(folder, error) from None
+
+    def make() -> None:
+        _tokenise(paths, tokenizer, folder, workers or choose_workers(paths))
+
+    return _kept(folder, make, lambda: _read_corpus(folder, tokenizer.size))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +103,6 @@ def _read_corpus(folder: Path, words: int) -> Corpus:
     )
 
 
-def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is damaged ({cut(error)}); delete it and run the command again")
-
-
 def text_tokenizer(
     location: str | Path,
     name: str = "words",
@@ -125,20 +119,18 @@ def text_tokenizer(
     paths = find_text(location, "train")
     options = {"split": split, "min_count": min_count, "max_words": max_words}
     file = cache_folder(cache) / f"words-{_key(paths, '', options)}.json"
-    with _locked(file):
-        if not file.exists():
-            counts: Counter[str] = Counter()
-            with _progress(paths, "counting words") as advance:
-                blocks = text_blocks(paths, advance)
-                count = partial(count_words, split=split)
-                for part in ordered_map(count, blocks, workers or choose_workers(paths)):
-                    counts.update(part)
-            found = WordVocabulary.from_counts(counts, split, min_count, max_words)
-            write_whole(file, json.dumps(found.to_dict()))
-    try:
-        return tokenizer_from(read_json(file))
-    except InputError as error:
-        raise _damaged(file, error) from None
+
+    def make() -> None:
+        counts: Counter[str] = Counter()
+        with _progress(paths, "counting words") as advance:
+            count = partial(count_words, split=split)
+            blocks = text_blocks(paths, advance)
+            for part in ordered_map(count, blocks, workers or choose_workers(paths)):
+                counts.update(part)
+        found = WordVocabulary.from_counts(counts, split, min_count, max_words)
+        write_whole(file, json.dumps(found.to_dict()))
+
+    return _kept(file, make, lambda: tokenizer_from(read_json(file)))
 
 
 def cache_folder(given: str | Path | None = None) -> Path:
@@ -225,15 +217,21 @@ def _key(paths: list[Path], fingerprint: str, options: dict[str, Any]) -> str:
     return found.hexdigest()[:32]
 
 
-@contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """One process makes it, the others wait and find it."""
+def _kept(place: Path, make: Callable[[], None], read: Callable[[], Result]) -> Result:
+    """What is kept in the cache: one process makes it, the others wait and find it."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(locked(target.with_name(f".{target.name}.lock")))
+            stack.enter_context(locked(place.with_name(f".{place.name}.lock")))
         except OSError as error:
-            raise _unwritable(target.parent, error) from None
-        yield
+            raise _unwritable(place.parent, error) from None
+        if not place.exists():
+            make()
+    try:
+        return read()
+    except (InputError, OSError, ValueError) as error:
+        raise InputError(
+            f"{place} is damaged ({cut(error)}); delete it and run the command again"
+        ) from None
 
 
 def _progress(paths: list[Path], label: str) -> AbstractContextManager[Callable[[int], None]]:
