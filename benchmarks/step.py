@@ -181,6 +181,11 @@ def _kernels(step: Callable[[], None]) -> dict[str, tuple[int, float]]:
         for _ in range(PROFILED):
             step()
         torch.cuda.synchronize()
+    return kernel_times(seen)
+
+
+def kernel_times(seen: Any) -> dict[str, tuple[int, float]]:
+    """Calls and ms of each kernel that a profiler saw."""
     found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for event in seen.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
