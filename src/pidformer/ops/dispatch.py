@@ -311,9 +311,7 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
 
 
 def is_usable(x: Tensor) -> bool:
-    """Whether our kernels run where x is, and nothing stands between it and them."""
-    if not torch.compiler.is_compiling() and is_traceable_wrapper_subclass(x):
-        return False
+    """Whether our kernels run where x is, and nobody looks at or transforms what is computed."""
     return not _is_transformed() and _unusable(x.device.type, x.device.index) is None
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import Tiles, power_of_two
@@ -30,8 +31,11 @@ def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
 
 def takes_gelu(x: Tensor) -> bool:
     """Whether `bias_gelu` is asked for, and takes such a tensor."""
-    is_asked = dispatch.selected() == "triton" and x.dtype in (torch.bfloat16, torch.float16)
-    return is_asked and x.numel() > 0 and dispatch.is_usable(x)
+    if dispatch.selected() != "triton" or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if not torch.compiler.is_compiling() and is_traceable_wrapper_subclass(x):
+        return False
+    return x.numel() > 0 and dispatch.is_usable(x)
 
 
 class _BiasGelu(torch.autograd.Function):
