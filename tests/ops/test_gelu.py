@@ -26,7 +26,9 @@ def test_output_and_gradients_match_float64(shape, dtype):
     x, grad = (torch.randn(shape, device=DEVICE, dtype=dtype) for _ in range(2))
     bias = torch.randn(shape[-1], device=DEVICE)
     x, bias = (2 * x).requires_grad_(), bias.requires_grad_()
-    out = gelu.bias_gelu(x, bias)
+    with kernels("triton"):
+        out = gelu.bias_gelu(x, bias)
+    assert "_BiasGelu" in type(out.grad_fn).__name__
     out.backward(grad)
     assert out.dtype == x.grad.dtype == dtype and bias.grad.dtype == torch.float32
     for found, expected in zip((out, x.grad, bias.grad), exact(x, bias, grad), strict=True):
@@ -38,7 +40,7 @@ def test_far_from_zero_it_is_as_exact_as_float32():
     x = torch.linspace(-12, 12, 4096, device=DEVICE).to(torch.float16)
     zero = torch.zeros(1, device=DEVICE)
     out, _, _ = exact(x[:, None], zero, x[:, None])
-    found = gelu.bias_gelu(x[:, None], zero)
+    found = gelu.gelu_forward(x[:, None], zero)
     assert (found.double() - out).abs().max() < 2**-11 * 12
     near = (x < 0)[:, None]
     assert (found.double() - out)[near].abs().max() < 2**-11 * 0.17 + 5e-7
@@ -48,7 +50,23 @@ def test_strides_do_not_matter():
     torch.manual_seed(0)
     x = torch.randn(6, 5, device=DEVICE, dtype=torch.float16)
     bias = torch.randn(6, device=DEVICE)
-    assert torch.equal(gelu.bias_gelu(x.t(), bias), gelu.bias_gelu(x.t().contiguous(), bias))
+    assert torch.equal(gelu.gelu_forward(x.t(), bias), gelu.gelu_forward(x.t().contiguous(), bias))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("auto", torch.float16), ("triton", torch.float32)])
+def test_else_it_is_that_of_pytorch(name, dtype):
+    x, bias = torch.randn(3, 8, device=DEVICE, dtype=dtype), torch.randn(8, device=DEVICE)
+    with kernels(name):
+        assert torch.equal(gelu.bias_gelu(x, bias), F.gelu(x + bias).to(dtype))
+
+
+def test_torch_fx_records_it_as_one_step():
+    block = PIDBlock(16, 1).to(DEVICE)
+    x = torch.randn(1, 4, 16, device=DEVICE)
+    with kernels("triton"):
+        traced = torch.fx.symbolic_trace(block)
+        assert "bias_gelu" in traced.code
+        torch.testing.assert_close(traced(x), block(x))
 
 
 def halves(name, block, x):

@@ -13,7 +13,9 @@ from pidformer.control.pid import PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
 from pidformer.ops import dispatch
-from pidformer.ops.gelu import bias_gelu, takes_gelu
+from pidformer.ops.gelu import bias_gelu
+
+torch.fx.wrap("bias_gelu")  # it looks at types, which torch.fx does not know
 
 
 class PIDBlock(nn.Module):
@@ -99,9 +101,7 @@ def feed_forward(mlp: Any, x: Tensor) -> Tensor:
     """mlp(x); where our kernels are asked for by name, timm's `Mlp` with bias and GELU as one."""
     if dispatch.selected() != "triton" or not _is_plain(mlp):
         return mlp(x)
-    hidden = F.linear(x, mlp.fc1.weight)
-    is_ours, bias = takes_gelu(hidden), mlp.fc1.bias
-    hidden = bias_gelu(hidden, bias) if is_ours else mlp.act(hidden + bias)
+    hidden = bias_gelu(F.linear(x, mlp.fc1.weight), mlp.fc1.bias)
     return mlp.drop2(mlp.fc2(hidden))
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
@@ -23,14 +24,16 @@ TILES = Tiles(rows=16, keys=256, warps=4, stages=2)
 
 
 def bias_gelu(x: Tensor, bias: Tensor) -> Tensor:
-    """x (..., C) of two bytes a number, bias (C), of any type."""
+    """gelu(x + bias) in the type of x, for x (..., C) and bias (C); on our kernel if asked for."""
+    if not _takes(x):
+        return F.gelu(x + bias).to(x.dtype)
     if not dispatch.needs_grad(x, bias):
         return gelu_forward(x, bias)
     return _BiasGelu.apply(x, bias)
 
 
-def takes_gelu(x: Tensor) -> bool:
-    """Whether `bias_gelu` is asked for, and takes such a tensor."""
+def _takes(x: Tensor) -> bool:
+    """Whether our kernel is asked for, and takes such a tensor: two bytes a number."""
     if dispatch.selected() != "triton" or x.dtype not in (torch.bfloat16, torch.float16):
         return False
     if not torch.compiler.is_compiling() and is_traceable_wrapper_subclass(x):
