@@ -1,12 +1,12 @@
 """The kernels by themselves: are they right, how long do they take, which tiles are best.
 
-    python -m benchmarks.kernels [check] [time] [tune]      on a CUDA device; default: check, time
+    python -m benchmarks.kernels [check] [time] [tune] [gelu]   on CUDA; default: check, time
     python -m benchmarks.kernels time tune 65               shapes of 65 tokens only
 
 `check` compares outputs and gradients with float64 on fresh random numbers and fails loudly.
 `time` gives the median ms of a controlled layer, forward and with backward. `tune` times the
 tiles of `short_attention` one by one, if their numbers are those of SDPA and the epilogue; the best
-belong into `ops/dispatch.py`.
+belong into `ops/dispatch.py`. `gelu` does all three for `bias_gelu`, beside Inductor's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
 from pidformer.control import PIDGains, PIDState
 from pidformer.control.pid import pid_step
-from pidformer.ops import dispatch, epilogue, short
+from pidformer.ops import dispatch, epilogue, gelu, short
 from pidformer.ops.attention import add_control, pid_attention
 from pidformer.ops.dispatch import Tiles, power_of_two
 
@@ -49,7 +50,7 @@ NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("benchmarks.kernels needs a CUDA device")
-    sections = {"check": check, "time": timings, "tune": tune}
+    sections = {"check": check, "time": timings, "tune": tune, "gelu": gelus}
     asked = [word for word in sys.argv[1:] if not word.isdigit()]
     if wrong := [name for name in asked if name not in sections]:
         sys.exit(f"unknown section {wrong[0]!r}; known: {', '.join(sections)}")
@@ -331,16 +332,21 @@ def _time(
             )
 
     with torch.set_grad_enabled(with_backward):
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(3):
-                step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            for _ in range(STEPS):
-                step()
+        return _recorded(step)
+
+
+def _recorded(step: Callable[[], object]) -> float:
+    """Median ms of a step, recorded as a CUDA graph."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(STEPS):
+            step()
     times = []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -361,6 +367,54 @@ def _inputs(shape: tuple[int, ...], with_backward: bool) -> list[Tensor]:
     sums = dispatch.sums_type(qkv, None)
     inputs = [qkv, initial.bfloat16(), integral.to(sums), previous.bfloat16()]
     return [x.requires_grad_(with_backward) for x in inputs]
+
+
+# GELU with its bias
+
+GELU_TILES = tuple(
+    (chunk, Tiles(rows=rows, keys=columns, warps=warps, stages=stages))
+    for chunk, rows, columns, warps, stages in (
+        *itertools.product((64, 128, 256), (16,), (256,), (4,), (2,)),
+        *((128, 8, 256, 4, 2), (128, 32, 256, 8, 2), (128, 32, 128, 4, 2), (128, 16, 256, 4, 1)),
+        *((128, 16, 256, 8, 2), (128, 8, 256, 2, 3), (128, 4, 1024, 4, 2), (64, 16, 128, 4, 3)),
+    )
+)
+
+
+def gelus() -> None:
+    """`bias_gelu` of DeiT-tiny's hidden rows (64 pixels, batch 512): right, and how fast."""
+    shape = (512, 65, 768)
+
+    def inductor(x: Tensor, bias: Tensor) -> Tensor:
+        return F.gelu(x + bias).to(x.dtype)
+
+    print("\n| way | chunk, tiles | error | forward ms | with backward ms |\n|---|---|---|---|---|")
+    _gelu_row("Inductor", torch.compile(inductor, dynamic=False), shape, "")
+    for chunk, tiles in GELU_TILES:
+        with dispatch.kernels("triton"), mock.patch.multiple(gelu, CHUNK=chunk, TILES=tiles):
+            _gelu_row("ours", gelu.bias_gelu, shape, f"{chunk}, {tiles}")
+
+
+def _gelu_row(name: str, way: Callable[..., Tensor], shape: tuple[int, ...], label: str) -> None:
+    made = [torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    (x, grad), bias = made, torch.randn(shape[-1], device="cuda", requires_grad=True)
+    x.requires_grad_()
+    wide = [t.detach().double().requires_grad_() for t in (x, bias)]
+
+    def step(x: Tensor = x, bias: Tensor = bias) -> tuple[Tensor, ...]:
+        out = way(x, bias)
+        return out, *torch.autograd.grad(out, (x, bias), grad)
+
+    try:
+        exact = F.gelu(wide[0] + wide[1])
+        expected = (exact, *torch.autograd.grad(exact, wide, grad.double()))
+        error = max(map(_relative, step(), expected))
+        with torch.no_grad():
+            forward = _recorded(lambda: way(x, bias))
+        print(f"| {name} | {label} | {error:.1e} | {forward:.4f} | {_recorded(step):.4f} |")
+    except Exception as error:
+        print(f"| {name} | {label} | {type(error).__name__}: {str(error)[:200]} | | |")
+    sys.stdout.flush()
 
 
 # Which tiles?

@@ -1,7 +1,7 @@
 """The kernels of a training step: which there are, how long they take, and how long the host takes.
 
     python -m benchmarks.step [--image 224] [--gains 0.4,0.1,0.05,1 | none] [--mode default]
-        [--option coordinate_descent_tuning=true ...] [--kernels torch|auto] [--rows 30]
+        [--option coordinate_descent_tuning=true ...] [--kernels torch|auto|triton] [--rows 30]
 
 DeiT-tiny on random images of a CUDA device (224 pixels, patch 16, batch 256; or 64 pixels, patch 8,
 batch 512), bfloat16 autocast, compiled with the trainer's options: forward, loss, backward,
@@ -181,6 +181,11 @@ def _kernels(step: Callable[[], None]) -> dict[str, tuple[int, float]]:
         for _ in range(PROFILED):
             step()
         torch.cuda.synchronize()
+    return kernel_times(seen)
+
+
+def kernel_times(seen: Any) -> dict[str, tuple[int, float]]:
+    """Calls and ms of each kernel that a profiler saw."""
     found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
     for event in seen.events():
         if event.device_type == torch.autograd.DeviceType.CUDA:
@@ -198,7 +203,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--beside", type=Path, help="folder shared with other such processes")
     parser.add_argument("--limit", type=int, default=0, metavar="SECONDS", help="to compile, then")
-    parser.add_argument("--kernels", choices=("torch", "auto"), default="torch")
+    parser.add_argument("--kernels", choices=("torch", "auto", "triton"), default="torch")
     parser.add_argument("--rows", type=int, default=30)
     return parser.parse_args()
 

@@ -34,7 +34,9 @@ WAYS: dict[str, tuple[str, ...]] = {
     "combo": ("combo_kernels=true",),  # small kernels beside each other in one launch
     "cooperative": ("triton.cooperative_reductions=true",),  # sums over tokens in one launch
 }
-FOR_NONE = ("now", "descent")
+WAYS |= {"gelu": (), "gelu+descent": DESCENT}
+OURS = {"gelu": "triton", "gelu+descent": "triton"}  # bias and GELU on our kernels
+FOR_NONE = ("now", "descent", "gelu")
 PID = "0.4,0.1,0.05,1"
 Case = tuple[str, str]
 
@@ -59,7 +61,7 @@ def _run(case: Case, folder: Path, limit: int) -> tuple[int, str]:
     name, gains = case
     command = [
         sys.executable, "-m", "benchmarks.step", "--image", "64", "--mode", "reduce-overhead",
-        "--kernels", "auto", "--rows", "25", "--gains", gains,
+        "--kernels", OURS.get(name, "auto"), "--rows", "25", "--gains", gains,
         "--beside", str(folder), "--limit", str(limit),
     ]  # fmt: skip
     for option in WAYS[name]:

@@ -7,15 +7,16 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from pidformer.ops import epilogue_kernels, short_kernels
+from pidformer.ops import epilogue_kernels, gelu_kernels, short_kernels
 
 WIDE = {"integral", "integral_new", "grad_integral", "d_integral", "lse", "gains", "partial"}
-WIDE |= {"shares", "parts"}
+WIDE |= {"shares", "parts", "bias"}
 FIRST = {"gains", "shares", "parts", "previous", "integral", "d_previous"}
 FIRST |= {"grad_integral", "grad_initial", "grad_value"}
 PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral", "grad_value"}
 PROPORTIONAL |= {"integral", "integral_new"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
+GELU = {"WIDTH": 768, "CHUNK": 128, "BLOCK": 16, "COLUMNS": 256}
 ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
 WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}
 TILES = (
@@ -24,6 +25,8 @@ TILES = (
     (epilogue_kernels.gain_gradient, {"BLOCK": 32}),
     (epilogue_kernels.exclude_forward, {"BLOCK": 32}),
     (epilogue_kernels.exclude_backward, {"BLOCK": 32}),
+    (gelu_kernels.gelu_forward, GELU),
+    (gelu_kernels.gelu_backward, GELU),
     (
         short_kernels.short_forward,
         {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
@@ -37,7 +40,7 @@ TILES = (
 
 def compiled(kernel, absent, options):
     names = kernel.arg_names
-    constants = {n: None for n in names if n in absent}
+    constants = {n: None for n in names if n in absent and "WIDTH" not in names}
     constants |= {n: x for n, x in (SIZES | options).items() if n in names}
 
     def kind(name):
@@ -45,7 +48,7 @@ def compiled(kernel, absent, options):
             return "constexpr"
         if name in {"p", "i", "d", "beta", "scale", "share"}:
             return "fp32"
-        if name in {"tokens", "heads"} or name[-2:] in {"_b", "_h", "_n"}:
+        if name in {"tokens", "heads", "rows"} or name[-2:] in {"_b", "_h", "_n"}:
             return "i32"
         return "*fp32" if name in WIDE else "*bf16"
 

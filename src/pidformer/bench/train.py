@@ -20,6 +20,7 @@ from pidformer.bench.model import PID, TWIN
 from pidformer.bench.reading import encoded, reading
 from pidformer.bench.timing import GAINS, BenchSetting, Timing, Workload, rows_of
 from pidformer.interrupts import Interrupted, raise_for
+from pidformer.runs.recipe import Recipe
 from pidformer.training import load_recipe
 from pidformer.training.run import train as run_training
 
@@ -83,10 +84,21 @@ def _images_per_second(
     setting: BenchSetting, size: LoopSize, gains: str | None, data: Path, run: Path
 ) -> list[float]:
     """The trainer's own numbers, a window each."""
-    recipe = load_recipe(
+    recipe = loop_recipe(size, gains, setting.seed)
+    try:
+        run_training(recipe, run, data=data, device=setting.device.type, is_shown=False)
+    except Interrupted as stopped:
+        raise_for(stopped.number)
+    logged = [r.metrics["images_per_second"] for r in results.read(run) if r.kind == "train"]
+    return logged[size.skipped :]
+
+
+def loop_recipe(size: LoopSize, gains: str | None, seed: int) -> Recipe:
+    """The recipe for 64-pixel images, a line of the log for each window, and nothing in between."""
+    return load_recipe(
         RECIPE,
         [
-            f"seed={setting.seed}",
+            f"seed={seed}",
             f"model.gains={gains or 'null'}",
             f"model.options={{patch_size: {size.patch}, depth: {size.depth}, drop_path_rate: 0.1}}",
             f"data.image_size={size.image}",
@@ -98,12 +110,6 @@ def _images_per_second(
             *size.overrides,
         ],
     )
-    try:
-        run_training(recipe, run, data=data, device=setting.device.type, is_shown=False)
-    except Interrupted as stopped:
-        raise_for(stopped.number)
-    logged = [r.metrics["images_per_second"] for r in results.read(run) if r.kind == "train"]
-    return logged[size.skipped :]
 
 
 def write_set(folder: Path, jpegs: list[bytes], *, train: int, val: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from timm.layers import DropPath, LayerScale, Mlp
 from torch import Tensor, nn
 
@@ -11,6 +12,10 @@ from pidformer.control.gains import Gains, GainsLike
 from pidformer.control.pid import PIDState
 from pidformer.nn.attention import PIDAttention, placement
 from pidformer.nn.gains import LearnedGains
+from pidformer.ops import dispatch
+from pidformer.ops.gelu import bias_gelu
+
+torch.fx.wrap("bias_gelu")  # it looks at types, which torch.fx does not know
 
 
 class PIDBlock(nn.Module):
@@ -88,8 +93,31 @@ class PIDBlock(nn.Module):
         mixed = self.ls1(mixed)
         # Without the residual there is nothing for stochastic depth to fall back on.
         x = x + self.drop_path1(mixed) if self.attention_residual else mixed
-        x = self.out(x + self.drop_path2(self.ls2(self.mlp(self.norm2(x)))))
+        x = self.out(x + self.drop_path2(self.ls2(feed_forward(self.mlp, self.norm2(x)))))
         return (x, state) if self.attn.carries_state else x
+
+
+def feed_forward(mlp: Any, x: Tensor) -> Tensor:
+    """mlp(x); where our kernels are asked for by name, timm's `Mlp` with bias and GELU as one."""
+    if dispatch.selected() != "triton" or not _is_plain(mlp):
+        return mlp(x)
+    hidden = bias_gelu(F.linear(x, mlp.fc1.weight), mlp.fc1.bias)
+    return mlp.drop2(mlp.fc2(hidden))
+
+
+def _is_plain(mlp: Any) -> bool:
+    """Whether nothing but a bias and the exact GELU is between the two products, nor a hook."""
+    if type(mlp) is not Mlp or type(mlp.act) is not nn.GELU or mlp.act.approximate != "none":
+        return False
+    if type(mlp.fc1) is not nn.Linear or mlp.fc1.bias is None or mlp.drop1.p:
+        return False
+    return type(mlp.norm) is nn.Identity and not any(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in (mlp, mlp.fc1, mlp.act, mlp.drop1, mlp.norm)
+    )
 
 
 def _layer_scale(dim: int, init_values: float | None, **place: Any) -> nn.Module:

@@ -310,6 +310,11 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
     return _unusable(q.device.type, q.device.index)
 
 
+def is_usable(x: Tensor) -> bool:
+    """Whether our kernels run where x is, and nobody looks at or transforms what is computed."""
+    return not _is_transformed() and _unusable(x.device.type, x.device.index) is None
+
+
 def _is_transformed() -> bool:
     if torch.compiler.is_compiling():
         # `is_exporting()` is true under torch 2.11's compiler too
