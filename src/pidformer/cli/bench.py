@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pidformer.cli.options import Device, Json, Seed, command_line, print_json, tables
 
@@ -15,13 +13,9 @@ if TYPE_CHECKING:
 
 
 def bench(
-    section: Annotated[
-        str, typer.Argument(help="operator, model, train, attack, generate, or all.")
-    ] = "all",
-    rounds: Annotated[
-        int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for results.jsonl.")] = None,
+    section: str = "all",
+    rounds: int | None = None,
+    out: Path | None = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -32,8 +26,12 @@ def bench(
     it at any time: what was printed, and written, stays.
 
     Example: pidformer bench model --device cuda --json
-
     Example: pidformer bench all --out bench
+
+    Options:
+        section: operator, model, train, attack, generate, or all.
+        --rounds: Turns of each contender; 7 on a GPU, 3 on a CPU.
+        --out: Folder for results.jsonl.
     """
     done = show_bench(
         section,

@@ -2,13 +2,14 @@
 
 import inspect
 import json
+import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -117,10 +118,26 @@ def print_facts(console: "Console", text: str) -> None:
     console.print(shown, soft_wrap=True)
 
 
-def help_of(command: Callable[..., Any]) -> str:
-    """A docstring as help: each paragraph one line, to be wrapped by the terminal's width, and
-    brackets as they are (typer would read `pidformer[lab]` as markup and print `pidformer`)."""
-    from rich.markup import escape
+_OPTION = re.compile(r"^    (--)?([\w-]+)(?: ([A-Z]+))?: ((?:.|\n {8})+)", re.MULTILINE)
 
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return escape("\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))
+
+def register(app: typer.Typer, command: Callable[..., None]) -> None:
+    """Make a function a command: its docstring is the help.
+
+    Below "Options:" it has `argument: help` or `--option: help` for each parameter whose type is
+    none of those above; `--option VALUE: help` gives the value a name.
+    """
+    from rich.markup import escape  # or help would take `pidformer[lab]` for markup
+
+    text, _, options = inspect.cleandoc(command.__doc__ or "").partition("\n\nOptions:\n")
+    hints = get_type_hints(command, include_extras=True)
+    for dashes, name, value, words in _OPTION.findall(options):
+        key, shown = name.replace("-", "_"), {"help": escape(" ".join(words.split()))}
+        if value:
+            shown["metavar"] = value
+        given = [f"--{name}"] if hints[key] is bool else []
+        about: Any = typer.Option(*given, **shown) if dashes else typer.Argument(**shown)
+        hints[key] = Annotated[hints[key], about]
+    command.__annotations__ = hints
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\n|\n(?=Example: )", text))
+    app.command(help=escape("\n\n".join(paragraphs)), cls=Command)(command)

@@ -1,29 +1,23 @@
 """`pidformer recipes`: what can be trained, and what every key means."""
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pidformer.cli.options import Json, tables
 
 
-def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="A recipe, shipped or a file: all its keys and values.")
-    ] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Every key, its default and meaning.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) -> None:
     """List the recipes that come with the package, or explain one, or the keys of all.
 
     Example: pidformer recipes
-
     Example: pidformer recipes custom/photos
-
     Example: pidformer recipes --keys
+
+    Options:
+        name: A recipe, shipped or a file: all its keys and values.
+        --keys: Every key, its default and meaning.
     """
     if name is not None:
         rows = _one(name)
