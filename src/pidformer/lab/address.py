@@ -1,7 +1,5 @@
 """The state of a view in its address, so that it can be shared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar

@@ -1,8 +1,6 @@
 """The Attack view as functions: one image, one attack, each model on its own."""
 # C channels, L layers
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """The Attack view: an image, an attack, and what two models make of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress

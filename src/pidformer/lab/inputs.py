@@ -5,8 +5,6 @@ a file to copy and hand out. So a body is not searched for such objects: it is r
 of the one type that each component sends.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Collection
 from pathlib import Path

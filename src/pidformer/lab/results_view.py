@@ -1,7 +1,5 @@
 """The Results view: charts of the chosen runs, their report, and all records with filters."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import html

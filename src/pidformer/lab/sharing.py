@@ -1,7 +1,5 @@
 """What the views share: the address, the box that hands out commands, and messages."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Sequence
 from typing import Any

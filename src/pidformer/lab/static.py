@@ -1,7 +1,5 @@
 """The Controller view as one file that needs no server, no network and no Python."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

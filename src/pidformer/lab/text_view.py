@@ -1,7 +1,5 @@
 """The Text view: one prompt, two language models."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from functools import lru_cache
 from typing import Any
