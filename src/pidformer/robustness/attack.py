@@ -50,6 +50,20 @@ PIXELS = Bounds(0.0, 1.0)
 UNBOUNDED = Bounds(-float("inf"), float("inf"))
 
 
+class Batch(NamedTuple):
+    """What an attack is given: images with their labels, what it may draw, and its bounds."""
+
+    images: Tensor
+    labels: Tensor
+    draws: Draws
+    bounds: Bounds = PIXELS
+
+    def of(self, index: Tensor) -> "Batch":
+        """Some of its rows."""
+        images, labels, draws, bounds = self
+        return Batch(images[index], labels[index], draws.of(index), bounds)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack(ABC):
     """A threat with a budget `eps`. A new one says in `perturb` how it spends it.
@@ -76,26 +90,23 @@ class Attack(ABC):
         check_batch(images, labels)
         span = images.aminmax() if images.numel() else ()
         try:
-            return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+            return self.within(model, Batch(images, labels, Draws.of_batch(images, seed, offset)))
         finally:  # looked at when the attack has sent all its work: no device waits
             check_span(span)
 
-    def within(
-        self, bounds: Bounds, model: Model, images: Tensor, labels: Tensor, draws: Draws
-    ) -> Tensor:
-        """The attacked images inside any `bounds`, with the model in evaluation mode."""
+    def within(self, model: Model, batch: Batch) -> Tensor:
+        """The attacked images inside any bounds, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
         with under_attack(model), torch.inference_mode(False), torch.no_grad():
-            images, labels = images.detach().clone(), labels.clone()
+            images, labels, *rest = batch
+            own = Batch(images.detach().clone(), labels.clone(), *rest)
             if not self.eps or not len(images):
-                return images
-            return self.perturb(searching(model, self.precision), images, labels, draws, bounds)
+                return own.images
+            return self.perturb(searching(model, self.precision), own)
 
     @abstractmethod
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
-        """The attack itself: no gradients are recorded, and `images` may be overwritten."""
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
+        """The attack itself: no gradients are recorded, and the images may be overwritten."""
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -238,24 +249,19 @@ def check_finite(is_finite: Tensor) -> None:
         raise InputError("the gradient of the model's loss is not finite; check its logits")
 
 
-Run = Callable[[Tensor, Tensor, Draws], Tensor]
-"""One attempt: (images, labels, draws) to attacked images."""
-
-
-def on_survivors(
-    model: Model, images: Tensor, labels: Tensor, draws: Draws, runs: Iterable[Run]
-) -> Tensor:
+def on_survivors(model: Model, batch: Batch, runs: Iterable[Callable[[Batch], Tensor]]) -> Tensor:
     """Each run on the images that are still classified right; what no run breaks stays as it was.
 
-    Run number k draws from `draws.at(k)`.
+    Run number k draws from `batch.draws.at(k)`.
     """
-    attacked = images.clone()
-    alive = is_right(model, images, labels).nonzero()[:, 0]
+    attacked = batch.images.clone()
+    alive = is_right(model, batch.images, batch.labels).nonzero()[:, 0]
     for place, run in enumerate(runs):
         if not len(alive):
             break
-        found = run(images[alive], labels[alive], draws.at(place).of(alive))
-        is_broken = ~is_right(model, found, labels[alive])
+        left = batch._replace(draws=batch.draws.at(place)).of(alive)
+        found = run(left)
+        is_broken = ~is_right(model, found, left.labels)
         attacked[alive[is_broken]] = found[is_broken]
         alive = alive[~is_broken]
     return attacked

@@ -18,7 +18,7 @@ from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     UNBOUNDED,
     Attack,
-    Bounds,
+    Batch,
     ascent,
     check_finite,
     check_steps,
@@ -46,13 +46,11 @@ class FGSM(Attack):
         super().__post_init__()
         check_budget("eps", self.eps)
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """One step of `eps`, which cannot leave the ball."""
-        _, _, gradient = ascent(model, images, cross_entropy, labels)
+        _, _, gradient = ascent(model, batch.images, cross_entropy, batch.labels)
         check_finite(gradient.isfinite())
-        return gradient.sign_().mul_(self.eps).add_(images).clamp_(*bounds)
+        return gradient.sign_().mul_(self.eps).add_(batch.images).clamp_(*batch.bounds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,29 +89,26 @@ class PGD(Attack):
                 stacklevel=3,
             )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """The best of the restarts."""
-        best = self._attempt(model, images, labels, draws.at(0), bounds)
+        best = self._attempt(model, batch, 0)
         if self.restarts == 1:
             return best
-        best_score = _score(model, best, labels)
+        best_score = _score(model, best, batch.labels)
         for restart in range(1, self.restarts):
-            attacked = self._attempt(model, images, labels, draws.at(restart), bounds)
-            score = _score(model, attacked, labels)
+            attacked = self._attempt(model, batch, restart)
+            score = _score(model, attacked, batch.labels)
             is_better = score > best_score
             best = torch.where(is_better[:, None, None, None], attacked, best)
             best_score = torch.where(is_better, score, best_score)
         return best
 
-    def _attempt(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def _attempt(self, model: Model, batch: Batch, restart: int) -> Tensor:
         """`steps` sign-gradient steps up the loss, inside ball and bounds."""
+        images, labels, draws, bounds = batch
         attacked = images
         if self.random_start:
-            drawn = 2 * draws.uniform(*images.shape[1:]) - 1
+            drawn = 2 * draws.at(restart).uniform(*images.shape[1:]) - 1
             attacked = images + self.eps * drawn.to(images.dtype)
         low = (images - self.eps).clamp(min=bounds.low)
         high = (images + self.eps).clamp(max=bounds.high)
@@ -174,10 +169,9 @@ class SLD(Attack):
         if not 0 < self.sparsity < 1:
             raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """The last step's images."""
+        images, labels, _, bounds = batch
         attacked = images
         is_finite = torch.ones((), dtype=torch.bool, device=images.device)
         for _ in range(self.steps):
@@ -221,10 +215,9 @@ class Noise(Attack):
         if self.kind not in get_args(Kind):
             raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """The images and their noise."""
+        images, _, draws, bounds = batch
         shape = images.shape[1:]
         drawn = draws.normal(*shape) if self.kind == "gaussian" else 2 * draws.uniform(*shape) - 1
         return (images + self.eps * drawn.to(images.dtype)).clamp(*bounds)
@@ -271,5 +264,5 @@ class Normalized:
                 return model(z * std + mean)
 
             draws = Draws.of_batch(images, seed, offset)
-            attacked = self.threat.within(UNBOUNDED, inner, (images - mean) / std, labels, draws)
-            return attacked * std + mean
+            batch = Batch((images - mean) / std, labels, draws, UNBOUNDED)
+            return self.threat.within(inner, batch) * std + mean

@@ -13,9 +13,9 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    Batch,
     Bounds,
     Norm,
-    Run,
     ascent,
     check_ball,
     check_finite,
@@ -32,7 +32,7 @@ from pidformer.robustness.attack import (
 )
 from pidformer.robustness.black_box import Square
 from pidformer.robustness.losses import cross_entropy, dlr, logit_difference, targeted_dlr
-from pidformer.robustness.threat import Draws, Model
+from pidformer.robustness.threat import Model
 
 # B images of D numbers
 
@@ -75,27 +75,14 @@ class APGD(Attack):
         if not 0 < self.rho < 1:
             raise InputError(f"rho must be in (0, 1), got {self.rho:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """Each restart, for each target, on the images that the runs before did not break."""
-        runs: list[Run] = [
-            partial(self._run, model, bounds, place)
-            for place in range(max(self.targets, 1))
-            for _ in range(self.restarts)
-        ]
-        return on_survivors(model, images, labels, draws, runs)
+        places = [place for place in range(max(self.targets, 1)) for _ in range(self.restarts)]
+        return on_survivors(model, batch, [partial(self._run, model, place) for place in places])
 
-    def _run(
-        self,
-        model: Model,
-        bounds: Bounds,
-        place: int,
-        images: Tensor,
-        labels: Tensor,
-        draws: Draws,
-    ) -> Tensor:
+    def _run(self, model: Model, place: int, batch: Batch) -> Tensor:
         """One ascent; images that it does not break come back unchanged."""
+        images, labels, draws, bounds = batch
         targets = likely_class(model, images, labels, place) if self.targets else None
         if self.targets and targets is None:
             return images
@@ -248,52 +235,35 @@ class FAB(Attack):
                 f"eta must be at least 1 and beta in (0, 1), got {self.eta:g} and {self.beta:g}"
             )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """Each target on the images that the targets before did not break."""
-        runs = [partial(self._run, model, bounds, place) for place in range(self.targets)]
-        return on_survivors(model, images, labels, draws, runs)
+        runs = [partial(self._run, model, place) for place in range(self.targets)]
+        return on_survivors(model, batch, runs)
 
-    def _run(
-        self,
-        model: Model,
-        bounds: Bounds,
-        place: int,
-        images: Tensor,
-        labels: Tensor,
-        draws: Draws,
-    ) -> Tensor:
+    def _run(self, model: Model, place: int, batch: Batch) -> Tensor:
         """One search; images that it does not break within the budget come back unchanged."""
-        targets = likely_class(model, images, labels, place)
+        result = x = batch.images
+        targets = likely_class(model, x, batch.labels, place)
         if targets is None:
-            return images
-        result, x = images.clone(), images
-        rows = torch.arange(len(images), device=images.device)
+            return result
+        result, rows = result.clone(), torch.arange(len(x), device=x.device)
         for _ in range(self.steps):
-            x = self._towards_boundary(model, bounds, images, x, labels, targets)
-            alive = is_right(model, x, labels)
-            is_near = length(x - images, self.norm)[:, 0, 0, 0] <= self.eps
-            is_done = ~alive & is_near
+            x = self._towards_boundary(model, batch, x, targets)
+            alive = is_right(model, x, batch.labels)
+            change = x - batch.images
+            is_done = ~alive & (length(change, self.norm)[:, 0, 0, 0] <= self.eps)
             result[rows[is_done]] = x[is_done]
             # What is wrong but too far away goes back, to look for a nearer point.
-            x = torch.where(alive[:, None, None, None], x, images + self.beta * (x - images))
+            x = torch.where(alive[:, None, None, None], x, batch.images + self.beta * change)
             if bool(is_done.any()):
-                rows, images, x = rows[~is_done], images[~is_done], x[~is_done]
-                labels, targets = labels[~is_done], targets[~is_done]
+                batch, rows = batch.of(~is_done), rows[~is_done]
+                x, targets = x[~is_done], targets[~is_done]
                 if not len(rows):
                     break
         return result
 
-    def _towards_boundary(
-        self,
-        model: Model,
-        bounds: Bounds,
-        images: Tensor,
-        x: Tensor,
-        labels: Tensor,
-        targets: Tensor,
-    ) -> Tensor:
+    def _towards_boundary(self, model: Model, batch: Batch, x: Tensor, targets: Tensor) -> Tensor:
+        images, labels, _, bounds = batch
         _, gap, gradient = ascent(model, x, logit_difference, labels, targets)
         check_finite(gradient.isfinite())
         normal = gradient.flatten(1)
@@ -337,13 +307,8 @@ class AutoAttack(Attack):
             Square(eps=self.eps, norm=self.norm),
         )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """Each stage on the images that the stages before did not break."""
 
-        def run(stage: Attack, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-            return stage.perturb(model, images, labels, draws, bounds)
-
-        runs: list[Run] = [partial(run, stage) for stage in self.stages]
-        return on_survivors(model, images, labels, draws, runs)
+        runs = [partial(stage.perturb, model) for stage in self.stages]
+        return on_survivors(model, batch, runs)

@@ -12,6 +12,7 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    Batch,
     Bounds,
     Norm,
     check_ball,
@@ -145,15 +146,12 @@ class Square(Attack):
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """One search, on the images that are classified right to begin with."""
-        return on_survivors(model, images, labels, draws, [partial(self._run, model, bounds)])
+        return on_survivors(model, batch, [partial(self._run, model)])
 
-    def _run(
-        self, model: Model, bounds: Bounds, images: Tensor, labels: Tensor, draws: Draws
-    ) -> Tensor:
+    def _run(self, model: Model, batch: Batch) -> Tensor:
+        images, labels, draws, bounds = batch
         channels, height, width = images.shape[1:]
         drawn = channels + (2 if self.norm == "Linf" else 5)
         result = images.clone()
@@ -254,10 +252,9 @@ class SPSA(Attack):
         if self.compat not in (None, "cleverhans"):
             raise InputError(f"compat must be None or 'cleverhans', got {shortened(self.compat)}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: Batch) -> Tensor:
         """The last step's images, or the first that is misclassified."""
+        images, labels, draws, bounds = batch
         result = torch.empty_like(images)
         rows = torch.arange(len(images), device=images.device)
         low = (images - self.eps).clamp(min=bounds.low)
