@@ -116,13 +116,19 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
     return path
 
 
-def report_command(runs: Sequence[Run]) -> str:
-    """What makes the report of these runs, whatever their recipes."""
+def is_mixed(runs: Sequence[Run]) -> bool:
+    """Whether they are no twins, which a report takes only if it is told to."""
     try:
         check_twins(runs)
     except InputError:
-        return _command(runs, "--mixed")
-    return _command(runs)
+        return True
+    return False
+
+
+def report_command(runs: Sequence[Run]) -> str:
+    """What makes the report of these runs, whatever their recipes."""
+    folders = [str(run.folder) for run in runs]
+    return shlex.join(["pidformer", "report", *folders, *(["--mixed"] if is_mixed(runs) else [])])
 
 
 def report_of(runs: Sequence[Run], folder: Path) -> Path:
@@ -130,17 +136,9 @@ def report_of(runs: Sequence[Run], folder: Path) -> Path:
     folders = [run.folder for run in runs]
     names = "\n".join(map(str, folders)) + inputs_hash(folders)
     place = folder / f"report-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
-    if is_current(folders, place):
-        return place
-    try:
-        write_report(folders, place, command=_command(runs))
-    except InputError:  # no twins
-        write_report(folders, place, mixed=True, command=_command(runs, "--mixed"))
+    if not is_current(folders, place):
+        write_report(folders, place, mixed=is_mixed(runs), command=report_command(runs))
     return place
-
-
-def _command(runs: Sequence[Run], *options: str) -> str:
-    return shlex.join(["pidformer", "report", *(str(run.folder) for run in runs), *options])
 
 
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
@@ -253,13 +251,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     begun = make.click(
         lambda: [gr.Button(MAKING), f'<p role="status">{MAKING}</p>'], None, [make, report], **QUIET
     )
-    made = begun.then(
-        write,
-        inputs,
-        [report, page, text],
-        concurrency_limit=1,
-        **how,
-    )
+    made = begun.then(write, inputs, [report, page, text], concurrency_limit=1, **how)
     made.then(lambda: gr.Button(MAKE), None, make, **QUIET)
 
     def arrive(query: str) -> list[Any]:

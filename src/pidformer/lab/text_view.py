@@ -7,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.lab.address import from_query, from_values, to_query, view_of
+from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.knobs import SLIDERS, VIEWS
 from pidformer.lab.runs import TEXTS, Shelf, named_models, present_models
 from pidformer.lab.sharing import (
@@ -93,8 +93,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     always_last([*chosen, prompt.blur, button.click], texts_of, inputs, texts, **QUIET)
 
     def arrive(query: str) -> list[Any]:
-        is_here = view_of(query, ("", "text")) == "text"
-        knobs = from_query(TextKnobs, query if is_here else "")
+        knobs = from_query(TextKnobs, query, "text")
         values = [*present_models(knobs, names, pair), *astuple(knobs)[2:-1]]  # but the seed
         return [*values, *texts_of(*values)]
 
