@@ -89,13 +89,9 @@ def evaluate(
         *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
     ):
         check_known(what, given, known)  # also where the models' task does not ask for it
-    shared: dict[str, Any] = {
-        "device": ranks.join(device),
-        "seed": seed,
-        "limit": limit,
-        "gains": gains,
-    }
-    shared |= {"ema": ema, "command": command_line(), "is_shown": not as_json and ranks.is_main()}
+    shared: dict[str, Any] = {"device": ranks.join(device), "seed": seed, "limit": limit}
+    shared |= {"gains": gains, "ema": ema, "command": command_line()}
+    shared["is_shown"] = not as_json and ranks.is_main()
     if (task := shared_task(models)) != "classification":
         own = {"views": views, "protocol": protocol, "split": split}
         scores = evaluate_other(task, models, suite, data, **own, **shared)

@@ -1,9 +1,8 @@
 """Figures of analysed models side by side: tokens by layer, eigenvalues of attention."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
@@ -17,7 +16,7 @@ from pidformer.analysis.summary import Analysis
 from pidformer.control import PIDGains, schur_cohn
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.figures import Curves, draw_curves
+from pidformer.report.figures import Curves, by_layer, curve_panel
 from pidformer.report.panels import (
     BAD,
     GOOD,
@@ -25,7 +24,6 @@ from pidformer.report.panels import (
     INK,
     PID,
     SOFTMAX,
-    Panel,
     check_format,
     save_panels,
     style,
@@ -79,17 +77,14 @@ def similarity_figure(
         raise InputError("give at least one model to draw")
     panels = []
     for name, title, top in _PANELS:
-        curves = []
-        for label, model in models.items():
-            if name not in model:  # of attention that could not be read
-                continue
-            values = tuple(model[name])
-            run = tuple(float(layer) for layer in range(1, len(values) + 1)), values
-            curves.append(Curves(label, bool((is_controlled or {}).get(label)), (run,)))
-        if not curves:
-            continue
-        look: dict[str, Any] = {"title": title, "x": "layer", "y": "", "top": top, "bottom": 0.0}
-        panels.append(Panel(partial(draw_curves, curves=curves, **look), 4.4, 4.2))
+        curves = [
+            Curves(label, bool((is_controlled or {}).get(label)), (by_layer(model[name]),))
+            for label, model in models.items()
+            if name in model  # attention may not be readable
+        ]
+        if curves:
+            panel = curve_panel(curves, title, "layer", "", (4.4, 4.2), top=top, bottom=0.0)
+            panels.append(panel)
     save_panels(panels, Path(path), columns=len(panels))
 
 

@@ -22,7 +22,7 @@ from pidformer.report.demo.models import (
     read_models,
     verdicts,
 )
-from pidformer.report.figures import Curves, Drawn, as_line, draw_curves, similarity_panel
+from pidformer.report.figures import Curves, Drawn, as_line, by_layer, curve_panel, similarity_panel
 from pidformer.report.panels import INK, PID, SOFTMAX, Panel, picture, png_uri, save_panels
 from pidformer.report.templates import page_template
 from pidformer.report.write import DATA_FILE
@@ -47,7 +47,7 @@ def all_figures(
 
 
 def _similarity(model: DemoModel) -> Curves:
-    runs = tuple((tuple(range(1, len(run) + 1)), run) for run in model.similarity)
+    runs = tuple(map(by_layer, model.similarity))
     return Curves(model.label.split(",")[0], _is_controlled(model), runs)
 
 
@@ -61,22 +61,14 @@ def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
             runs.append(as_line(sorted((r.settings["eps"], r.metrics["top1"]) for r in own)))
         dashed = name.endswith("no_residual")
         curves.append(Curves(model.label, _is_controlled(model), tuple(runs), dashed))
-    draw = partial(
-        draw_curves,
-        curves=curves,
-        title=attack.upper(),
-        x="eps (pixels in [0, 1])",
-        y="accuracy, per cent",
-        top=102,
-        bottom=-2,
-        level=(CHANCE, "chance"),
-    )
+    look: dict[str, Any] = {"top": 102, "bottom": -2, "level": (CHANCE, "chance")}
+    axes = ("eps (pixels in [0, 1])", "accuracy, per cent")
     held = "; ".join(
         f"{model.label} {model.percent(f'{attack}@{SHOWN}').mean:.1f} %"
         for model in models.values()
     )
     words = f"Accuracy by budget under {attack.upper()}. At eps {SHOWN}: {held}."
-    return Panel(draw), words
+    return curve_panel(curves, attack.upper(), *axes, **look), words
 
 
 def _tokens(model: DemoModel, path: Trajectory) -> Drawn:
