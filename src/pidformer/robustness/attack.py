@@ -288,11 +288,18 @@ Norm = Literal["Linf", "L2"]
 _TINY = 1e-12
 
 
-def check_ball(eps: float, norm: str) -> None:
-    """Refuse an unknown norm, and a budget that does not fit it."""
-    if norm not in get_args(Norm):
-        raise InputError(f"norm must be Linf or L2, got {shortened(norm)}")
-    (check_budget if norm == "Linf" else check_distance)("eps", eps)
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BallAttack(Attack):
+    """An attack inside the ball of either norm."""
+
+    eps: float = 3 / 255
+    norm: Norm = "Linf"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm not in get_args(Norm):
+            raise InputError(f"norm must be Linf or L2, got {shortened(self.norm)}")
+        (check_budget if self.norm == "Linf" else check_distance)("eps", self.eps)
 
 
 def length(x: Tensor, norm: Norm) -> Tensor:

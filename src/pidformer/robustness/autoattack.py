@@ -13,11 +13,10 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    BallAttack,
     Batch,
     Bounds,
-    Norm,
     ascent,
-    check_ball,
     check_finite,
     check_steps,
     confirm,
@@ -41,7 +40,7 @@ _MOMENTUM = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class APGD(Attack):
+class APGD(BallAttack):
     """Ascent with momentum whose step, 2 eps at first, is halved wherever it stops to pay:
 
         z = P(x_k + step u(x_k)),   x_{k+1} = P(x_k + 0.75 (z - x_k) + 0.25 (x_k - x_{k-1})),
@@ -56,8 +55,6 @@ class APGD(Attack):
     that no run breaks comes back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     steps: int = 100
     restarts: int = 1
     loss: Literal["ce", "dlr"] = "ce"
@@ -66,7 +63,6 @@ class APGD(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, restarts=self.restarts)
         if self.loss not in ("ce", "dlr"):
             raise InputError(f"loss must be ce or dlr, got {shortened(self.loss)}")
@@ -207,7 +203,7 @@ def _checkpoints(steps: int) -> set[int]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FAB(Attack):
+class FAB(BallAttack):
     """Towards each of the `targets` most likely wrong classes t in turn, from the image x_0:
 
         plane   z_t - z_y = 0 linearised at x,
@@ -219,8 +215,6 @@ class FAB(Attack):
     is drawn.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     steps: int = 100
     targets: int = 9
     eta: float = 1.05
@@ -228,7 +222,6 @@ class FAB(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, targets=self.targets)
         if not (self.eta >= 1 and 0 < self.beta < 1):
             raise InputError(
@@ -277,7 +270,7 @@ class FAB(Attack):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AutoAttack(Attack):
+class AutoAttack(BallAttack):
     """APGD on the cross entropy, APGD on the targeted DLR loss, targeted FAB, Square.
 
     Each attacks the images that are still classified right, so the accuracy left is that under the
@@ -285,13 +278,10 @@ class AutoAttack(Attack):
     queries, in either norm. Images that nothing breaks come back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     version: Literal["standard"] = "standard"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         if self.version != "standard":
             raise InputError(
                 f"AutoAttack has the version 'standard' only, got {shortened(self.version)}"

@@ -12,10 +12,9 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    BallAttack,
     Batch,
     Bounds,
-    Norm,
-    check_ball,
     check_finite,
     check_steps,
     confirm,
@@ -60,10 +59,9 @@ def tiled(images: Tensor, draws: Draws) -> Tensor:
     down, across = height // side, width // side
     numbers = draws.uniform(down, across, 1 + channels)
     upright = pair(side).to(images)
-    turned = torch.where(
-        numbers[..., :1, None] > 0.5, upright.T, upright
-    )  # (B, down, across, s, s)
-    signs = (2 * (numbers[..., 1:] > 0.5) - 1).to(images.dtype)
+    is_turned = numbers[..., :1, None] > 0.5
+    turned = torch.where(is_turned, upright.T, upright)  # (B, down, across, s, s)
+    signs = _signs(numbers[..., 1:], images.dtype)
     tiles = signs[..., None, None] * turned[:, :, :, None]  # (B, down, across, C, s, s)
     change = torch.zeros_like(images)
     top, left = (height - down * side) // 2, (width - across * side) // 2
@@ -89,7 +87,7 @@ def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
     straight = upright[rows[:, :, None], columns[:, None, :]]
     turned = upright[columns[:, None, :], rows[:, :, None]]
     bumps = torch.where(numbers[:, 4, None, None] > 0.5, turned, straight)[:, None]
-    signs = (2 * (numbers[:, 5:] > 0.5) - 1).to(change.dtype)[:, :, None, None]
+    signs = _signs(numbers[:, 5:], change.dtype)[:, :, None, None]
 
     unused = (eps**2 - change.square().sum((1, 2, 3), keepdim=True)).clamp(min=0)
     held = (change * (first | second)).square().sum((2, 3), keepdim=True)  # (B, C, 1, 1)
@@ -121,7 +119,7 @@ _BLOCK = 64
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Square(Attack):
+class Square(BallAttack):
     """At most `queries` questions an image, each a random change of one or two squares.
 
     A change is kept if the margin of the best wrong class grows. In the L-infinity ball, the start
@@ -134,14 +132,11 @@ class Square(Attack):
     misclassified; one that is not broken comes back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     queries: int = 5000
     p_init: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(queries=self.queries)
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
