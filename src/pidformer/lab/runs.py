@@ -33,12 +33,6 @@ NOBODY = "(none)"
 _LOCK = threading.Lock()
 
 
-def default_home() -> Path:
-    """Where the copies of the examples are kept: the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "pidformer" / "lab"
-
-
 def example_runs(home: Path) -> dict[str, Path]:
     """The examples by their shown names, copied to `home`, so that new records go there.
 
@@ -68,7 +62,8 @@ class Shelf:
         home: str | Path | None = None,
         data: str | Path | None = None,
     ) -> None:
-        self.home = default_home() if home is None else Path(home)
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        self.home = Path(cache, "pidformer", "lab") if home is None else Path(home)
         self.data = None if data is None else Path(data)
         texts = list(map(str, given))
         self.others = [text for text in texts if ":" in text and not Path(text).exists()]

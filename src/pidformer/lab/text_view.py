@@ -20,7 +20,7 @@ from pidformer.lab.sharing import (
     sharing_box,
     slider,
 )
-from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, Read, TextKnobs, opened, read
+from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, TextKnobs, opened, read
 from pidformer.report.templates import page_template
 
 REDDEST = 10.0
@@ -69,7 +69,10 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     @lru_cache(maxsize=64)
     def result(name: str, knobs: TextKnobs) -> str:
-        return text_html(name, read(opened(places[name]), knobs))
+        """The tokens that were read, and those that were written, each with its colour."""
+        found = read(opened(places[name]), knobs)
+        page = page_template("lab", "read.html.j2")
+        return page.render(name=name, found=found, reddest=REDDEST)
 
     def go_on(*values: Any) -> list[Any]:
         try:
@@ -99,9 +102,3 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     shared.on_arrival(arrive, [*inputs, *texts], shared.on_sight())
     return address
-
-
-def text_html(name: str, found: Read) -> str:
-    """The tokens that were read, those that were written, each with its colour, and the scale."""
-    page = page_template("lab", "read.html.j2")
-    return page.render(name=name, found=found, reddest=REDDEST)

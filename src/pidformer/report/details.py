@@ -206,7 +206,9 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
             records = metric.records(group)
             source = sources.add(f"Table {about.number}, {group.label}", metric.title, records)
             cells.append(mean_cell(metric.mean(group), source))
-            found = _other_difference(metric, twin, group)
+            data = {r.measurement.data_hash for g in (twin, group) for r in metric.records(g)}
+            is_pair = twin is not group and len(data) == 1  # measured on the same data
+            found = metric.difference(twin, group) if is_pair else None
             cells.append(difference_cell(found, metric.difference_digits))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
     for which, label in enumerate(("softmax", "PID")):
@@ -240,12 +242,6 @@ def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
         contrast=about.contrast,
         difference_digits=about.digits,
     )
-
-
-def _other_difference(metric: Metric, twin: Group, group: Group) -> Crossed | None:
-    """To the twin, where both were measured on the same data."""
-    data = {r.measurement.data_hash for g in (twin, group) for r in metric.records(g)}
-    return metric.difference(twin, group) if twin is not group and len(data) == 1 else None
 
 
 def _plain_records(run: Run, kind: str) -> list[Record]:

@@ -77,7 +77,9 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         self._read_budgets("eps")
-        check_precision(self.precision)
+        if self.precision not in get_args(Precision):
+            names = ", ".join(get_args(Precision))
+            raise InputError(f"precision must be one of {names}; got {shortened(self.precision)}")
 
     def _read_budgets(self, *names: str) -> None:
         for name in names:
@@ -184,13 +186,6 @@ def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
     if model.precision == "bfloat16":
         return torch.autocast(device_type, torch.bfloat16)
     return tf32() if device_type == "cuda" else nullcontext()
-
-
-def check_precision(precision: str) -> None:
-    """Refuse an unknown precision."""
-    if precision not in get_args(Precision):
-        names = ", ".join(get_args(Precision))
-        raise InputError(f"precision must be one of {names}; got {shortened(precision)}")
 
 
 def logits_of(model: Model, images: Tensor) -> Tensor:
