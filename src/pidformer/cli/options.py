@@ -81,10 +81,6 @@ def resumable(out: Path) -> Iterator[None]:
         raise typer.Exit(exit_code(stopped)) from None
 
 
-NAME_WIDTH = 16
-"""Width of the names before facts, in a stability report or a certificate."""
-
-
 def tables() -> "Console":
     """Where tables go: as wide as the terminal; in a pipe or a file, as wide as they like."""
     from rich.console import Console
@@ -101,18 +97,9 @@ def print_facts(console: "Console", text: str) -> None:
     from rich.text import Text
 
     if console.is_terminal:
-        below = " " * NAME_WIDTH
-        parts = (
-            textwrap.wrap(
-                line,
-                console.width,
-                subsequent_indent=below,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for line in text.splitlines()
-        )
-        text = "\n".join(line for part in parts for line in part)
+        whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * 16, **whole)
+        text = "\n".join(part for line in text.splitlines() for part in wrapper.wrap(line))
     shown = Text(text)
     shown.highlight_regex(r"\bunstable\b", "bold red")
     console.print(shown, soft_wrap=True)
@@ -132,11 +119,10 @@ def register(app: typer.Typer, command: Callable[..., None]) -> None:
     text, _, options = inspect.cleandoc(command.__doc__ or "").partition("\n\nOptions:\n")
     hints = get_type_hints(command, include_extras=True)
     for dashes, name, value, words in _OPTION.findall(options):
-        key, shown = name.replace("-", "_"), {"help": escape(" ".join(words.split()))}
-        if value:
-            shown["metavar"] = value
-        given = [f"--{name}"] if hints[key] is bool else []
-        about: Any = typer.Option(*given, **shown) if dashes else typer.Argument(**shown)
+        key = name.replace("-", "_")
+        make: Any = typer.Option if dashes else typer.Argument
+        flag = [f"--{name}"] if hints[key] is bool else []
+        about = make(*flag, help=escape(" ".join(words.split())), metavar=value or None)
         hints[key] = Annotated[hints[key], about]
     command.__annotations__ = hints
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\n|\n(?=Example: )", text))

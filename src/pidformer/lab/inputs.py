@@ -6,6 +6,7 @@ of the one type that each component sends.
 """
 
 import json
+import re
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -21,6 +22,8 @@ LARGEST = 1e6
 """The largest number of a slider whose range moves."""
 MOVES = "attack-number"
 """The slider whose range follows another choice; its view bounds it."""
+_HALVES = re.compile("[\ud800-\udfff]")
+"""Of characters: no text has them."""
 Check = Callable[[Any, Collection[str]], Any]
 """(value, paths this visitor uploaded) -> the value to pass on."""
 
@@ -81,12 +84,21 @@ def _kind(component: Any) -> Kind:
     """What a component sends."""
     if isinstance(component, gr.Textbox):
         most = component.max_length or LONGEST_TEXT
-        return Kind(f"a text of at most {most} characters", lambda v: _is_text(v, most))
+        return Kind(
+            f"a text of at most {most} characters",
+            lambda v: isinstance(v, str) and len(v) <= most and not _HALVES.search(v),
+        )
     if isinstance(component, gr.CheckboxGroup | gr.Radio | gr.Dropdown):
         among = [value for _, value in component.choices]
-        if isinstance(component, gr.CheckboxGroup):
-            return Kind("a list of the choices shown", lambda v: _is_list_of(v, among))
-        return Kind("one of the choices shown", lambda v: v is None or _is_choice(v, among))
+        one = Kind(
+            "one of the choices shown", lambda v: v is None or (isinstance(v, str) and v in among)
+        )
+        if not isinstance(component, gr.CheckboxGroup):
+            return one
+        return Kind(
+            "a list of the choices shown",
+            lambda v: isinstance(v, list) and len(v) <= len(among) and all(map(one.takes, v)),
+        )
     if isinstance(component, gr.Slider):
         low = component.minimum
         high = component.maximum if component.elem_id != MOVES else LARGEST
@@ -100,21 +112,6 @@ def _kind(component: Any) -> Kind:
     if type(component) is gr.State:  # kept by the server: what a browser sends for it is null
         return Kind("null", lambda v: v is None)
     raise TypeError(f"{type(component).__name__} has no check for what visitors send")
-
-
-def _is_text(value: Any, most: int) -> bool:
-    """Whole characters, not too many."""
-    is_whole = isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-    return is_whole and len(value) <= most
-
-
-def _is_choice(value: Any, among: list[Any]) -> bool:
-    return isinstance(value, str) and value in among
-
-
-def _is_list_of(value: Any, among: list[Any]) -> bool:
-    is_short = isinstance(value, list) and len(value) <= len(among)
-    return is_short and all(v is None or _is_choice(v, among) for v in value)
 
 
 def _upload(value: Any, uploads: Collection[str]) -> dict[str, Any] | None:

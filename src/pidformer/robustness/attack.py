@@ -100,10 +100,10 @@ class Attack(ABC):
         """The attacked images inside any bounds, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
         with under_attack(model), torch.inference_mode(False), torch.no_grad():
-            images, labels, *rest = batch
-            own = Batch(images.detach().clone(), labels.clone(), *rest)
+            images = batch.images.detach().clone()
             if not self.eps or not len(images):
-                return own.images
+                return images
+            own = batch._replace(images=images, labels=batch.labels.clone())
             return self.perturb(searching(model, self.precision), own)
 
     @abstractmethod

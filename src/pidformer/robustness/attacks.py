@@ -28,7 +28,14 @@ from pidformer.robustness.attack import (
     under_attack,
 )
 from pidformer.robustness.losses import cross_entropy
-from pidformer.robustness.threat import Draws, Model, check_budget, check_distance, check_images
+from pidformer.robustness.threat import (
+    Draws,
+    Model,
+    check_batch,
+    check_budget,
+    check_distance,
+    check_span,
+)
 
 # B images of D numbers
 
@@ -251,7 +258,8 @@ class Normalized:
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
     ) -> Tensor:
         """The attacked images, as pixels that may lie outside [0, 1]."""
-        check_images(images, labels)
+        check_batch(images, labels)
+        check_span(images.aminmax() if images.numel() else ())
         if images.shape[1] != len(self.mean):
             raise InputError(f"images must have {len(self.mean)} channels, got {images.shape[1]}")
         if not self.threat.eps:
