@@ -33,15 +33,8 @@ def bench(
         --rounds: Turns of each contender; 7 on a GPU, 3 on a CPU.
         --out: Folder for results.jsonl.
     """
-    done = show_bench(
-        section,
-        rounds=rounds,
-        out=out,
-        seed=seed,
-        device=device,
-        is_quiet=as_json,
-        command=command_line(),
-    )
+    how: Any = {"rounds": rounds, "out": out, "seed": seed, "device": device}
+    done = show_bench(section, is_quiet=as_json, command=command_line(), **how)
     if as_json:
         print_json(done.to_dict())
 
@@ -51,6 +44,7 @@ def show_bench(section: str, *, is_quiet: bool, **options: Any) -> Bench:
     from pidformer.bench import bench as run_bench
 
     console = tables()
+    console.quiet = is_quiet
     status = console.status("") if console.is_terminal and not is_quiet else None
 
     def say(text: str) -> None:
@@ -61,13 +55,11 @@ def show_bench(section: str, *, is_quiet: bool, **options: Any) -> Bench:
     def watch(rows: list[Timing]) -> None:
         if status is not None:
             status.stop()
-        if not is_quiet:
-            console.print(f"\n{_title(rows)}", style="bold", highlight=False)
-            console.print(_table(rows))
+        console.print(f"\n{_title(rows)}", style="bold", highlight=False)
+        console.print(_table(rows))
 
     def begin(found: Mapping[str, Any]) -> None:
-        if not is_quiet:
-            console.print(_head(found), highlight=False)
+        console.print(_head(found), highlight=False)
 
     try:
         return run_bench(section, begin=begin, watch=watch, say=say, **options)

@@ -20,11 +20,6 @@ data = typer.Typer(
 _NAMED = 20
 
 
-@data.callback()
-def _group() -> None:
-    """Look at data sets, or decode one once."""
-
-
 def check(folder: Path, sample: int = 200, out: Path | None = None, as_json: Json = False) -> None:
     """Recognise the layout, count splits and classes, decode a sample, and name what is damaged.
 

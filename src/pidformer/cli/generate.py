@@ -1,7 +1,7 @@
 """`pidformer generate`: a trained language model writes."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -39,11 +39,7 @@ def generate(
 
     place = as_device(device)
     loaded = load_language(run, gains=gains)
-
-    def show(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
+    show = partial(print, end="", flush=True)
     if not as_json:
         show(prompt)
     text = generate_text(

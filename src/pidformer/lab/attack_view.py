@@ -39,7 +39,7 @@ TRIED = 8
 """Pictures among which the one to open on is looked for."""
 
 
-def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)

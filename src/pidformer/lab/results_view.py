@@ -16,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
 from pidformer.lab.knobs import VIEWS
@@ -111,8 +111,7 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
     text = as_csv(found)
     path = folder / f"lines-{hashlib.sha256(text.encode()).hexdigest()[:12]}.csv"
     if not path.exists():
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     return path
 
 
@@ -147,7 +146,7 @@ FIGURES = 3
 MAKE, MAKING = "Make the report", "Making the report ..."
 
 
-def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
     names = list(labels(shelf.measured))
     kinds = sorted({r.kind for run in shelf.measured for r in run.records})

@@ -70,8 +70,10 @@ def stability_figure(
     _draw_region(region, gains, kappa_min)
     _draw_tokens(tokens, gains, kernel, seed)
     modes = torch.linspace(kappa_min, 1, 3, dtype=torch.float64)
-    _draw_over_depth(step, gains, modes, of="step")
-    _draw_over_depth(disturbance, gains, modes, of="disturbance")
+    _draw_over_depth(step, step_response(gains, modes, _LAYERS), modes, level=1)
+    step.set_title("Step of the reference")
+    _draw_over_depth(disturbance, disturbance_response(gains, modes, _LAYERS), modes, level=0)
+    disturbance.set_title("Constant disturbance")
     _draw_frequency(frequency, gains, modes)
     _draw_locus(locus, gains, kappa_min)
     figure.suptitle(
@@ -253,17 +255,14 @@ def _draw_tokens(axes: Axes, gains: PIDGains, kernel: Tensor | None, seed: int) 
     axes.legend(fontsize=9)
 
 
-def _draw_over_depth(axes: Axes, gains: PIDGains, kappas: Tensor, *, of: str) -> None:
-    """The response to a step of the reference, or to a constant disturbance."""
-    function = step_response if of == "step" else disturbance_response
-    shades = _shades(len(kappas))
-    for row, kappa, shade in zip(function(gains, kappas, _LAYERS), kappas, shades, strict=True):
+def _draw_over_depth(axes: Axes, responses: Tensor, kappas: Tensor, *, level: float) -> None:
+    """Responses (kappas, layers), and the level that they are to reach."""
+    for row, kappa, shade in zip(responses, kappas, _shades(len(kappas)), strict=True):
         is_over = np.maximum.accumulate(np.abs(row.numpy()) > _LIMIT)
         shown = np.where(is_over, np.nan, row.numpy())
         axes.plot(shown, color=shade, label=f"kappa = {float(kappa):.2g}", drawstyle="steps-post")
-    axes.axhline(1 if of == "step" else 0, color=GREY, linewidth=1, linestyle=":")
-    titles = {"step": "Step of the reference", "disturbance": "Constant disturbance"}
-    axes.set(title=titles[of], xlabel="layer", ylabel="value")
+    axes.axhline(level, color=GREY, linewidth=1, linestyle=":")
+    axes.set(xlabel="layer", ylabel="value")
     axes.legend(fontsize=8)
 
 
