@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pidformer import control
 from pidformer.errors import InputError
-from pidformer.lab.address import from_query, to_query
 from pidformer.lab.controller import draws, kernel_of, start
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
 from tests.lab.oracle import look
@@ -63,7 +62,7 @@ def test_the_verdict_says_what_the_closed_form_says(given):
 @settings(max_examples=30, deadline=None)
 @given(knobs)
 def test_any_knobs_survive_their_address(given):
-    assert from_query(Knobs, to_query("controller", given)) == given
+    assert Knobs.from_query(given.to_query()) == given
 
 
 @pytest.mark.parametrize(
@@ -76,7 +75,7 @@ def test_any_knobs_survive_their_address(given):
     ],
 )
 def test_an_address_with_nonsense_keeps_the_rest(query, expected):
-    assert from_query(Knobs, query) == expected
+    assert Knobs.from_query(query) == expected
 
 
 def test_a_knob_out_of_range_is_refused():

@@ -6,7 +6,6 @@ import pytest
 
 from pidformer import control
 from pidformer.cli import main
-from pidformer.lab.address import to_query
 from pidformer.lab.knobs import Knobs
 from pidformer.lab.static import export_page, page
 from tests.lab.oracle import look
@@ -28,10 +27,6 @@ SETTINGS = [
 ]
 
 
-def address(knobs):
-    return to_query("controller", knobs)
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     return export_page(tmp_path_factory.mktemp("lab") / "page").as_uri()
@@ -39,7 +34,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def opened(watch, exported):
-    return lambda knobs, **options: watch(exported + "#" + address(knobs).lstrip("?"), **options)
+    return lambda knobs, **options: watch(exported + "#" + knobs.to_query().lstrip("?"), **options)
 
 
 def numbers(page):
@@ -54,7 +49,7 @@ def numbers(page):
     )
 
 
-@pytest.mark.parametrize("knobs", SETTINGS, ids=lambda knobs: address(knobs)[17:] or "defaults")
+@pytest.mark.parametrize("knobs", SETTINGS, ids=lambda knobs: knobs.to_query()[17:] or "defaults")
 def test_the_page_has_the_numbers_of_python(opened, knobs):
     watched = opened(knobs)
     shown, expected = numbers(watched.page), look(knobs)

@@ -8,7 +8,7 @@ from typing import Any
 import gradio as gr
 
 from pidformer.control.design import DESIGNS
-from pidformer.lab.address import from_query, from_values, to_query
+from pidformer.lab.address import from_values
 from pidformer.lab.knobs import PRESETS, Knobs
 from pidformer.lab.sharing import QUIET, Shared, always_last, explanation, sharing_box, slider
 from pidformer.lab.static import charts_html
@@ -75,7 +75,7 @@ def controller_view(shared: Shared) -> gr.Textbox:
         )
         event.then(None, sliders, None, js=DRAW, **QUIET)
     shared.on_arrival(
-        lambda query: turn(from_query(Knobs, query)),
+        lambda query: turn(Knobs.from_query(query)),
         [*sliders, *shown],
         lambda event: event.then(None, sliders, None, js=DRAW, **QUIET),
     )
@@ -83,4 +83,4 @@ def controller_view(shared: Shared) -> gr.Textbox:
 
 
 def _show(knobs: Knobs) -> list[Any]:
-    return [to_query("controller", knobs), knobs.command(), knobs.python()]
+    return [knobs.to_query(), knobs.command(), knobs.python()]

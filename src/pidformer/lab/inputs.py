@@ -7,7 +7,7 @@ of the one type that each component sends.
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,8 +24,6 @@ MOVES = "attack-number"
 """The slider whose range follows another choice; its view bounds it."""
 _HALVES = re.compile("[\ud800-\udfff]")
 """Of characters: no text has them."""
-Check = Callable[[Any, Collection[str]], Any]
-"""(value, paths this visitor uploaded) -> the value to pass on."""
 
 
 class Events:
@@ -35,7 +33,7 @@ class Events:
         self._known = {
             number: (
                 "queue/join" if event.queue else "run/predict",
-                list(map(_check, event.inputs)),
+                list(map(_kind, event.inputs)),
             )
             for number, event in blocks.fns.items()
             if event.fn is not None
@@ -52,36 +50,33 @@ class Events:
         number, data, session = (asked.get(k) for k in ("fn_index", "data", "session_hash"))
         if type(number) is not int or self._known.get(number, ("",))[0] != route:
             raise InputError(f"no event of this number is sent to {route}")
-        checks = self._known[number][1]
-        if not isinstance(data, list) or len(data) != len(checks):
-            raise InputError(f"event {number} takes {len(checks)} inputs")
+        kinds = self._known[number][1]
+        if not isinstance(data, list) or len(data) != len(kinds):
+            raise InputError(f"event {number} takes {len(kinds)} inputs")
         if not isinstance(session, str):
             raise InputError("an event names its session")
         trigger = asked.get("trigger_id")
         return {
-            "data": [check(value, uploads) for check, value in zip(checks, data, strict=True)],
+            "data": [_checked(*given, uploads) for given in zip(kinds, data, strict=True)],
             "fn_index": number,
             "session_hash": session,
             "trigger_id": trigger if type(trigger) is int and abs(trigger) < LARGEST else None,
         }
 
 
-def _check(component: Any) -> Check:
-    """The check for what a component sends; one that is not known here cannot be an input."""
+def _checked(kind: Kind | None, value: Any, uploads: Collection[str]) -> Any:
+    """The value to pass on, of a visitor who uploaded these paths."""
+    if kind is None:
+        return _upload(value, uploads)
+    if not kind.takes(value):
+        raise InputError(f"{kind.words} is wanted, got {_named(value)}")
+    return value
+
+
+def _kind(component: Any) -> Kind | None:
+    """What a component sends, None for a file; one that is not known here cannot be an input."""
     if type(component) is gr.File:
-        return _upload
-    kind = _kind(component)
-
-    def check(value: Any, uploads: Collection[str]) -> Any:
-        if not kind.takes(value):
-            raise InputError(f"{kind.words} is wanted, got {_named(value)}")
-        return value
-
-    return check
-
-
-def _kind(component: Any) -> Kind:
-    """What a component sends."""
+        return None
     if isinstance(component, gr.Textbox):
         most = component.max_length or LONGEST_TEXT
         return Kind(

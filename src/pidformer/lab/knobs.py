@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pidformer.control import PIDGains, design_gains
 from pidformer.errors import InputError
 from pidformer.fields import read_yaml
+from pidformer.lab.address import from_query, to_query
 
 
 class Limits(NamedTuple):
@@ -77,6 +78,15 @@ class Knobs:
         """The fastest gains of this kind for kappa_min; PD and PID keep the d of the slider."""
         d = self.d if "D" in kind and self.d > 0 else None
         return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d))
+
+    def to_query(self) -> str:
+        """The address of this view: only what differs from the defaults."""
+        return to_query("controller", self)
+
+    @classmethod
+    def from_query(cls, query: str) -> Knobs:
+        """Read an address; what it does not name, or what is out of range, keeps its default."""
+        return from_query(cls, query)
 
     def command(self) -> str:
         """The same judgement on the command line."""
