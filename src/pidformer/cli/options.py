@@ -1,5 +1,6 @@
 """What several commands share: options, their help, and where tables go."""
 
+import ast
 import inspect
 import json
 import re
@@ -98,7 +99,8 @@ def print_facts(console: "Console", text: str) -> None:
 
     if console.is_terminal:
         whole: Any = {"break_long_words": False, "break_on_hyphens": False}
-        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=" " * 16, **whole)
+        below = " " * 16  # where the words begin, in a stability report or a certificate
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=below, **whole)
         text = "\n".join(part for line in text.splitlines() for part in wrapper.wrap(line))
     shown = Text(text)
     shown.highlight_regex(r"\bunstable\b", "bold red")
@@ -116,13 +118,16 @@ def register(app: typer.Typer, command: Callable[..., None]) -> None:
     """
     from rich.markup import escape  # or help would take `pidformer[lab]` for markup
 
-    text, _, options = inspect.cleandoc(command.__doc__ or "").partition("\n\nOptions:\n")
+    words = command.__doc__
+    if words is None:  # python -OO
+        words = ast.get_docstring(ast.parse(inspect.getsource(command)).body[0])  # type: ignore
+    text, _, options = inspect.cleandoc(words or "").partition("\n\nOptions:\n")
     hints = get_type_hints(command, include_extras=True)
-    for dashes, name, value, words in _OPTION.findall(options):
+    for dashes, name, value, line in _OPTION.findall(options):
         key = name.replace("-", "_")
         make: Any = typer.Option if dashes else typer.Argument
         flag = [f"--{name}"] if hints[key] is bool else []
-        about = make(*flag, help=escape(" ".join(words.split())), metavar=value or None)
+        about = make(*flag, help=escape(" ".join(line.split())), metavar=value or None)
         hints[key] = Annotated[hints[key], about]
     command.__annotations__ = hints
     paragraphs = (" ".join(part.split()) for part in re.split(r"\n\n|\n(?=Example: )", text))

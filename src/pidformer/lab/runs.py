@@ -62,8 +62,10 @@ class Shelf:
         home: str | Path | None = None,
         data: str | Path | None = None,
     ) -> None:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        self.home = Path(cache, "pidformer", "lab") if home is None else Path(home)
+        if home is None:
+            cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            home = Path(cache, "pidformer", "lab")
+        self.home = Path(home)
         self.data = None if data is None else Path(data)
         texts = list(map(str, given))
         self.others = [text for text in texts if ":" in text and not Path(text).exists()]

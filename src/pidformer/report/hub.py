@@ -113,13 +113,14 @@ def fast_tokenizer(tokenizer: Tokenizer) -> Any:
 
     from pidformer.data.text import WordVocabulary
 
+    special: dict[str, str | None] = {}
     if tokenizer.kind == WordVocabulary.kind:
-        fast, end, more = _word_level(tokenizer), "<eos>", {"unk_token": "<unk>"}
+        fast, special["unk_token"] = _word_level(tokenizer), "<unk>"
     else:
-        fast, more = Fast.from_str(json.dumps(tokenizer.to_dict()["definition"])), {}
-        end = None if tokenizer.eos_id is None else fast.id_to_token(tokenizer.eos_id)
-    ends = dict.fromkeys(("eos_token", "bos_token", "pad_token"), end)
-    return PreTrainedTokenizerFast(tokenizer_object=fast, **ends, **more)
+        fast = Fast.from_str(json.dumps(tokenizer.to_dict()["definition"]))
+    end = None if tokenizer.eos_id is None else fast.id_to_token(tokenizer.eos_id)
+    special |= dict.fromkeys(("eos_token", "bos_token", "pad_token"), end)
+    return PreTrainedTokenizerFast(tokenizer_object=fast, **special)
 
 
 def _word_level(tokenizer: Tokenizer) -> Any:

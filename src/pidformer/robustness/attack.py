@@ -50,7 +50,7 @@ PIXELS = Bounds(0.0, 1.0)
 UNBOUNDED = Bounds(-float("inf"), float("inf"))
 
 
-class Batch(NamedTuple):
+class AttackBatch(NamedTuple):
     """What an attack is given: images with their labels, what it may draw, and its bounds."""
 
     images: Tensor
@@ -58,10 +58,10 @@ class Batch(NamedTuple):
     draws: Draws
     bounds: Bounds = PIXELS
 
-    def of(self, index: Tensor) -> "Batch":
+    def of(self, index: Tensor) -> "AttackBatch":
         """Some of its rows."""
         images, labels, draws, bounds = self
-        return Batch(images[index], labels[index], draws.of(index), bounds)
+        return AttackBatch(images[index], labels[index], draws.of(index), bounds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -92,11 +92,13 @@ class Attack(ABC):
         check_batch(images, labels)
         span = images.aminmax() if images.numel() else ()
         try:
-            return self.within(model, Batch(images, labels, Draws.of_batch(images, seed, offset)))
+            return self.within(
+                model, AttackBatch(images, labels, Draws.of_batch(images, seed, offset))
+            )
         finally:  # looked at when the attack has sent all its work: no device waits
             check_span(span)
 
-    def within(self, model: Model, batch: Batch) -> Tensor:
+    def within(self, model: Model, batch: AttackBatch) -> Tensor:
         """The attacked images inside any bounds, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
         with under_attack(model), torch.inference_mode(False), torch.no_grad():
@@ -107,7 +109,7 @@ class Attack(ABC):
             return self.perturb(searching(model, self.precision), own)
 
     @abstractmethod
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The attack itself: no gradients are recorded, and the images may be overwritten."""
 
     def __repr__(self) -> str:
@@ -244,7 +246,9 @@ def check_finite(is_finite: Tensor) -> None:
         raise InputError("the gradient of the model's loss is not finite; check its logits")
 
 
-def on_survivors(model: Model, batch: Batch, runs: Iterable[Callable[[Batch], Tensor]]) -> Tensor:
+def on_survivors(
+    model: Model, batch: AttackBatch, runs: Iterable[Callable[[AttackBatch], Tensor]]
+) -> Tensor:
     """Each run on the images that are still classified right; what no run breaks stays as it was.
 
     Run number k draws from `batch.draws.at(k)`.

@@ -18,7 +18,7 @@ from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     UNBOUNDED,
     Attack,
-    Batch,
+    AttackBatch,
     ascent,
     check_finite,
     check_steps,
@@ -53,7 +53,7 @@ class FGSM(Attack):
         super().__post_init__()
         check_budget("eps", self.eps)
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """One step of `eps`, which cannot leave the ball."""
         _, _, gradient = ascent(model, batch.images, cross_entropy, batch.labels)
         check_finite(gradient.isfinite())
@@ -96,7 +96,7 @@ class PGD(Attack):
                 stacklevel=3,
             )
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The best of the restarts."""
         best = self._attempt(model, batch, 0)
         if self.restarts == 1:
@@ -110,7 +110,7 @@ class PGD(Attack):
             best_score = torch.where(is_better, score, best_score)
         return best
 
-    def _attempt(self, model: Model, batch: Batch, restart: int) -> Tensor:
+    def _attempt(self, model: Model, batch: AttackBatch, restart: int) -> Tensor:
         """`steps` sign-gradient steps up the loss, inside ball and bounds."""
         images, labels, draws, bounds = batch
         attacked = images
@@ -176,7 +176,7 @@ class SLD(Attack):
         if not 0 < self.sparsity < 1:
             raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The last step's images."""
         images, labels, _, bounds = batch
         attacked = images
@@ -222,7 +222,7 @@ class Noise(Attack):
         if self.kind not in get_args(Kind):
             raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The images and their noise."""
         images, _, draws, bounds = batch
         shape = images.shape[1:]
@@ -272,5 +272,5 @@ class Normalized:
                 return model(z * std + mean)
 
             draws = Draws.of_batch(images, seed, offset)
-            batch = Batch((images - mean) / std, labels, draws, UNBOUNDED)
+            batch = AttackBatch((images - mean) / std, labels, draws, UNBOUNDED)
             return self.threat.within(inner, batch) * std + mean

@@ -13,8 +13,8 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    AttackBatch,
     BallAttack,
-    Batch,
     Bounds,
     ascent,
     check_finite,
@@ -71,12 +71,12 @@ class APGD(BallAttack):
         if not 0 < self.rho < 1:
             raise InputError(f"rho must be in (0, 1), got {self.rho:g}")
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each restart, for each target, on the images that the runs before did not break."""
         places = [place for place in range(max(self.targets, 1)) for _ in range(self.restarts)]
         return on_survivors(model, batch, [partial(self._run, model, place) for place in places])
 
-    def _run(self, model: Model, place: int, batch: Batch) -> Tensor:
+    def _run(self, model: Model, place: int, batch: AttackBatch) -> Tensor:
         """One ascent; images that it does not break come back unchanged."""
         images, labels, draws, bounds = batch
         targets = likely_class(model, images, labels, place) if self.targets else None
@@ -228,12 +228,12 @@ class FAB(BallAttack):
                 f"eta must be at least 1 and beta in (0, 1), got {self.eta:g} and {self.beta:g}"
             )
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each target on the images that the targets before did not break."""
         runs = [partial(self._run, model, place) for place in range(self.targets)]
         return on_survivors(model, batch, runs)
 
-    def _run(self, model: Model, place: int, batch: Batch) -> Tensor:
+    def _run(self, model: Model, place: int, batch: AttackBatch) -> Tensor:
         """One search; images that it does not break within the budget come back unchanged."""
         result = x = batch.images
         targets = likely_class(model, x, batch.labels, place)
@@ -255,7 +255,9 @@ class FAB(BallAttack):
                     break
         return result
 
-    def _towards_boundary(self, model: Model, batch: Batch, x: Tensor, targets: Tensor) -> Tensor:
+    def _towards_boundary(
+        self, model: Model, batch: AttackBatch, x: Tensor, targets: Tensor
+    ) -> Tensor:
         images, labels, _, bounds = batch
         _, gap, gradient = ascent(model, x, logit_difference, labels, targets)
         check_finite(gradient.isfinite())
@@ -297,7 +299,7 @@ class AutoAttack(BallAttack):
             Square(eps=self.eps, norm=self.norm),
         )
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each stage on the images that the stages before did not break."""
 
         runs = [partial(stage.perturb, model) for stage in self.stages]

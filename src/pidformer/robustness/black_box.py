@@ -12,8 +12,8 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    AttackBatch,
     BallAttack,
-    Batch,
     Bounds,
     check_finite,
     check_steps,
@@ -141,11 +141,11 @@ class Square(BallAttack):
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """One search, on the images that are classified right to begin with."""
         return on_survivors(model, batch, [partial(self._run, model)])
 
-    def _run(self, model: Model, batch: Batch) -> Tensor:
+    def _run(self, model: Model, batch: AttackBatch) -> Tensor:
         images, labels, draws, bounds = batch
         channels, height, width = images.shape[1:]
         drawn = channels + (2 if self.norm == "Linf" else 5)
@@ -247,7 +247,7 @@ class SPSA(Attack):
         if self.compat not in (None, "cleverhans"):
             raise InputError(f"compat must be None or 'cleverhans', got {shortened(self.compat)}")
 
-    def perturb(self, model: Model, batch: Batch) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The last step's images, or the first that is misclassified."""
         images, labels, draws, bounds = batch
         result = torch.empty_like(images)
