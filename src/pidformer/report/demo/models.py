@@ -57,6 +57,10 @@ class DemoModel:
         return MODELS[self.name]
 
     @property
+    def is_controlled(self) -> bool:
+        return self.name.startswith("pid")
+
+    @property
     def last_similarity(self) -> Spread:
         return Spread.of([run[-1] for run in self.similarity])
 
