@@ -46,3 +46,18 @@ def test_usage_says_once_that_there_may_be_more(name):
 )
 def test_flags_take_no_value(name):
     assert "bool" not in show(*name.split(), columns=200).lower()
+
+
+def test_every_argument_and_option_is_explained():
+    import typer
+
+    from pidformer.cli import app
+
+    def walk(name, command):
+        for inner in getattr(command, "commands", {}).items():
+            yield from walk(*inner)
+        yield from ((name, given.name, given.help) for given in command.params)
+
+    found = list(walk("pidformer", typer.main.get_command(app)))
+    assert len(found) > 100
+    assert [f"{name}: {given}" for name, given, words in found if not words] == []

@@ -40,7 +40,7 @@ def runs(home, tmp_path_factory):
                 folder / model,
                 results.Record(kind="robustness", metrics=metrics, settings=settings),
             )
-    return Shelf.of([folder], home).runs
+    return Shelf([folder], home).runs
 
 
 def test_every_finite_metric_is_a_line(runs):
@@ -72,7 +72,7 @@ def test_the_twin_of_a_run_has_other_gains_before_it_has_another_seed(runs, home
     again = replace(softmax, folder=softmax.folder.with_name("softmax-seed1"))
     other = pid.recipe | {"data": pid.recipe["data"] | {"name": "cifar10"}}
     foreign = replace(pid, folder=pid.folder.with_name("elsewhere"), recipe=other)
-    shelf = Shelf.of([], home)
+    shelf = Shelf([], home)
     shelf.__dict__["runs"] = [softmax, again, foreign, pid]
     names = ["softmax", "softmax-seed1", "elsewhere", "pid"]
     assert shelf.twin("softmax", names) == "pid"

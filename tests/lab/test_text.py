@@ -58,9 +58,9 @@ def test_an_example_is_small_and_knows_english_from_letters(folder):
 
 
 def test_two_models_open_the_view_those_that_were_named_or_the_examples(language_run, tmp_path):
-    bare = Shelf.of([], tmp_path)
+    bare = Shelf([], tmp_path)
     assert bare.pair(list(bare.writers)) == tuple(TEXTS)
-    named = Shelf.of([language_run], tmp_path)
+    named = Shelf([language_run], tmp_path)
     assert list(named.writers) == ["lm", *TEXTS]
     assert named.pair(list(named.writers)) == ("lm", NOBODY)
 

@@ -238,7 +238,7 @@ def test_the_lab_refuses_it_too(trick, runs, trap, tmp_path):
     folder = copy(runs / "images", tmp_path / "run")
     said = TRICKS[trick](folder, trap)
     with pytest.raises(InputError, match=said):
-        Shelf.of([folder], tmp_path).subject("run")
+        Shelf([folder], tmp_path).subject("run")
     trap.check()
 
 

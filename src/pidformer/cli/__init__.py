@@ -20,7 +20,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
-from pidformer.cli.options import Command, CommandGroup, help_of
+from pidformer.cli.options import CommandGroup, register
 from pidformer.cli.publish import publish
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
@@ -55,25 +55,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands = (
-    demo,
-    train,
-    recipes,
-    evaluate,
-    analyze,
-    segment,
-    generate,
-    convert,
-    tune,
-    export,
-    publish,
-    report,
-    reproduce,
-    stability,
-    bench,
-    lab,
-)
+    demo, train, recipes, evaluate, analyze, segment, generate, convert,
+    tune, export, publish, report, reproduce, stability, bench, lab,
+)  # fmt: skip
 for command in commands:
-    app.command(help=help_of(command), cls=Command)(command)
+    register(app, command)
 app.add_typer(data, name="data")
 
 

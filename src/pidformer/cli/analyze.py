@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from pidformer.cli.options import (
     Data,
@@ -26,11 +24,9 @@ if TYPE_CHECKING:
 def analyze(
     models: Models,
     data: Data = None,
-    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("analysis"),
-    limit: Annotated[int, typer.Option(help="Images for token similarity and ranks.")] = 1000,
-    spectrum_limit: Annotated[
-        int, typer.Option(help="Images for spectra and certificate, which cost more.")
-    ] = 64,
+    out: Path = Path("analysis"),
+    limit: int = 1000,
+    spectrum_limit: int = 64,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -40,8 +36,12 @@ def analyze(
     Also written to each run's results.jsonl; figures of all runs side by side go to --out.
 
     Example: pidformer analyze runs/softmax runs/pid
-
     Example: pidformer analyze runs/pid --data /data/imagenet --limit 1000 --json
+
+    Options:
+        --out: Folder for the figures.
+        --limit: Images for token similarity and ranks.
+        --spectrum-limit: Images for spectra and certificate, which cost more.
     """
     from pidformer import ranks
     from pidformer.evaluation.analysis import analyze as measure

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from pidformer.cli.options import Device, Json, Seed, command_line, print_json, tables
 
@@ -15,13 +13,9 @@ if TYPE_CHECKING:
 
 
 def bench(
-    section: Annotated[
-        str, typer.Argument(help="operator, model, train, attack, generate, or all.")
-    ] = "all",
-    rounds: Annotated[
-        int | None, typer.Option(help="Turns of each contender; 7 on a GPU, 3 on a CPU.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for results.jsonl.")] = None,
+    section: str = "all",
+    rounds: int | None = None,
+    out: Path | None = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -32,18 +26,15 @@ def bench(
     it at any time: what was printed, and written, stays.
 
     Example: pidformer bench model --device cuda --json
-
     Example: pidformer bench all --out bench
+
+    Options:
+        section: operator, model, train, attack, generate, or all.
+        --rounds: Turns of each contender; 7 on a GPU, 3 on a CPU.
+        --out: Folder for results.jsonl.
     """
-    done = show_bench(
-        section,
-        rounds=rounds,
-        out=out,
-        seed=seed,
-        device=device,
-        is_quiet=as_json,
-        command=command_line(),
-    )
+    how: Any = {"rounds": rounds, "out": out, "seed": seed, "device": device}
+    done = show_bench(section, is_quiet=as_json, command=command_line(), **how)
     if as_json:
         print_json(done.to_dict())
 
@@ -53,6 +44,7 @@ def show_bench(section: str, *, is_quiet: bool, **options: Any) -> Bench:
     from pidformer.bench import bench as run_bench
 
     console = tables()
+    console.quiet = is_quiet
     status = console.status("") if console.is_terminal and not is_quiet else None
 
     def say(text: str) -> None:
@@ -63,13 +55,11 @@ def show_bench(section: str, *, is_quiet: bool, **options: Any) -> Bench:
     def watch(rows: list[Timing]) -> None:
         if status is not None:
             status.stop()
-        if not is_quiet:
-            console.print(f"\n{_title(rows)}", style="bold", highlight=False)
-            console.print(_table(rows))
+        console.print(f"\n{_title(rows)}", style="bold", highlight=False)
+        console.print(_table(rows))
 
     def begin(found: Mapping[str, Any]) -> None:
-        if not is_quiet:
-            console.print(_head(found), highlight=False)
+        console.print(_head(found), highlight=False)
 
     try:
         return run_bench(section, begin=begin, watch=watch, say=say, **options)

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -11,28 +11,25 @@ from pidformer.errors import InputError
 
 
 def convert(
-    model: Annotated[
-        str,
-        typer.Argument(help="timm:NAME, timm:NAME@FILE, a run folder, or a Hugging Face folder."),
-    ],
-    gains: Annotated[
-        str, typer.Option(help="P,I,D[,BETA], or a preset: default, deit, segmenter, lm.")
-    ],
-    out: Annotated[Path, typer.Option(help="New folder for the converted model.")],
-    layers: Annotated[
-        str | None, typer.Option(help="Layers to control, as 4-11 or 1,3,5; all by default.")
-    ] = None,
-    first_layer: Annotated[
-        str, typer.Option(help="free: sets the reference; controlled: is controlled too.")
-    ] = "free",
+    model: str,
+    gains: str,
+    out: Path,
+    layers: str | None = None,
+    first_layer: str = "free",
     as_json: Json = False,
 ) -> None:
     """Put a controller into a model: same weights, in a folder that other commands take.
 
     Example: pidformer convert timm:deit_tiny_patch16_224 --gains 0.4,0.1,0.05 --out runs/deit-pid
-
     Example: pidformer convert runs/softmax --gains 0.4,0.1,0.05 --out runs/softmax-pid, then
     pidformer train finetune/tiny_imagenet_100_pid.yaml model.init=runs/softmax-pid
+
+    Options:
+        model: timm:NAME, timm:NAME@FILE, a run folder, or a Hugging Face folder.
+        --gains: P,I,D[,BETA], or a preset: default, deit, segmenter, lm.
+        --out: New folder for the converted model.
+        --layers: Layers to control, as 4-11 or 1,3,5; all by default.
+        --first-layer: free: sets the reference; controlled: is controlled too.
     """
     from pidformer.training.converted import convert_run
 

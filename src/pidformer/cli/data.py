@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from pidformer.cli.options import Command, CommandGroup, Json, print_json
+from pidformer.cli.options import CommandGroup, Json, print_json, register
 
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
@@ -20,27 +20,18 @@ data = typer.Typer(
 _NAMED = 20
 
 
-@data.callback()
-def _group() -> None:
-    """Look at data sets, or decode one once."""
-
-
-@data.command(cls=Command)
-def check(
-    folder: Annotated[Path, typer.Argument(help="Folder of the data set.", metavar="DIR")],
-    sample: Annotated[
-        int, typer.Option(help="Things to decode in each split; 0 for all of them.")
-    ] = 200,
-    out: Annotated[Path | None, typer.Option(help="Write a contact sheet here (.png).")] = None,
-    as_json: Json = False,
-) -> None:
+def check(folder: Path, sample: int = 200, out: Path | None = None, as_json: Json = False) -> None:
     """Recognise the layout, count splits and classes, decode a sample, and name what is damaged.
 
     Exit code 1 when something is damaged, 2 when there is no known layout.
 
     Example: pidformer data check /data/imagenet --out contact.png
-
     Example: pidformer data check /data/camvid --sample 0 --json
+
+    Options:
+        folder DIR: Folder of the data set.
+        --sample: Things to decode in each split; 0 for all of them.
+        --out: Write a contact sheet here (.png).
     """
     from pidformer.data.check import check_data, contact_sheet
 
@@ -55,21 +46,18 @@ def check(
         raise typer.Exit(1)
 
 
-@data.command(cls=Command)
-def cache(
-    folder: Annotated[Path, typer.Argument(help="Folder of the image set.", metavar="DIR")],
-    out: Annotated[Path, typer.Option(help="Folder of the cache.")],
-    size: Annotated[
-        int, typer.Option(help="Short side that larger images are shrunk to, in pixels.")
-    ] = 256,
-    as_json: Json = False,
-) -> None:
+def cache(folder: Path, out: Path, size: int = 256, as_json: Json = False) -> None:
     """Decode an image set once, to uint8 shards that --data of any command takes in its place.
 
     Size 256 is exact for evaluation at 224 pixels; random crops see less detail than in the files.
     The same command goes on where it was stopped.
 
     Example: pidformer data cache /data/imagenet --out /fast/imagenet-256
+
+    Options:
+        folder DIR: Folder of the image set.
+        --out: Folder of the cache.
+        --size: Short side that larger images are shrunk to, in pixels.
     """
     from pidformer.data.cache import cache_images
     from pidformer.data.formats.cached import fidelity
@@ -142,3 +130,7 @@ def _cells(split: SplitReport) -> tuple[str, ...]:
         str(split.opened),
         str(len(split.damaged)) if split.damaged else "none",
     )
+
+
+for command in (check, cache):
+    register(data, command)

@@ -11,9 +11,9 @@ from pidformer.cli.options import Jobs, Json, print_json, resumable
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for runs and report.")] = Path("demo"),
-    seeds: Annotated[int, typer.Option(help="Train with seeds 0 to N - 1.", metavar="N")] = 2,
-    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or auto.")] = "cpu",
+    out: Path = Path("demo"),
+    seeds: int = 2,
+    device: str = "cpu",
     jobs: Jobs = None,
     open_report: Annotated[
         bool | None,
@@ -27,8 +27,12 @@ def demo(
     where it stopped.
 
     Example: pidformer demo
-
     Example: pidformer demo --out my-demo --seeds 4 --json
+
+    Options:
+        --out: Folder for runs and report.
+        --seeds N: Train with seeds 0 to N - 1.
+        --device: cpu, cuda, cuda:N or auto.
     """
     from pidformer.reproduce import demo as run_demo
 

@@ -1,7 +1,7 @@
 """`pidformer evaluate`: models under a suite of threats, side by side."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -22,58 +22,21 @@ from pidformer.files import out_folder
 
 def evaluate(
     models: Models,
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="clean, quick, paper, corruptions, ood, autoattack, digits, demo, study, "
-            "study-spsa, study-paper, study-paper-spsa, or a YAML file of your own."
-        ),
-    ] = "clean",
+    suite: str = "clean",
     data: Data = None,
-    domain: Annotated[
-        str,
-        typer.Option(
-            help="Where attacks act: pixel (clipped to [0, 1]) or normalized (the model's own "
-            "input, not clipped, as the paper's numbers imply)."
-        ),
-    ] = "pixel",
-    limit: Annotated[
-        int | None, typer.Option(help="A sample of so many images, the same for every model.")
-    ] = None,
-    curve: Annotated[
-        str | None,
-        typer.Option(help="Instead of a suite: accuracy over the budget of these, as fgsm,pgd."),
-    ] = None,
-    eps: Annotated[
-        str, typer.Option(help="Budgets of --curve in 1/255: FIRST:LAST:STEP or a list.")
-    ] = "0:8:1",
+    domain: str = "pixel",
+    limit: int | None = None,
+    curve: str | None = None,
+    eps: str = "0:8:1",
     gains: OtherGains = None,
-    ema: Annotated[bool, typer.Option("--ema", help="Use the averaged weights of runs.")] = False,
-    views: Annotated[
-        str, typer.Option(help="Segmentation: single, or multi (six scales, flipped too).")
-    ] = "single",
-    protocol: Annotated[
-        str, typer.Option(help="Language: sliding (the paper's), strided, segments, documents.")
-    ] = "sliding",
-    split: Annotated[str, typer.Option(help="Language: valid, test or valid,test.")] = "valid",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Images at a time: bounds memory, changes no number. Default: 128 of 224 pixels "
-            "on a GPU, more of smaller images; 128 on a CPU."
-        ),
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(help="Processes that decode sets too large for memory.")
-    ] = 0,
-    allow_missing: Annotated[
-        bool,
-        typer.Option("--allow-missing", help="Evaluate an incomplete corruption set all the same."),
-    ] = False,
-    out: Annotated[
-        Path,
-        typer.Option(help="For figures, and for records of models that are no run folder."),
-    ] = Path("evaluations"),
+    ema: bool = False,
+    views: str = "single",
+    protocol: str = "sliding",
+    split: str = "valid",
+    batch_size: int | None = None,
+    workers: int = 0,
+    allow_missing: bool = False,
+    out: Path = Path("evaluations"),
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -88,12 +51,27 @@ def evaluate(
     Under torchrun or accelerate launch the processes share the work; the records stay the same.
 
     Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
-
     Example: pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data DIR --limit 1000
-
     Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
-
     Example: torchrun --nproc_per_node 8 -m pidformer evaluate runs/pid --suite paper --data DIR
+
+    Options:
+        --suite: clean, quick, paper, corruptions, ood, autoattack, digits, demo, study, study-spsa,
+            study-paper, study-paper-spsa, or a YAML file of your own.
+        --domain: Where attacks act: pixel (clipped to [0, 1]) or normalized (the model's own input,
+            not clipped, as the paper's numbers imply).
+        --limit: A sample of so many images, the same for every model.
+        --curve: Instead of a suite: accuracy over the budget of these, as fgsm,pgd.
+        --eps: Budgets of --curve in 1/255: FIRST:LAST:STEP or a list.
+        --ema: Use the averaged weights of runs.
+        --views: Segmentation: single, or multi (six scales, flipped too).
+        --protocol: Language: sliding (the paper's), strided, segments, documents.
+        --split: Language: valid, test or valid,test.
+        --batch-size: Images at a time: bounds memory, changes no number. Default: 128 of 224 pixels
+            on a GPU, more of smaller images; 128 on a CPU.
+        --workers: Processes that decode sets too large for memory.
+        --allow-missing: Evaluate an incomplete corruption set all the same.
+        --out: For figures, and for records of models that are no run folder.
     """
     from pidformer import ranks
     from pidformer.evaluation.images import evaluate_models
@@ -111,13 +89,9 @@ def evaluate(
         *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
     ):
         check_known(what, given, known)  # also where the models' task does not ask for it
-    shared: dict[str, Any] = {
-        "device": ranks.join(device),
-        "seed": seed,
-        "limit": limit,
-        "gains": gains,
-    }
-    shared |= {"ema": ema, "command": command_line(), "is_shown": not as_json and ranks.is_main()}
+    shared: dict[str, Any] = {"device": ranks.join(device), "seed": seed, "limit": limit}
+    shared |= {"gains": gains, "ema": ema, "command": command_line()}
+    shared["is_shown"] = not as_json and ranks.is_main()
     if (task := shared_task(models)) != "classification":
         own = {"views": views, "protocol": protocol, "split": split}
         scores = evaluate_other(task, models, suite, data, **own, **shared)

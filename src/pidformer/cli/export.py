@@ -1,7 +1,7 @@
 """`pidformer export`: a trained model for other runtimes."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,18 +10,12 @@ from pidformer.errors import InputError
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder, or a converted Hugging Face folder.")],
-    out: Annotated[Path, typer.Option(help="What to write: model.onnx or model.pt2.")],
-    format: Annotated[
-        str | None,
-        typer.Option(help="onnx or pt2; by the suffix of --out if not given."),
-    ] = None,
+    run: Path,
+    out: Path,
+    format: str | None = None,
     gains: OtherGains = None,
-    ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
-    cache: Annotated[
-        bool,
-        typer.Option("--cache", help="A language model that takes and gives keys and values."),
-    ] = False,
+    ema: bool = False,
+    cache: bool = False,
     as_json: Json = False,
 ) -> None:
     """Write a run's model as ONNX or as a program of torch.export, for batches of any size.
@@ -30,10 +24,15 @@ def export(
     that a model hub takes, see pidformer publish.
 
     Example: pidformer export runs/pid --out pid.onnx
-
     Example: pidformer export runs/pid --format pt2 --out pid.pt2
-
     Example: pidformer export runs/novels --cache --out novels.onnx
+
+    Options:
+        run: A run folder, or a converted Hugging Face folder.
+        --out: What to write: model.onnx or model.pt2.
+        --format: onnx or pt2; by the suffix of --out if not given.
+        --ema: The averaged weights.
+        --cache: A language model that takes and gives keys and values.
     """
     if format == "hub":
         raise InputError("a folder for a hub is made by pidformer publish RUN --out DIR")

@@ -1,9 +1,8 @@
 """`pidformer generate`: a trained language model writes."""
 
 import json
-import sys
+from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -11,14 +10,12 @@ from pidformer.cli.options import Device, Json, OtherGains, Seed
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(help="A run folder, or one written by save_pretrained.")],
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
-    max_tokens: Annotated[int, typer.Option(help="Tokens to write.")] = 100,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Draw from so many tokens; 0 from all.")] = 50,
-    top_p: Annotated[
-        float | None, typer.Option(help="Draw from the likeliest tokens of this total chance.")
-    ] = None,
+    run: Path,
+    prompt: str = "",
+    max_tokens: int = 100,
+    temperature: float = 0.8,
+    top_k: int = 50,
+    top_p: float | None = None,
     gains: OtherGains = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -27,6 +24,14 @@ def generate(
     """Write text with a language model, word by word.
 
     Example: pidformer generate runs/novels-pid --prompt "It was a dark night"
+
+    Options:
+        run: A run folder, or one written by save_pretrained.
+        --prompt: The text to go on from.
+        --max-tokens: Tokens to write.
+        --temperature: 0 takes the likeliest token.
+        --top-k: Draw from so many tokens; 0 from all.
+        --top-p: Draw from the likeliest tokens of this total chance.
     """
     from pidformer.devices import as_device
     from pidformer.models.language.generate import generate_text
@@ -34,11 +39,7 @@ def generate(
 
     place = as_device(device)
     loaded = load_language(run, gains=gains)
-
-    def show(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
+    show = partial(print, end="", flush=True)
     if not as_json:
         show(prompt)
     text = generate_text(

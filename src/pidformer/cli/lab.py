@@ -1,38 +1,32 @@
 """`pidformer lab`: a page to feel the controller."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
 
 def lab(
-    run: Annotated[
-        list[str] | None,
-        typer.Option(help="A run folder to attack, read or browse; give it again for more."),
-    ] = None,
-    data: Annotated[
-        Path | None, typer.Option(help="Folder of an image set to attack pictures of.")
-    ] = None,
-    port: Annotated[int, typer.Option(help="0 takes any free one.")] = 7860,
-    host: Annotated[
-        str, typer.Option(help="127.0.0.1 is this machine alone; any other wants a token.")
-    ] = "127.0.0.1",
-    token: Annotated[
-        str | None, typer.Option(help="What visitors must show; made and printed if left out.")
-    ] = None,
-    export: Annotated[
-        Path | None,
-        typer.Option(help="Write the Controller view to this folder instead: needs no server."),
-    ] = None,
+    run: list[str] | None = None,
+    data: Path | None = None,
+    port: int = 7860,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    export: Path | None = None,
 ) -> None:
     """Open a page with sliders for the controller, attacks, texts and results.
 
     Nothing leaves this machine. Needs the extra: pip install 'pidformer[lab]'; --export does not.
 
     Example: pidformer lab --run runs/softmax --run runs/pid
-
     Example: pidformer lab --export controller
+
+    Options:
+        --run: A run folder to attack, read or browse; give it again for more.
+        --data: Folder of an image set to attack pictures of.
+        --port: 0 takes any free one.
+        --host: 127.0.0.1 is this machine alone; any other wants a token.
+        --token: What visitors must show; made and printed if left out.
+        --export: Write the Controller view to this folder instead: needs no server.
     """
     if export is not None:
         from pidformer.lab.static import export_page

@@ -1,14 +1,16 @@
 """What several commands share: options, their help, and where tables go."""
 
+import ast
 import inspect
 import json
+import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -80,10 +82,6 @@ def resumable(out: Path) -> Iterator[None]:
         raise typer.Exit(exit_code(stopped)) from None
 
 
-NAME_WIDTH = 16
-"""Width of the names before facts, in a stability report or a certificate."""
-
-
 def tables() -> "Console":
     """Where tables go: as wide as the terminal; in a pipe or a file, as wide as they like."""
     from rich.console import Console
@@ -100,27 +98,37 @@ def print_facts(console: "Console", text: str) -> None:
     from rich.text import Text
 
     if console.is_terminal:
-        below = " " * NAME_WIDTH
-        parts = (
-            textwrap.wrap(
-                line,
-                console.width,
-                subsequent_indent=below,
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-            for line in text.splitlines()
-        )
-        text = "\n".join(line for part in parts for line in part)
+        whole: Any = {"break_long_words": False, "break_on_hyphens": False}
+        below = " " * 16  # where the words begin, in a stability report or a certificate
+        wrapper = textwrap.TextWrapper(console.width, subsequent_indent=below, **whole)
+        text = "\n".join(part for line in text.splitlines() for part in wrapper.wrap(line))
     shown = Text(text)
     shown.highlight_regex(r"\bunstable\b", "bold red")
     console.print(shown, soft_wrap=True)
 
 
-def help_of(command: Callable[..., Any]) -> str:
-    """A docstring as help: each paragraph one line, to be wrapped by the terminal's width, and
-    brackets as they are (typer would read `pidformer[lab]` as markup and print `pidformer`)."""
-    from rich.markup import escape
+_OPTION = re.compile(r"^    (--)?([\w-]+)(?: ([A-Z]+))?: ((?:.|\n {8})+)", re.MULTILINE)
 
-    paragraphs = inspect.cleandoc(command.__doc__ or "").split("\n\n")
-    return escape("\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs))
+
+def register(app: typer.Typer, command: Callable[..., None]) -> None:
+    """Make a function a command: its docstring is the help.
+
+    Below "Options:" it has `argument: help` or `--option: help` for each parameter whose type is
+    none of those above; `--option VALUE: help` gives the value a name.
+    """
+    from rich.markup import escape  # or help would take `pidformer[lab]` for markup
+
+    words = command.__doc__
+    if words is None:  # python -OO
+        words = ast.get_docstring(ast.parse(inspect.getsource(command)).body[0])  # type: ignore
+    text, _, options = inspect.cleandoc(words or "").partition("\n\nOptions:\n")
+    hints = get_type_hints(command, include_extras=True)
+    for dashes, name, value, line in _OPTION.findall(options):
+        key = name.replace("-", "_")
+        make: Any = typer.Option if dashes else typer.Argument
+        flag = [f"--{name}"] if hints[key] is bool else []
+        about = make(*flag, help=escape(" ".join(line.split())), metavar=value or None)
+        hints[key] = Annotated[hints[key], about]
+    command.__annotations__ = hints
+    paragraphs = (" ".join(part.split()) for part in re.split(r"\n\n|\n(?=Example: )", text))
+    app.command(help=escape("\n\n".join(paragraphs)), cls=Command)(command)

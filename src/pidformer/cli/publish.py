@@ -1,7 +1,6 @@
 """`pidformer publish`: a run as a folder for a model hub."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -9,14 +8,7 @@ from pidformer.cli.options import Json, print_json
 
 
 def publish(
-    run: Annotated[Path, typer.Argument(help="A run folder of any task.")],
-    out: Annotated[Path, typer.Option(help="The folder to write: new, or empty.")],
-    license: Annotated[
-        str | None,
-        typer.Option(help="Licence of the weights, for the card: apache-2.0, cc-by-4.0, ..."),
-    ] = None,
-    ema: Annotated[bool, typer.Option("--ema", help="The averaged weights.")] = False,
-    as_json: Json = False,
+    run: Path, out: Path, license: str | None = None, ema: bool = False, as_json: Json = False
 ) -> None:
     """Write a folder to push to a model hub: weights, what builds the model, and a model card.
 
@@ -25,8 +17,13 @@ def publish(
     Face's AutoModelForCausalLM one of language. Nothing in the folder names a path of this machine.
 
     Example: pidformer publish runs/pid --out pid-deit-tiny
-
     Example: pidformer publish runs/novels --out novels --license apache-2.0
+
+    Options:
+        run: A run folder of any task.
+        --out: The folder to write: new, or empty.
+        --license: Licence of the weights, for the card: apache-2.0, cc-by-4.0, ...
+        --ema: The averaged weights.
     """
     from pidformer.report.hub import publish_run
 

@@ -1,35 +1,29 @@
 """`pidformer recipes`: what can be trained, and what every key means."""
 
 import json
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from pidformer.cli.options import Json, tables
 
 
-def recipes(
-    name: Annotated[
-        str | None, typer.Argument(help="A recipe, shipped or a file: all its keys and values.")
-    ] = None,
-    keys: Annotated[
-        bool, typer.Option("--keys", help="Every key, its default and meaning.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
+def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) -> None:
     """List the recipes that come with the package, or explain one, or the keys of all.
 
     Example: pidformer recipes
-
     Example: pidformer recipes custom/photos
-
     Example: pidformer recipes --keys
+
+    Options:
+        name: A recipe, shipped or a file: all its keys and values.
+        --keys: Every key, its default and meaning.
     """
     if name is not None:
         rows = _one(name)
         if not as_json:
             typer.echo(_comment(name))
-        return _print(rows, ("key", "value", "meaning"), as_json)
+        return _print(rows, as_json)
     if keys:
         from pidformer.training.recipe import recipe_keys
 
@@ -37,18 +31,14 @@ def recipes(
             {"key": k.name, "takes": k.kind, "default": k.default, "meaning": k.text}
             for k in recipe_keys()
         ]
-        return _print(rows, ("key", "takes", "default", "meaning"), as_json)
+        return _print(rows, as_json)
     from pidformer.training.recipe import load_recipe, shipped_recipes
 
     shipped = [
-        {
-            "recipe": shown,
-            "task": load_recipe(shown).task,
-            "what": _comment(shown).partition(". ")[0],
-        }
-        for shown in shipped_recipes()
+        {"recipe": n, "task": load_recipe(n).task, "what": _comment(n).partition(". ")[0]}
+        for n in shipped_recipes()
     ]
-    _print(shipped, ("recipe", "task", "what"), as_json)
+    _print(shipped, as_json)
 
 
 def _one(name: str) -> list[dict[str, Any]]:
@@ -84,17 +74,17 @@ def _comment(name: str) -> str:
     return " ".join(lines) or ("" if parent is None else _comment(str(path.parent / parent)))
 
 
-def _print(rows: list[dict[str, Any]], columns: tuple[str, ...], as_json: bool) -> None:
+def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(rows))
         return
     from pidformer.display import plain_table
 
     table = plain_table()
-    for column in columns:
+    for column in rows[0]:
         wide = column in ("what", "meaning")
         table.add_column(column, overflow="fold", ratio=1 if wide else None)
     for row in rows:
-        cells = (row[column] for column in columns)
-        table.add_row(*(cell if isinstance(cell, str) else json.dumps(cell) for cell in cells))
+        cells = (cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values())
+        table.add_row(*cells)
     tables().print(table, markup=False, highlight=False)

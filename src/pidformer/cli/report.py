@@ -1,7 +1,6 @@
 """`pidformer report`: what any number of runs showed, on one page."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -9,26 +8,10 @@ from pidformer.cli.options import Json, command_line, print_json
 
 
 def report(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Run folders, or folders that contain them; or published records.",
-            metavar="FOLDER",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("report"),
-    publish: Annotated[
-        Path | None,
-        typer.Option(
-            help="Instead of a report: put the runs' records, small and without paths, into this "
-            "folder of a study (results/STUDY).",
-            metavar="STUDY",
-        ),
-    ] = None,
-    mixed: Annotated[
-        bool,
-        typer.Option("--mixed", help="Also runs of different recipes or data in one report."),
-    ] = False,
+    folders: list[Path],
+    out: Path = Path("report"),
+    publish: Path | None = None,
+    mixed: bool = False,
     as_json: Json = False,
 ) -> None:
     """Tables, figures and findings from the records of runs: report.html, report.md, figures.
@@ -37,14 +20,19 @@ def report(
     compared with the softmax one. What has not been measured says which command would do it.
 
     Example: pidformer report runs
-
     Example: pidformer report runs/softmax-seed0 runs/pid-seed0 --out my-report --json
 
     Published records are read like run folders:
 
     Example: pidformer report runs --publish results/camvid
-
     Example: pidformer report results/camvid
+
+    Options:
+        folders FOLDER: Run folders, or folders that contain them; or published records.
+        --out: Folder for the report.
+        --publish STUDY: Instead of a report: put the runs' records, small and without paths, into
+            this folder of a study (results/STUDY).
+        --mixed: Also runs of different recipes or data in one report.
     """
     from pidformer.report.publish import publish as publish_runs
     from pidformer.report.write import write_report

@@ -1,7 +1,7 @@
 """`pidformer reproduce`: the paper's tables and figures at a scale of one's own."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,61 +10,17 @@ from pidformer.errors import InputError
 
 
 def reproduce(
-    scale: Annotated[
-        str,
-        typer.Option(
-            help="demo: digits on a CPU; small: tiny-imagenet-100, camvid, novels; paper: "
-            "ImageNet-1k, ADE20K, WikiText-103."
-        ),
-    ] = "demo",
-    data: Annotated[
-        Path | None, typer.Option(help="Folder that holds the sets; demo needs none.")
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder for runs, locks and report.")] = Path(
-        "reproduction"
-    ),
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="Train with seeds 0 to N - 1 (2 by default); with --study, N of its own.",
-            metavar="N",
-        ),
-    ] = None,
-    only: Annotated[
-        str | None,
-        typer.Option(help="Parts of it: table1,table2,table3,figures; with --study, its groups."),
-    ] = None,
-    study: Annotated[
-        Path | None,
-        typer.Option(
-            help="A registered study in place of a scale: its YAML file (docs/reproduce.md).",
-            metavar="FILE",
-        ),
-    ] = None,
-    minutes: Annotated[
-        float | None,
-        typer.Option(help="Skip runs not expected to finish within so many minutes."),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and its cost; do nothing.")
-    ] = False,
-    rehearse: Annotated[
-        bool,
-        typer.Option(
-            "--rehearse",
-            help="A few real steps of every kind of job: what fits, what it costs, what would "
-            "fail. For --scale paper without --data, on made-up files.",
-        ),
-    ] = False,
+    scale: str = "demo",
+    data: Path | None = None,
+    out: Path = Path("reproduction"),
+    seeds: int | None = None,
+    only: str | None = None,
+    study: Path | None = None,
+    minutes: float | None = None,
+    dry_run: bool = False,
+    rehearse: bool = False,
     jobs: Jobs = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            help="Run the jobs on a Ray cluster that shares the disk of --out: auto (the one of "
-            r"this machine) or HOST:PORT (pip install 'pidformer\[cluster]').",
-            metavar="ADDRESS",
-        ),
-    ] = None,
+    cluster: str | None = None,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
@@ -74,14 +30,25 @@ def reproduce(
     --cluster gives each job to a node that has room for it, and to another one if that is lost.
 
     Example: pidformer reproduce --scale demo --seeds 2
-
     Example: pidformer reproduce --scale small --data DIR --only table1,figures --dry-run
-
     Example: pidformer reproduce --scale paper --rehearse
-
     Example: pidformer reproduce --scale paper --data DIR --out DISK/paper --cluster auto
-
     Example: pidformer reproduce --study study/tiny-imagenet-100-long.yaml --data DIR --out long
+
+    Options:
+        --scale: demo: digits on a CPU; small: tiny-imagenet-100, camvid, novels; paper:
+            ImageNet-1k, ADE20K, WikiText-103.
+        --data: Folder that holds the sets; demo needs none.
+        --out: Folder for runs, locks and report.
+        --seeds N: Train with seeds 0 to N - 1 (2 by default); with --study, N of its own.
+        --only: Parts of it: table1,table2,table3,figures; with --study, its groups.
+        --study FILE: A registered study in place of a scale: its YAML file (docs/reproduce.md).
+        --minutes: Skip runs not expected to finish within so many minutes.
+        --dry-run: Show the plan and its cost; do nothing.
+        --rehearse: A few real steps of every kind of job: what fits, what it costs, what would
+            fail. For --scale paper without --data, on made-up files.
+        --cluster ADDRESS: Run the jobs on a Ray cluster that shares the disk of --out: auto (the
+            one of this machine) or HOST:PORT (pip install 'pidformer[cluster]').
     """
     from pidformer.reproduce import reproduce as run
 

@@ -1,7 +1,6 @@
 """`pidformer segment`: label the pixels of photographs."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -10,26 +9,27 @@ from pidformer.errors import InputError
 
 
 def segment(
-    run: Annotated[Path, typer.Argument(help="Folder of a segmentation run.")],
-    images: Annotated[
-        list[Path], typer.Argument(help="Image files, or folders of them.", metavar="IMAGE")
-    ],
-    out: Annotated[Path, typer.Option(help="Folder for the pictures.")] = Path("segments"),
-    views: Annotated[
-        str, typer.Option(help="single, or multi: six scales, each flipped too.")
-    ] = "single",
-    max_windows: Annotated[
-        int, typer.Option(help="Windows in one pass; fewer need less memory.", metavar="N")
-    ] = 32,
-    opacity: Annotated[float, typer.Option(help="Opacity of the colours over the image.")] = 0.55,
+    run: Path,
+    images: list[Path],
+    out: Path = Path("segments"),
+    views: str = "single",
+    max_windows: int = 32,
+    opacity: float = 0.55,
     device: Device = "auto",
     as_json: Json = False,
 ) -> None:
     """Write NAME.overlay.png (with a legend) and NAME.classes.png (labels, indexed) for each image.
 
     Example: pidformer segment runs/camvid/pid-seed0 street.jpg --out segments
-
     Example: pidformer segment runs/ade20k photos/ --views multi --device cuda
+
+    Options:
+        run: Folder of a segmentation run.
+        images IMAGE: Image files, or folders of them.
+        --out: Folder for the pictures.
+        --views: single, or multi: six scales, each flipped too.
+        --max-windows N: Windows in one pass; fewer need less memory.
+        --opacity: Opacity of the colours over the image.
     """
     from pidformer.display import counted
     from pidformer.evaluation.segmentation import label_photographs, segmentation_info

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,50 +17,36 @@ if TYPE_CHECKING:
 
 
 def stability(
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="The paper's deit, segmenter or lm; default; or another method (laplacian, "
-            "resformer, ...). Without gains: deit."
-        ),
-    ] = None,
-    gains: Annotated[
-        str | None, typer.Option(help="P,I,D or P,I,D,BETA; behind them implicit, step=0.5.")
-    ] = None,
-    design: Annotated[
-        str | None, typer.Option(help="Fastest gains of this kind: P, PD, PI or PID.")
-    ] = None,
-    derivative: Annotated[
-        str,
-        typer.Option(help="explicit (Definition 1, the network) or implicit (paper's equations)."),
-    ] = "explicit",
-    step: Annotated[
-        float, typer.Option(help="Depth that a layer stands for, in (0, 1]; 1 is the paper's.")
-    ] = 1.0,
-    kappa_min: Annotated[
-        float, typer.Option(help="Smallest kernel eigenvalue to consider; 0 for causal attention.")
-    ] = 0.0,
-    kernel: Annotated[
-        Path | None, typer.Option(help="A row-stochastic (N, N) matrix, .npy: use its spectrum.")
-    ] = None,
-    disc: Annotated[
-        bool, typer.Option("--disc", help="Judge, or design, for all attention: the unit disc.")
-    ] = False,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write the figure here (.png .svg .pdf).")
-    ] = None,
+    preset: str | None = None,
+    gains: str | None = None,
+    design: str | None = None,
+    derivative: str = "explicit",
+    step: float = 1.0,
+    kappa_min: float = 0.0,
+    kernel: Path | None = None,
+    disc: bool = False,
+    plot: Path | None = None,
     seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
     """Judge the gains of a controller: poles, worst radius, stable region, settling depth.
 
     Example: pidformer stability --preset deit --plot deit.png
-
     Example: pidformer stability --design PI --kappa-min -0.2
-
     Example: pidformer stability --preset deit --derivative implicit
-
     Example: pidformer stability --design PI --disc --step 0.5
+
+    Options:
+        --preset: The paper's deit, segmenter or lm; default; or another method (laplacian,
+            resformer, ...). Without gains: deit.
+        --gains: P,I,D or P,I,D,BETA; behind them implicit, step=0.5.
+        --design: Fastest gains of this kind: P, PD, PI or PID.
+        --derivative: explicit (Definition 1, the network) or implicit (paper's equations).
+        --step: Depth that a layer stands for, in (0, 1]; 1 is the paper's.
+        --kappa-min: Smallest kernel eigenvalue to consider; 0 for causal attention.
+        --kernel: A row-stochastic (N, N) matrix, .npy: use its spectrum.
+        --disc: Judge, or design, for all attention: the unit disc.
+        --plot: Write the figure here (.png .svg .pdf).
     """
     from pidformer.control import PIDGains, as_spectrum, design_gains, discretised, stability_report
     from pidformer.control.feedback import is_linear

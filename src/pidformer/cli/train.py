@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -10,24 +9,25 @@ from pidformer.cli.options import Data, Device, Json, print_json
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(help="A recipe file, or the name of a shipped one.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(help="section.key=value, as optim.lr=1e-3.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; runs/RECIPE-seedN by default.")
-    ] = None,
+    recipe: str,
+    overrides: list[str] | None = None,
+    out: Path | None = None,
     data: Data = None,
     device: Device = "auto",
-    seed: Annotated[int | None, typer.Option(help="Same as seed=N.")] = None,
+    seed: int | None = None,
     as_json: Json = False,
 ) -> None:
     """Train a recipe; run the same command again to go on where it stopped.
 
     Example: pidformer train digits/pid.yaml --out runs/pid
-
     Example: torchrun --nproc_per_node 8 -m pidformer train imagenet/deit_tiny_pid.yaml
     --data /data/imagenet optim.lr=1e-3 model.gains=0.4,0.1,0.05,1
+
+    Options:
+        recipe: A recipe file, or the name of a shipped one.
+        overrides: section.key=value, as optim.lr=1e-3.
+        --out: Run folder; runs/RECIPE-seedN by default.
+        --seed: Same as seed=N.
     """
     from pidformer.interrupts import Interrupted, exit_code
     from pidformer.training.engine import is_main_process

@@ -13,30 +13,20 @@ Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or
 
 
 def tune(
-    run: Annotated[Path, typer.Argument(help="Folder of a run, trained or converted.")],
-    metric: Annotated[str, typer.Option(help="What to seek: clean, pgd, noise or ppl.")] = "clean",
+    run: Path,
+    metric: str = "clean",
     data: Data = None,
-    search: Annotated[
-        str, typer.Option(help=r"grid, or optuna (pip install 'pidformer\[search]').")
-    ] = "grid",
-    trials: Annotated[
-        int | None, typer.Option(help="Gains to try; the whole grid, or 32 by optuna.")
-    ] = None,
+    search: str = "grid",
+    trials: int | None = None,
     p: Levels = None,
     i: Levels = None,
     d: Levels = None,
     beta: Levels = None,
-    kappa_min: Annotated[
-        float, typer.Option(help="Gains must be stable for kernel eigenvalues from here to 1.")
-    ] = 0.0,
-    split: Annotated[
-        str, typer.Option(help="Split of the data: valid, train, test or another that the set has.")
-    ] = "valid",
-    limit: Annotated[int | None, typer.Option(help="Images, or tokens, to try them on.")] = None,
-    batch_size: Annotated[int, typer.Option(help="Images at a time.")] = 128,
-    plot: Annotated[
-        Path | None, typer.Option(help="Clean against robust; RUN/tune-METRIC.png by default.")
-    ] = None,
+    kappa_min: float = 0.0,
+    split: str = "valid",
+    limit: int | None = None,
+    batch_size: int = 128,
+    plot: Path | None = None,
     seed: Seed = 0,
     device: Device = "auto",
     as_json: Json = False,
@@ -46,8 +36,18 @@ def tune(
     Every trial is recorded in the run's results.jsonl; a stopped search goes on where it was.
 
     Example: pidformer tune runs/softmax --metric pgd --data DIR --limit 500
-
     Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
+
+    Options:
+        run: Folder of a run, trained or converted.
+        --metric: What to seek: clean, pgd, noise or ppl.
+        --search: grid, or optuna (pip install 'pidformer[search]').
+        --trials: Gains to try; the whole grid, or 32 by optuna.
+        --kappa-min: Gains must be stable for kernel eigenvalues from here to 1.
+        --split: Split of the data: valid, train, test or another that the set has.
+        --limit: Images, or tokens, to try them on.
+        --batch-size: Images at a time.
+        --plot: Clean against robust; RUN/tune-METRIC.png by default.
     """
     from pidformer import ranks
     from pidformer.files import check_place

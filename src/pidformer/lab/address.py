@@ -1,7 +1,5 @@
 """The state of a view in its address, so that it can be shared."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any, TypeVar
@@ -30,9 +28,12 @@ def to_query(view: str, value: Any) -> str:
     return "?" + urlencode({"view": view} | texts)
 
 
-def from_query(kind: type[T], query: str) -> T:
-    """The value of an address. What it does not name, or names wrongly, keeps its default."""
+def from_query(kind: type[T], query: str, view: str = "") -> T:
+    """The value of an address. What it does not name, or names wrongly, keeps its default; all of
+    it does where the address is of another view than `view`."""
     given = parse_qs(query.lstrip("?"), keep_blank_values=True)
+    if view and given.get("view", [""])[0] != view:
+        return kind()
     values: dict[str, Any] = {}
     for field in fields(kind):  # type: ignore[arg-type]
         if field.name not in given:

@@ -1,7 +1,5 @@
 """The page: four views on one gradio application."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +66,7 @@ def build(
     data: str | Path | None = None,
 ) -> gr.Blocks:
     """All views, and one event that reads the address when a visitor arrives."""
-    shelf = Shelf.of(runs, home, data)
+    shelf = Shelf(runs, home, data)
     with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "

@@ -1,8 +1,6 @@
 """The Attack view as functions: one image, one attack, each model on its own."""
 # C channels, L layers
 
-from __future__ import annotations
-
 import math
 import shlex
 from collections.abc import Iterable, Sequence
@@ -125,26 +123,23 @@ class Attacked:
         before, after = (best(p) for p in (self.before, self.after))
         largest = pixel_text(round(255 * float(self.change.abs().max())) / 255)
         if before != self.truth:
-            text = f"took it for {self._name(before)} even before"
+            text = f"took it for {self.classes[before]} even before"
         elif after == before:
-            text = f"still says {self._name(after)}"
+            text = f"still says {self.classes[after]}"
         else:
-            text = f"now says {self._name(after)}"
+            text = f"now says {self.classes[after]}"
         return (
-            f"{self.label} {text}: {self._name(self.truth)} falls from "
+            f"{self.label} {text}: {self.classes[self.truth]} falls from "
             f"{self.before[self.truth]:.1%} to {self.after[self.truth]:.1%}; no pixel changed by "
             f"more than {largest}."
         )
 
-    def _name(self, number: int) -> str:
-        return self.classes[number]
-
     def pictures(self, factor: float) -> list[tuple[str, str]]:
         """The image, its change times `factor` and the result, each with its words."""
         shown = (
-            (self.image, f"original, {self.before[self.truth]:.0%} {self._name(self.truth)}"),
+            (self.image, f"original, {self.before[self.truth]:.0%} {self.classes[self.truth]}"),
             (0.5 + factor * self.change, f"perturbation, {factor:g} times"),
-            (self.attacked, f"result, {max(self.after):.0%} {self._name(best(self.after))}"),
+            (self.attacked, f"result, {max(self.after):.0%} {self.classes[best(self.after)]}"),
         )
         return [(png_uri(pixels), text) for pixels, text in shown]
 

@@ -1,7 +1,5 @@
 """The Attack view: an image, an attack, and what two models make of it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,7 +12,7 @@ import gradio as gr
 
 from pidformer.errors import InputError
 from pidformer.lab import attack as attacks
-from pidformer.lab.address import from_query, from_values, to_query, view_of
+from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.attack import ATTACKS, Attacked, AttackKnobs
 from pidformer.lab.knobs import VIEWS
 from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
@@ -30,7 +28,7 @@ from pidformer.lab.sharing import (
     sharing_box,
     slider,
 )
-from pidformer.report.figures import Curves, similarity_panel
+from pidformer.report.figures import Curves, by_layer, similarity_panel
 from pidformer.report.panels import run_colors
 from pidformer.report.templates import page_template
 
@@ -41,7 +39,7 @@ TRIED = 8
 """Pictures among which the one to open on is looked for."""
 
 
-def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)
@@ -178,8 +176,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     always_last([*attacked, two.input], texts_of, inputs, texts, **QUIET)
 
     def arrive(query: str) -> list[Any]:
-        is_here = view_of(query, ("", "attack")) == "attack"
-        knobs = from_query(AttackKnobs, query if is_here else "")
+        knobs = from_query(AttackKnobs, query, "attack")
         named = knobs.images if knobs.images in sets.names else at_first
         models = present_models(knobs, names, pair)
         radio, faces = offered(named, knobs.number)
@@ -226,10 +223,8 @@ def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:
     """Token similarity by layer, before (dashed) and after; none of models without tokens."""
     curves = []
     for each in found:
-        layers = tuple(float(k) for k in range(1, len(each.similarity_after) + 1))
         for when, values in (("after", each.similarity_after), ("before", each.similarity_before)):
             if values:
-                line = (layers, tuple(values))
-                name, is_before = f"{each.label}, {when}", when == "before"
-                curves.append(Curves(name, each.is_controlled, (line,), is_dashed=is_before))
+                name, runs = f"{each.label}, {when}", (by_layer(values),)
+                curves.append(Curves(name, each.is_controlled, runs, is_dashed=when == "before"))
     return curves

@@ -10,8 +10,6 @@ triangular. The page itself computes in the browser (control.js), with or withou
 """
 # N tokens
 
-from __future__ import annotations
-
 import math
 
 import torch

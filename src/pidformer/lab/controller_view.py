@@ -1,7 +1,5 @@
 """The Controller view: sliders on one side, what they do on the other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial

@@ -4,8 +4,6 @@ gradio serves some sixty routes and trusts what it is told. The page needs the f
 `_SCRIPTS` and `Guard._pass_on`; each gets only those parts of a request that it needs.
 """
 
-from __future__ import annotations
-
 import hmac
 import ipaddress
 import json

@@ -5,10 +5,9 @@ a file to copy and hand out. So a body is not searched for such objects: it is r
 of the one type that each component sends.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,8 +22,8 @@ LARGEST = 1e6
 """The largest number of a slider whose range moves."""
 MOVES = "attack-number"
 """The slider whose range follows another choice; its view bounds it."""
-Check = Callable[[Any, Collection[str]], Any]
-"""(value, paths this visitor uploaded) -> the value to pass on."""
+_HALVES = re.compile("[\ud800-\udfff]")
+"""Of characters: no text has them."""
 
 
 class Events:
@@ -34,7 +33,7 @@ class Events:
         self._known = {
             number: (
                 "queue/join" if event.queue else "run/predict",
-                list(map(_check, event.inputs)),
+                list(map(_kind, event.inputs)),
             )
             for number, event in blocks.fns.items()
             if event.fn is not None
@@ -51,44 +50,50 @@ class Events:
         number, data, session = (asked.get(k) for k in ("fn_index", "data", "session_hash"))
         if type(number) is not int or self._known.get(number, ("",))[0] != route:
             raise InputError(f"no event of this number is sent to {route}")
-        checks = self._known[number][1]
-        if not isinstance(data, list) or len(data) != len(checks):
-            raise InputError(f"event {number} takes {len(checks)} inputs")
+        kinds = self._known[number][1]
+        if not isinstance(data, list) or len(data) != len(kinds):
+            raise InputError(f"event {number} takes {len(kinds)} inputs")
         if not isinstance(session, str):
             raise InputError("an event names its session")
         trigger = asked.get("trigger_id")
         return {
-            "data": [check(value, uploads) for check, value in zip(checks, data, strict=True)],
+            "data": [_checked(*given, uploads) for given in zip(kinds, data, strict=True)],
             "fn_index": number,
             "session_hash": session,
             "trigger_id": trigger if type(trigger) is int and abs(trigger) < LARGEST else None,
         }
 
 
-def _check(component: Any) -> Check:
-    """The check for what a component sends; one that is not known here cannot be an input."""
+def _checked(kind: Kind | None, value: Any, uploads: Collection[str]) -> Any:
+    """The value to pass on, of a visitor who uploaded these paths."""
+    if kind is None:
+        return _upload(value, uploads)
+    if not kind.takes(value):
+        raise InputError(f"{kind.words} is wanted, got {_named(value)}")
+    return value
+
+
+def _kind(component: Any) -> Kind | None:
+    """What a component sends, None for a file; one that is not known here cannot be an input."""
     if type(component) is gr.File:
-        return _upload
-    kind = _kind(component)
-
-    def check(value: Any, uploads: Collection[str]) -> Any:
-        if not kind.takes(value):
-            raise InputError(f"{kind.words} is wanted, got {_named(value)}")
-        return value
-
-    return check
-
-
-def _kind(component: Any) -> Kind:
-    """What a component sends."""
+        return None
     if isinstance(component, gr.Textbox):
         most = component.max_length or LONGEST_TEXT
-        return Kind(f"a text of at most {most} characters", lambda v: _is_text(v, most))
+        return Kind(
+            f"a text of at most {most} characters",
+            lambda v: isinstance(v, str) and len(v) <= most and not _HALVES.search(v),
+        )
     if isinstance(component, gr.CheckboxGroup | gr.Radio | gr.Dropdown):
         among = [value for _, value in component.choices]
-        if isinstance(component, gr.CheckboxGroup):
-            return Kind("a list of the choices shown", lambda v: _is_list_of(v, among))
-        return Kind("one of the choices shown", lambda v: v is None or _is_choice(v, among))
+        one = Kind(
+            "one of the choices shown", lambda v: v is None or (isinstance(v, str) and v in among)
+        )
+        if not isinstance(component, gr.CheckboxGroup):
+            return one
+        return Kind(
+            "a list of the choices shown",
+            lambda v: isinstance(v, list) and len(v) <= len(among) and all(map(one.takes, v)),
+        )
     if isinstance(component, gr.Slider):
         low = component.minimum
         high = component.maximum if component.elem_id != MOVES else LARGEST
@@ -102,21 +107,6 @@ def _kind(component: Any) -> Kind:
     if type(component) is gr.State:  # kept by the server: what a browser sends for it is null
         return Kind("null", lambda v: v is None)
     raise TypeError(f"{type(component).__name__} has no check for what visitors send")
-
-
-def _is_text(value: Any, most: int) -> bool:
-    """Whole characters, not too many."""
-    is_whole = isinstance(value, str) and not any("\ud800" <= c <= "\udfff" for c in value)
-    return is_whole and len(value) <= most
-
-
-def _is_choice(value: Any, among: list[Any]) -> bool:
-    return isinstance(value, str) and value in among
-
-
-def _is_list_of(value: Any, among: list[Any]) -> bool:
-    is_short = isinstance(value, list) and len(value) <= len(among)
-    return is_short and all(v is None or _is_choice(v, among) for v in value)
 
 
 def _upload(value: Any, uploads: Collection[str]) -> dict[str, Any] | None:

@@ -7,8 +7,6 @@ import io
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -41,11 +39,13 @@ class LabelledPicture(NamedTuple):
         return self.label if self.label >= 0 and tuple(classes or ()) == self.classes else None
 
 
-@dataclass(frozen=True)
 class PictureSets:
     """Sets by name. Each is opened when it is first asked for, and only named ones can be."""
 
-    folders: Mapping[str, Path]
+    def __init__(self, folders: Mapping[str, Path]) -> None:
+        self.folders = folders
+        self._opened: dict[str, ImageSource] = {}
+        self._thumbnails: dict[str, list[tuple[str, str]]] = {}
 
     @classmethod
     def of(cls, runs: Sequence[Run], data: str | Path | None = None) -> PictureSets:
@@ -109,14 +109,6 @@ class PictureSets:
         except UnreadableImage as error:
             raise InputError(f"{source.name(number)} cannot be read: {error}") from None
         return LabelledPicture(image, source.classes, int(source.labels[number]))
-
-    @cached_property
-    def _opened(self) -> dict[str, ImageSource]:
-        return {}
-
-    @cached_property
-    def _thumbnails(self) -> dict[str, list[tuple[str, str]]]:
-        return {}
 
 
 KINDS = ("PNG", "JPEG", "WEBP")

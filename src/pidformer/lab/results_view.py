@@ -1,7 +1,5 @@
 """The Results view: charts of the chosen runs, their report, and all records with filters."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import html
@@ -18,7 +16,7 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
 from pidformer.lab.knobs import VIEWS
@@ -113,18 +111,23 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
     text = as_csv(found)
     path = folder / f"lines-{hashlib.sha256(text.encode()).hexdigest()[:12]}.csv"
     if not path.exists():
-        with atomic_path(path) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+        write_whole(path, text)
     return path
+
+
+def is_mixed(runs: Sequence[Run]) -> bool:
+    """Whether they are no twins, which a report takes only if it is told to."""
+    try:
+        check_twins(runs)
+    except InputError:
+        return True
+    return False
 
 
 def report_command(runs: Sequence[Run]) -> str:
     """What makes the report of these runs, whatever their recipes."""
-    try:
-        check_twins(runs)
-    except InputError:
-        return _command(runs, "--mixed")
-    return _command(runs)
+    folders = [str(run.folder) for run in runs]
+    return shlex.join(["pidformer", "report", *folders, *(["--mixed"] if is_mixed(runs) else [])])
 
 
 def report_of(runs: Sequence[Run], folder: Path) -> Path:
@@ -132,17 +135,9 @@ def report_of(runs: Sequence[Run], folder: Path) -> Path:
     folders = [run.folder for run in runs]
     names = "\n".join(map(str, folders)) + inputs_hash(folders)
     place = folder / f"report-{hashlib.sha256(names.encode()).hexdigest()[:12]}"
-    if is_current(folders, place):
-        return place
-    try:
-        write_report(folders, place, command=_command(runs))
-    except InputError:  # no twins
-        write_report(folders, place, mixed=True, command=_command(runs, "--mixed"))
+    if not is_current(folders, place):
+        write_report(folders, place, mixed=is_mixed(runs), command=report_command(runs))
     return place
-
-
-def _command(runs: Sequence[Run], *options: str) -> str:
-    return shlex.join(["pidformer", "report", *(str(run.folder) for run in runs), *options])
 
 
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
@@ -151,7 +146,7 @@ FIGURES = 3
 MAKE, MAKING = "Make the report", "Making the report ..."
 
 
-def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
+def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     """Lay it out and connect it; the box that holds its address."""
     names = list(labels(shelf.measured))
     kinds = sorted({r.kind for run in shelf.measured for r in run.records})
@@ -255,13 +250,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox | None:
     begun = make.click(
         lambda: [gr.Button(MAKING), f'<p role="status">{MAKING}</p>'], None, [make, report], **QUIET
     )
-    made = begun.then(
-        write,
-        inputs,
-        [report, page, text],
-        concurrency_limit=1,
-        **how,
-    )
+    made = begun.then(write, inputs, [report, page, text], concurrency_limit=1, **how)
     made.then(lambda: gr.Button(MAKE), None, make, **QUIET)
 
     def arrive(query: str) -> list[Any]:

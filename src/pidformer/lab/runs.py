@@ -8,7 +8,6 @@ import shutil
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,12 +33,6 @@ NOBODY = "(none)"
 _LOCK = threading.Lock()
 
 
-def default_home() -> Path:
-    """Where the copies of the examples are kept: the user's cache."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(cache) / "pidformer" / "lab"
-
-
 def example_runs(home: Path) -> dict[str, Path]:
     """The examples by their shown names, copied to `home`, so that new records go there.
 
@@ -59,32 +52,27 @@ def example_runs(home: Path) -> dict[str, Path]:
     return found
 
 
-@dataclass(frozen=True)
 class Shelf:
-    """The models of one lab."""
+    """The models of one lab: `runs` at and below the folders that were given, and others by name;
+    and the `pictures` to attack."""
 
-    given: tuple[str, ...] = ()
-    home: Path = Path()
-    data: Path | None = None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         given: Sequence[str | Path],
-        home: str | Path | None,
+        home: str | Path | None = None,
         data: str | Path | None = None,
-    ) -> Shelf:
-        """Checks at once that all that was named is there."""
-        place = Path(home) if home is not None else default_home()
-        shelf = cls(tuple(map(str, given)), place, None if data is None else Path(data))
-        assert shelf.pictures is not None
-        return shelf
-
-    @cached_property
-    def runs(self) -> list[Run]:
-        """Runs at and below the folders that were named."""
-        folders = [text for text in self.given if Path(text).exists() or ":" not in text]
-        return collect(folders) if folders else []
+    ) -> None:
+        if home is None:
+            cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+            home = Path(cache, "pidformer", "lab")
+        self.home = Path(home)
+        self.data = None if data is None else Path(data)
+        texts = list(map(str, given))
+        self.others = [text for text in texts if ":" in text and not Path(text).exists()]
+        folders = [text for text in texts if text not in self.others]
+        self.runs: list[Run] = collect(folders) if folders else []
+        self.pictures = PictureSets.of(self.runs, self.data)
+        self._opened: dict[str, Subject] = {}
 
     @cached_property
     def examples(self) -> dict[str, Path]:
@@ -94,11 +82,6 @@ class Shelf:
     def measured(self) -> list[Run]:
         """What the Results view shows: the runs that were named, or else the examples."""
         return self.runs or collect(list(self.examples.values()))
-
-    @cached_property
-    def pictures(self) -> PictureSets:
-        """Images to attack."""
-        return PictureSets.of(self.runs, self.data)
 
     def own_pictures(self, name: str) -> str:
         """The set that a model was trained on, if it is here; the digits otherwise."""
@@ -125,7 +108,7 @@ class Shelf:
     @property
     def classifiers(self) -> dict[str, str]:
         """What the Attack view offers: names, and what `open_subject` takes for them."""
-        others = {text: text for text in self.given if ":" in text and not Path(text).exists()}
+        others = {text: text for text in self.others}
         examples = {name: str(folder) for name, folder in self.examples.items()}
         return self.folders("classification") | others | examples
 
@@ -166,10 +149,6 @@ class Shelf:
                 weight.requires_grad_(False)
             self._opened[name] = subject
             return subject
-
-    @cached_property
-    def _opened(self) -> dict[str, Subject]:
-        return {}
 
 
 def named_models(knobs: AttackKnobs | TextKnobs) -> list[str]:

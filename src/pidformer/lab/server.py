@@ -95,14 +95,8 @@ def open_lab(
     app = mount(FastAPI(openapi_url=None), blocks)
     place = Path(folder.name)
     guard = Guard(app, Events(blocks).rebuilt, host=host, token=token, folder=place)
-    config = uvicorn.Config(
-        guard,
-        log_level="warning",
-        lifespan="on",
-        timeout_graceful_shutdown=1,
-        proxy_headers=False,
-    )
-    server = uvicorn.Server(config)
+    how: Any = {"log_level": "warning", "lifespan": "on", "proxy_headers": False}
+    server = uvicorn.Server(uvicorn.Config(guard, timeout_graceful_shutdown=1, **how))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     while not server.started:

@@ -1,7 +1,5 @@
 """What the views share: the address, the box that hands out commands, and messages."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,8 +14,6 @@ from pidformer.report.templates import page_template
 
 QUIET: dict[str, Any] = {"queue": False, "show_progress": "hidden", "api_visibility": "private"}
 """For events that answer at once."""
-
-
 ARRIVE = "() => window.labQuery"
 
 
@@ -93,33 +89,17 @@ def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
             for what in ("address", "command", "Python")
         ]
     with gr.Accordion("The command and the Python for this", open=False, elem_id=f"{view}-share"):
-        command = gr.Code(
-            label="Command",
-            language="shell",
-            interactive=False,
-            lines=1,
-            max_lines=6,
-            wrap_lines=True,
-            elem_id=f"{view}-command",
-        )
-        python = gr.Code(
-            label="Python",
-            language="python",
-            interactive=False,
-            wrap_lines=True,
-            elem_id=f"{view}-python",
-        )
+        look: dict[str, Any] = {"interactive": False, "wrap_lines": True}
+        few: dict[str, Any] = look | {"lines": 1, "max_lines": 6}
+        command = gr.Code(label="Command", language="shell", elem_id=f"{view}-command", **few)
+        python = gr.Code(label="Python", language="python", elem_id=f"{view}-python", **look)
     for button, text in zip(buttons, (address, command, python), strict=True):
         whole = "location.origin + location.pathname + text" if text is address else "text"
         button.click(None, text, None, js=f"(text) => window.labCopy({whole}, '{view}')", **QUIET)
     gr.HTML(f'<span id="{view}-copied" role="status"></span>', padding=False)
-    follow_address(view, address)
-    return address, command, python
-
-
-def follow_address(view: str, address: gr.Textbox) -> None:
-    """Keep the browser's address at what is shown, if this view is; no new page is loaded."""
+    # the browser's address stays at what is shown, if this view is; no new page is loaded
     address.change(None, address, None, js=f"(query) => window.labFollow('{view}', query)", **QUIET)
+    return address, command, python
 
 
 def slider(view: str, knobs: type[Any], name: str, prefix: str = "") -> gr.Slider:

@@ -1,7 +1,5 @@
 """The Controller view as one file that needs no server, no network and no Python."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +9,7 @@ from markupsafe import Markup
 from pidformer import __version__
 from pidformer.control.design import DESIGNS
 from pidformer.errors import InputError
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 from pidformer.lab.knobs import LIMITS, PRESETS, VIEWS, Knobs
 from pidformer.report.templates import page_template
 
@@ -74,7 +72,5 @@ def export_page(folder: str | Path) -> Path:
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; --export names a folder")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "index.html"
-    with atomic_path(path) as temporary:
-        temporary.write_text(page(), encoding="utf-8")
-    return path
+    write_whole(folder / "index.html", page())
+    return folder / "index.html"

@@ -1,7 +1,5 @@
 """The Text view as functions: a disturbed prompt, what each of its tokens costs, what follows."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """The Text view: one prompt, two language models."""
 
-from __future__ import annotations
-
 from dataclasses import astuple
 from functools import lru_cache
 from typing import Any
@@ -9,7 +7,7 @@ from typing import Any
 import gradio as gr
 
 from pidformer.errors import InputError
-from pidformer.lab.address import from_query, from_values, to_query, view_of
+from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.knobs import SLIDERS, VIEWS
 from pidformer.lab.runs import TEXTS, Shelf, named_models, present_models
 from pidformer.lab.sharing import (
@@ -22,7 +20,7 @@ from pidformer.lab.sharing import (
     sharing_box,
     slider,
 )
-from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, Read, TextKnobs, opened, read
+from pidformer.lab.text import MOST_CHARACTERS, NOISES, PROMPT, TextKnobs, opened, read
 from pidformer.report.templates import page_template
 
 REDDEST = 10.0
@@ -71,7 +69,10 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     @lru_cache(maxsize=64)
     def result(name: str, knobs: TextKnobs) -> str:
-        return text_html(name, read(opened(places[name]), knobs))
+        """The tokens that were read, and those that were written, each with its colour."""
+        found = read(opened(places[name]), knobs)
+        page = page_template("lab", "read.html.j2")
+        return page.render(name=name, found=found, reddest=REDDEST)
 
     def go_on(*values: Any) -> list[Any]:
         try:
@@ -95,16 +96,9 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     always_last([*chosen, prompt.blur, button.click], texts_of, inputs, texts, **QUIET)
 
     def arrive(query: str) -> list[Any]:
-        is_here = view_of(query, ("", "text")) == "text"
-        knobs = from_query(TextKnobs, query if is_here else "")
+        knobs = from_query(TextKnobs, query, "text")
         values = [*present_models(knobs, names, pair), *astuple(knobs)[2:-1]]  # but the seed
         return [*values, *texts_of(*values)]
 
     shared.on_arrival(arrive, [*inputs, *texts], shared.on_sight())
     return address
-
-
-def text_html(name: str, found: Read) -> str:
-    """The tokens that were read, those that were written, each with its colour, and the scale."""
-    page = page_template("lab", "read.html.j2")
-    return page.render(name=name, found=found, reddest=REDDEST)

@@ -1,23 +1,21 @@
 """Figures of analysed models side by side: tokens by layer, eigenvalues of attention."""
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from pidformer.analysis import Certificate
 from pidformer.analysis.summary import Analysis
 from pidformer.control import PIDGains, schur_cohn
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
-from pidformer.report.figures import Curves, draw_curves
+from pidformer.report.figures import Curves, by_layer, curve_panel
 from pidformer.report.panels import (
     BAD,
     GOOD,
@@ -25,7 +23,6 @@ from pidformer.report.panels import (
     INK,
     PID,
     SOFTMAX,
-    Panel,
     check_format,
     save_panels,
     style,
@@ -79,17 +76,14 @@ def similarity_figure(
         raise InputError("give at least one model to draw")
     panels = []
     for name, title, top in _PANELS:
-        curves = []
-        for label, model in models.items():
-            if name not in model:  # of attention that could not be read
-                continue
-            values = tuple(model[name])
-            run = tuple(float(layer) for layer in range(1, len(values) + 1)), values
-            curves.append(Curves(label, bool((is_controlled or {}).get(label)), (run,)))
-        if not curves:
-            continue
-        look: dict[str, Any] = {"title": title, "x": "layer", "y": "", "top": top, "bottom": 0.0}
-        panels.append(Panel(partial(draw_curves, curves=curves, **look), 4.4, 4.2))
+        curves = [
+            Curves(label, bool((is_controlled or {}).get(label)), (by_layer(model[name]),))
+            for label, model in models.items()
+            if name in model  # attention may not be readable
+        ]
+        if curves:
+            panel = curve_panel(curves, title, "layer", "", (4.4, 4.2), top=top, bottom=0.0)
+            panels.append(panel)
     save_panels(panels, Path(path), columns=len(panels))
 
 
@@ -131,12 +125,15 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
     controllers, kappas = certificate.controllers, certificate.spectrum.kappas[layer]
     acts = controllers.acts(layer)
     if acts:
-        _shade_stable(axes, controllers.layers[layer][0])
+        stable = _stable_grid(controllers.layers[layer][0])
+        axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
+        axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
     angle = np.linspace(0, 2 * np.pi, 300)
     axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
     color = PID if controllers.layers else SOFTMAX
-    heads = [_thin(kappas[:, head].flatten(), kappas.shape[1]) for head in range(kappas.shape[1])]
-    for head, points in enumerate(heads):
+    for head in range(kappas.shape[1]):
+        points = kappas[:, head].flatten()
+        points = points[:: max(1, len(points) * kappas.shape[1] // _MOST_DOTS)]
         inside = schur_cohn(controllers.layers[layer][head], points) if acts else None
         good = points if inside is None else points[inside]
         bad = points[:0] if inside is None else points[~inside]
@@ -145,15 +142,8 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
     note = "" if acts or not controllers.layers else " (free)"
     axes.set_title(f"layer {layer + 1}{note}", fontsize=10.5)
     axes.set(xlim=(-1.12, 1.12), ylim=(-1.12, 1.12), aspect="equal")
-    axes.set_xticks([-1, 0, 1])
-    axes.set_yticks([-1, 0, 1])
+    axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1])
     axes.tick_params(labelsize=9)
-
-
-def _shade_stable(axes: Axes, gains: PIDGains) -> None:
-    stable = _stable_grid(gains)
-    axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
-    axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
 
 
 @lru_cache(maxsize=64)
@@ -161,7 +151,3 @@ def _stable_grid(gains: PIDGains) -> np.ndarray:
     """1 where kappa is stable, 0 elsewhere, over the square that is drawn."""
     real, imaginary = np.meshgrid(_LINE, _LINE)
     return schur_cohn(gains, torch.from_numpy(real + 1j * imaginary)).numpy().astype(float)
-
-
-def _thin(points: Tensor, heads: int) -> Tensor:
-    return points[:: max(1, len(points) * heads // _MOST_DOTS)]

@@ -61,14 +61,15 @@ def certificate_view(groups: Sequence[Group], sources: Sources) -> TableView | N
             source = sources.add(f"Analysis, {group.label}", what, records)
             cells.append(_cell(records, metric, digits, source, scale))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
-    if not lines:
-        return None
-    return TableView(
-        title="Inside the trained models",
-        caption=TEXTS["tables"]["inside"],
-        columns=(Column("Model"), *(column for *_, column in _INSIDE)),
-        lines=tuple(lines),
-    )
+    columns = [column for *_, column in _INSIDE]
+    return _by_model("Inside the trained models", TEXTS["tables"]["inside"], columns, lines)
+
+
+def _by_model(
+    title: str, caption: str, columns: Sequence[Column], lines: Sequence[LineView]
+) -> TableView | None:
+    """A table with a line for each model; None without any."""
+    return TableView(title, caption, (Column("Model"), *columns), tuple(lines)) if lines else None
 
 
 def certificate_verdicts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -125,19 +126,12 @@ def cost_view(runs: Sequence[Run], sources: Sources) -> TableView | None:
             _mean(measuring, "{:,.0f} s", None) if any(measuring) else NOTHING,
         )
         lines.append(LineView(group.label, _machines(members), cells))
-    if not lines:
-        return None
-    return TableView(
-        title="What it cost",
-        caption=TEXTS["tables"]["cost"],
-        columns=(
-            Column("Model"),
-            Column("Training", "images or tokens per second"),
-            Column("Training time", "per run"),
-            Column("Measuring", "per run"),
-        ),
-        lines=tuple(lines),
+    columns = (
+        Column("Training", "images or tokens per second"),
+        Column("Training time", "per run"),
+        Column("Measuring", "per run"),
     )
+    return _by_model("What it cost", TEXTS["tables"]["cost"], columns, lines)
 
 
 def _mean(values: Iterable[float | None], shape: str, source: str | None) -> CellView:
@@ -206,7 +200,9 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
             records = metric.records(group)
             source = sources.add(f"Table {about.number}, {group.label}", metric.title, records)
             cells.append(mean_cell(metric.mean(group), source))
-            found = _other_difference(metric, twin, group)
+            data = {r.measurement.data_hash for g in (twin, group) for r in metric.records(g)}
+            is_pair = twin is not group and len(data) == 1  # measured on the same data
+            found = metric.difference(twin, group) if is_pair else None
             cells.append(difference_cell(found, metric.difference_digits))
         lines.append(LineView(group.label, about_text(group), tuple(cells)))
     for which, label in enumerate(("softmax", "PID")):
@@ -217,17 +213,12 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
     first = next(iter(groups[0].runs[0].values()))
     protocol = first.settings.get("protocol")
     how = f" ({protocol} windows)" if protocol else ""
-    columns = [Column("Model")]
+    columns = []
     for place in about.paper:
         columns += [Column(_PLACES[place]), Column("Difference", about.difference)]
-    return TableView(
-        title=f"Table {about.number}: {kind}",
-        caption=TEXTS["tables"]["other"].format(
-            data=first.settings.get("data"), how=how, **about._asdict()
-        ),
-        columns=tuple(columns),
-        lines=tuple(lines),
-    )
+    facts = {"data": first.settings.get("data"), "how": how, **about._asdict()}
+    caption = TEXTS["tables"]["other"].format(**facts)
+    return _by_model(f"Table {about.number}: {kind}", caption, columns, lines)
 
 
 def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
@@ -240,12 +231,6 @@ def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
         contrast=about.contrast,
         difference_digits=about.digits,
     )
-
-
-def _other_difference(metric: Metric, twin: Group, group: Group) -> Crossed | None:
-    """To the twin, where both were measured on the same data."""
-    data = {r.measurement.data_hash for g in (twin, group) for r in metric.records(g)}
-    return metric.difference(twin, group) if twin is not group and len(data) == 1 else None
 
 
 def _plain_records(run: Run, kind: str) -> list[Record]:

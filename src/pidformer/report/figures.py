@@ -40,30 +40,39 @@ class Curves(NamedTuple):
     """Of a single run: the ends of its intervals."""
 
 
+def by_layer(values: Sequence[float]) -> Line:
+    """The first value at layer 1."""
+    return tuple(range(1, len(values) + 1)), tuple(values)
+
+
 def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
     """Token similarity by layer."""
     found = []
     for group in groups:
-        lines = [layers(run["token_similarity"]) for run in group.runs if "token_similarity" in run]
-        if lines:
-            runs = tuple((tuple(range(1, len(line) + 1)), line) for line in lines)
+        known = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
+        if known:
+            runs = tuple(by_layer(layers(record)) for record in known)
             found.append(Curves(group.label, group.is_controlled, runs))
     return found
 
 
 def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
-    ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in curves)
-    draw = partial(
-        draw_curves,
-        curves=curves,
-        title=title or "token similarity (1: all alike)",
-        x="layer",
-        y="token similarity" if title else "mean cosine",
-        top=1.05,
-        bottom=0.0,
-    )
-    where = f", {title}" if title else ""
-    return Panel(draw), f"Token similarity by layer{where}. In the last layer: {ends}."
+    y, where = ("token similarity", f", {title}") if title else ("mean cosine", "")
+    title = title or "token similarity (1: all alike)"
+    panel = curve_panel(curves, title, "layer", y, top=1.05, bottom=0.0)
+    return panel, f"Token similarity by layer{where}. In the last layer: {_ends(curves, '.3f')}."
+
+
+def curve_panel(
+    curves: Sequence[Curves], title: str, x: str, y: str, size: Sequence[float] = (), **look: Any
+) -> Panel:
+    """`draw_curves` as a panel."""
+    return Panel(partial(draw_curves, curves=curves, title=title, x=x, y=y, **look), *size)
+
+
+def _ends(curves: Sequence[Curves], shape: str, unit: str = "") -> str:
+    """Where each model's mean ends."""
+    return "; ".join(f"{one.label} {mean_curve(one)[1][-1]:{shape}}{unit}" for one in curves)
 
 
 def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
@@ -87,16 +96,12 @@ def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
             scores.append(Curves(group.label, group.is_controlled, tuple(score_lines)))
     found = []
     if losses:
-        last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.3f}" for c in losses)
-        draw = partial(
-            draw_curves, curves=losses, title="training loss", x="epoch", y="loss", log=True
-        )
-        found.append((Panel(draw), f"Training loss by epoch, at the end: {last}."))
+        words = f"Training loss by epoch, at the end: {_ends(losses, '.3f')}."
+        found.append((curve_panel(losses, "training loss", "epoch", "loss", log=True), words))
     if losses and scores and headline:
-        last = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.2f}" for c in scores)
         name = HEADLINES[headline]
-        draw = partial(draw_curves, curves=scores, title="validation", x="epoch", y=name)
-        found.append((Panel(draw), f"Validation {name} by epoch, at the end: {last}."))
+        words = f"Validation {name} by epoch, at the end: {_ends(scores, '.2f')}."
+        found.append((curve_panel(scores, "validation", "epoch", name), words))
     return found
 
 
@@ -149,13 +154,12 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
     found = []
     for attack in _attacks(groups):
         curves = [one for group in groups if (one := _curves(group, attack)) is not None]
-        ends = "; ".join(f"{c.label} {mean_curve(c)[1][-1]:.1f} %" for c in curves)
         largest = max(c.runs[0][0][-1] for c in curves)
-        title = TITLES.get(attack, attack)
-        axes: dict[str, Any] = {"x": "budget, of 255", "y": "top-1, per cent"}
-        draw = partial(draw_curves, curves=curves, title=title, top=102, bottom=0.0, **axes)
-        words = f"Accuracy by budget under {title}; at {largest:g}/255: {ends}."
-        found.append((Panel(draw), words))
+        title, axes = TITLES.get(attack, attack), ("budget, of 255", "top-1, per cent")
+        words = (
+            f"Accuracy by budget under {title}; at {largest:g}/255: {_ends(curves, '.1f', ' %')}."
+        )
+        found.append((curve_panel(curves, title, *axes, top=102, bottom=0.0), words))
     return found
 
 

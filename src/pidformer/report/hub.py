@@ -113,15 +113,14 @@ def fast_tokenizer(tokenizer: Tokenizer) -> Any:
 
     from pidformer.data.text import WordVocabulary
 
+    special: dict[str, str | None] = {}
     if tokenizer.kind == WordVocabulary.kind:
-        fast = _word_level(tokenizer)
-        ends = {"eos_token": "<eos>", "bos_token": "<eos>", "pad_token": "<eos>"}
-        return PreTrainedTokenizerFast(tokenizer_object=fast, unk_token="<unk>", **ends)
-    fast = Fast.from_str(json.dumps(tokenizer.to_dict()["definition"]))
+        fast, special["unk_token"] = _word_level(tokenizer), "<unk>"
+    else:
+        fast = Fast.from_str(json.dumps(tokenizer.to_dict()["definition"]))
     end = None if tokenizer.eos_id is None else fast.id_to_token(tokenizer.eos_id)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast, eos_token=end, bos_token=end, pad_token=end
-    )
+    special |= dict.fromkeys(("eos_token", "bos_token", "pad_token"), end)
+    return PreTrainedTokenizerFast(tokenizer_object=fast, **special)
 
 
 def _word_level(tokenizer: Tokenizer) -> Any:
@@ -186,15 +185,10 @@ def _front(run: Run, task: HubTask, scores: Sequence[_Score], license: str | Non
             {
                 "task": {"type": task.tag},
                 "dataset": {"name": f"{score.data}, {score.row}", "type": score.data},
-                "metrics": [
-                    {
-                        "type": _SCORES[score.metric][1],
-                        "name": _SCORES[score.metric][0],
-                        "value": round(score.value, 4),
-                    }
-                ],
+                "metrics": [{"type": tag, "name": words, "value": round(score.value, 4)}],
             }
             for score in scores
+            for words, tag in [_SCORES[score.metric]]
         ]
         front["model-index"] = [{"name": run.label, "results": results}]
     return str(yaml.safe_dump(front, sort_keys=False, width=10_000)).strip()

@@ -118,19 +118,15 @@ def svg(panel: Panel) -> tuple[str, list[Tip]]:
     return drawn[drawn.index("<svg") :], tips
 
 
-def for_dark(drawn: str) -> str:
-    """The same SVG for a dark page."""
-    for light, dark in DARK.items():
-        drawn = drawn.replace(light, dark)
-    return drawn
-
-
 def picture(panel: Panel, alt: str) -> Picture:
     """A panel with its data, ready for `<picture>`; `alt` says it in words."""
     drawn, tips = svg(panel)
+    darkened = drawn
+    for color, on_dark in DARK.items():
+        darkened = darkened.replace(color, on_dark)
     light, dark = (
         "data:image/svg+xml;base64," + base64.b64encode(text.encode()).decode()
-        for text in (drawn, for_dark(drawn))
+        for text in (drawn, darkened)
     )
     return Picture(light, dark, alt, round(96 * panel.width), round(96 * panel.height), tips)
 

@@ -51,19 +51,6 @@ def with_legend(
     return page
 
 
-def save_labels(path: Path, labels: np.ndarray, palette: np.ndarray) -> None:
-    """An indexed PNG: the pixels are the labels, shown in their colours."""
-    height, width = labels.shape
-    image = Image.frombytes("P", (width, height), labels.astype(np.uint8).tobytes())
-    image.putpalette(palette.astype(np.uint8).tobytes())
-    save_picture(path, image)
-
-
-def save_picture(path: Path, image: Image.Image) -> None:
-    with atomic_path(path) as temporary:
-        image.save(temporary)
-
-
 def _edges(labels: np.ndarray) -> np.ndarray:
     """Pixels whose right or lower neighbour has another label."""
     is_edge = np.zeros(labels.shape, dtype=bool)
@@ -94,8 +81,13 @@ def save_segments(
             out_folder(out)
             legend = {"classes": classes, "palette": info["palette"]}
             write_whole(out / "legend.json", json.dumps(legend))
-        save_picture(paths["overlay"], with_legend(tinted, labels, classes, palette))
-        save_labels(paths["classes"], labels, palette)
+        # indexed: the pixels are the labels, shown in their colours
+        indexed = Image.frombytes("P", labels.shape[::-1], labels.astype(np.uint8).tobytes())
+        indexed.putpalette(palette.tobytes())
+        pictures = {"overlay": with_legend(tinted, labels, classes, palette), "classes": indexed}
+        for kind, picture in pictures.items():
+            with atomic_path(paths[kind]) as temporary:
+                picture.save(temporary)
         counts = np.bincount(labels.ravel(), minlength=len(classes))
         shares = {
             classes[label]: 100 * float(counts[label]) / labels.size

@@ -70,8 +70,10 @@ def stability_figure(
     _draw_region(region, gains, kappa_min)
     _draw_tokens(tokens, gains, kernel, seed)
     modes = torch.linspace(kappa_min, 1, 3, dtype=torch.float64)
-    _draw_over_depth(step, gains, modes, of="step")
-    _draw_over_depth(disturbance, gains, modes, of="disturbance")
+    _draw_over_depth(step, step_response(gains, modes, _LAYERS), modes, level=1)
+    step.set_title("Step of the reference")
+    _draw_over_depth(disturbance, disturbance_response(gains, modes, _LAYERS), modes, level=0)
+    disturbance.set_title("Constant disturbance")
     _draw_frequency(frequency, gains, modes)
     _draw_locus(locus, gains, kappa_min)
     figure.suptitle(
@@ -114,22 +116,22 @@ def _draw_poles(axes: Axes, gains: PIDGains, kappas: Tensor) -> None:
     roots = poles(gains, kappas)
     angle = np.linspace(0, 2 * np.pi, 400)
     axes.fill(np.cos(angle), np.sin(angle), color=GOOD, alpha=0.08)
-    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
-    shade = kappas.real[..., None].expand(roots.shape)
-    dots = axes.scatter(roots.real, roots.imag, c=shade, s=12, cmap="viridis", zorder=3)
+    _draw_roots(axes, roots, kappas.real, "Re kappa", size=12)
     outside = roots[roots.abs() >= 1]
-    axes.scatter(
-        outside.real,
-        outside.imag,
-        s=60,
-        facecolors="none",
-        edgecolors=BAD,
-        linewidths=0.8,
-        zorder=4,
-    )
-    axes.figure.colorbar(dots, ax=axes, label="Re kappa", shrink=0.8)
-    axes.set(title="Poles of a layer (red: outside)", xlabel="Re z", ylabel="Im z", aspect="equal")
+    ring: dict[str, Any] = {"facecolors": "none", "edgecolors": BAD, "linewidths": 0.8}
+    axes.scatter(outside.real, outside.imag, s=60, zorder=4, **ring)
+    axes.set_title("Poles of a layer (red: outside)")
     axes.margins(0.05)
+
+
+def _draw_roots(axes: Axes, roots: Tensor, values: Tensor, label: str, *, size: float) -> None:
+    """Roots (..., order), coloured by their values (...), and the unit circle."""
+    angle = np.linspace(0, 2 * np.pi, 400)
+    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
+    shade = values[..., None].expand(roots.shape)
+    dots = axes.scatter(roots.real, roots.imag, c=shade, s=size, cmap="viridis", zorder=3)
+    axes.figure.colorbar(dots, ax=axes, label=label, shrink=0.8)
+    axes.set(xlabel="Re z", ylabel="Im z", aspect="equal")
 
 
 def _draw_radius(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
@@ -203,9 +205,7 @@ def _draw_region(axes: Axes, gains: PIDGains, kappa_min: float) -> None:
 
 
 def _draw_map(
-    figure: Figure | SubFigure,
-    marked: Mapping[str, Sequence[PIDGains]],
-    measured: float | None,
+    figure: Figure | SubFigure, marked: Mapping[str, Sequence[PIDGains]], measured: float | None
 ) -> None:
     axes: Axes = figure.subplots()
     gains = [one for found in marked.values() for one in found]
@@ -255,17 +255,14 @@ def _draw_tokens(axes: Axes, gains: PIDGains, kernel: Tensor | None, seed: int) 
     axes.legend(fontsize=9)
 
 
-def _draw_over_depth(axes: Axes, gains: PIDGains, kappas: Tensor, *, of: str) -> None:
-    """The response to a step of the reference, or to a constant disturbance."""
-    function = step_response if of == "step" else disturbance_response
-    shades = _shades(len(kappas))
-    for row, kappa, shade in zip(function(gains, kappas, _LAYERS), kappas, shades, strict=True):
+def _draw_over_depth(axes: Axes, responses: Tensor, kappas: Tensor, *, level: float) -> None:
+    """Responses (kappas, layers), and the level that they are to reach."""
+    for row, kappa, shade in zip(responses, kappas, _shades(len(kappas)), strict=True):
         is_over = np.maximum.accumulate(np.abs(row.numpy()) > _LIMIT)
         shown = np.where(is_over, np.nan, row.numpy())
         axes.plot(shown, color=shade, label=f"kappa = {float(kappa):.2g}", drawstyle="steps-post")
-    axes.axhline(1 if of == "step" else 0, color=GREY, linewidth=1, linestyle=":")
-    titles = {"step": "Step of the reference", "disturbance": "Constant disturbance"}
-    axes.set(title=titles[of], xlabel="layer", ylabel="value")
+    axes.axhline(level, color=GREY, linewidth=1, linestyle=":")
+    axes.set(xlabel="layer", ylabel="value")
     axes.legend(fontsize=8)
 
 
@@ -289,18 +286,11 @@ def _draw_locus(axes: Axes, gains: PIDGains, kappa: float) -> None:
     name = max(names, key=lambda letter: getattr(gains, letter))
     here = getattr(gains, name)
     values = torch.linspace(1e-6, max(2 * here, 1.0), 200, dtype=torch.float64)
-    roots = root_locus(gains, name, values, kappa)
-    angle = np.linspace(0, 2 * np.pi, 400)
-    axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
-    shade = values[:, None].expand(roots.shape)
-    dots = axes.scatter(roots.real, roots.imag, c=shade, s=8, cmap="viridis", zorder=3)
+    _draw_roots(axes, root_locus(gains, name, values, kappa), values, name, size=8)
     now = root_locus(gains, name, [here], kappa)[0]
-    axes.scatter(
-        now.real, now.imag, s=60, marker="x", color=BAD, zorder=4, label=f"{name} = {here:g}"
-    )
-    axes.figure.colorbar(dots, ax=axes, label=name, shrink=0.8)
-    title = f"Root locus over {name} at kappa = {kappa:.2g}"
-    axes.set(title=title, xlabel="Re z", ylabel="Im z", aspect="equal")
+    look: dict[str, Any] = {"s": 60, "marker": "x", "color": BAD, "zorder": 4}
+    axes.scatter(now.real, now.imag, **look, label=f"{name} = {here:g}")
+    axes.set_title(f"Root locus over {name} at kappa = {kappa:.2g}")
     axes.legend(fontsize=8)
 
 

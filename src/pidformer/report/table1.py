@@ -35,6 +35,7 @@ class Table1Line:
     The interval of a cell is over images for one run, over seeds for several.
     """
 
+    row: str
     title: str
     metric: str
     lower_is_better: bool
@@ -61,9 +62,8 @@ def table1(groups: Sequence[Group], twins: Sequence[Group] | None = None) -> lis
             threat = first.measurement.threat or ""
             if "survived" in first.details:
                 threat = f"{first.metrics['rows']:.0f} of {len(CORRUPTIONS)} x {len(SEVERITIES)}"
-            is_lower = metric.better < 0
-            title = _title(row)
-            lines.append(Table1Line(title, metric.title, is_lower, threat, cells, differences))
+            about = (row, _title(row), metric.title, metric.better < 0, threat)
+            lines.append(Table1Line(*about, cells, differences))
     return lines
 
 
@@ -208,9 +208,8 @@ def difference_texts(difference: Crossed | None) -> tuple[str, str]:
 def _caption(groups: Sequence[Group]) -> str:
     first = next(iter(groups[0].runs[0].values()))
     images = f"{first.metrics['images']:.0f} images"
-    domains = {r.settings.get("domain") for g in groups for run in g.runs for r in run.values()} - {
-        None
-    }
+    records = [r for group in groups for run in group.runs for r in run.values()]
+    domains = {r.settings["domain"] for r in records if r.settings.get("domain") is not None}
     notes = [f"per cent; {images}; domain {', '.join(sorted(map(str, domains))) or 'pixel'}"]
     if any(len(group.runs) > 1 for group in groups):
         notes.append("95 % intervals over seeds (t); of differences over seeds and images (t)")

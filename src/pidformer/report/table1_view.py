@@ -59,6 +59,10 @@ class Robustness(NamedTuple):
 
 def robustness(runs: Sequence[Run]) -> list[Robustness]:
     """A table for each condition that was measured, that of most models first."""
+
+    def order(line: Table1Line) -> int:
+        return PAPER_ROWS.index(line.row) if line.row in PAPER_ROWS else len(PAPER_ROWS)
+
     by_condition: dict[Condition, list[Rows]] = {}
     for run in runs:
         for condition, rows in _rows_of(run):
@@ -68,7 +72,7 @@ def robustness(runs: Sequence[Run]) -> list[Robustness]:
         plain = [{n: r for n, r in rows.items() if "@" not in n} for rows in all_rows]
         curves = [{n: r for n, r in rows.items() if "@" in n} for rows in all_rows]
         groups = named_apart(group_runs(plain))
-        lines = sorted(table1(groups, twins_of(groups)), key=_order) if groups else []
+        lines = sorted(table1(groups, twins_of(groups)), key=order) if groups else []
         found.append(Robustness(condition, groups, lines, named_apart(group_runs(curves))))
     return sorted(found, key=lambda r: (-len(r.groups), r.condition.domain != "pixel"))
 
@@ -87,11 +91,6 @@ def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
     return [(key[0], rows) for key, rows in found.items()]
 
 
-def _order(line: Table1Line) -> tuple[int, str]:
-    names = [TITLES.get(row, row) for row in PAPER_ROWS]
-    return (names.index(line.title), "") if line.title in names else (len(names), "")
-
-
 def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) -> TableView:
     """Table 1, with the paper's numbers beside ours and the rows that are missing."""
     groups, condition = found.groups, found.condition
@@ -102,12 +101,9 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         if place in twins:
             columns.append(Column("Difference", f"to {twin.label}"))
     columns.append(Column("The paper", "ImageNet, softmax / PID", is_paper=True))
-    shown: set[tuple[str, str]] = set()
     lines = []
     for line in found.lines:
-        row = row_of(line)
-        shown.add((row, line.metric))
-        cells = []
+        row, cells = line.row, []
         for place, group in enumerate(groups):
             source = _source(group, row, found, sources)
             cells.append(mean_cell(line.cells[place], source, interval_digits=1))
@@ -117,7 +113,7 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         metric = line.metric + _budget(groups, row)
         metric += ", lower is better" if line.lower_is_better else ""
         lines.append(LineView(line.title, metric, tuple(cells), line.threat))
-    missing = [key for key in TABLE1 if key[0] not in {row for row, _ in shown}]
+    missing = [key for key in TABLE1 if key[0] not in {line.row for line in found.lines}]
     for row, metric in missing:
         if metric == "top-5":
             continue
@@ -140,19 +136,17 @@ def difference_panels(found: Robustness, most: int = 6) -> list[Drawn]:
     """For each model its differences to its twin, line by line of Table 1 (without top-5)."""
     panels: list[Drawn] = []
     for place, (group, twin) in enumerate(zip(found.groups, twins_of(found.groups), strict=True)):
-        own = [line for line in found.lines if line.metric != "top-5" and line.differences[place]]
-        known = [line.differences[place] for line in own]
-        differences = [one for one in known if one is not None]
+        differences, words, labels = [], [], []
+        for line in found.lines:
+            one = line.differences[place]
+            if one is None or line.metric == "top-5":
+                continue
+            sign = one.verdict * (-1 if line.lower_is_better else 1)
+            differences.append(one)
+            words.append({1: "better", -1: "worse"}.get(sign, "not clear"))
+            labels.append(line.title + ("" if line.metric == "top-1" else f", {line.metric}"))
         if not differences or len(panels) == most:
             continue
-        better = [
-            one.verdict * (-1 if line.lower_is_better else 1)
-            for one, line in zip(differences, own, strict=True)
-        ]
-        words = [{1: "better", -1: "worse"}.get(sign, "not clear") for sign in better]
-        labels = [
-            line.title if line.metric == "top-1" else f"{line.title}, {line.metric}" for line in own
-        ]
         title = f"{group.label} minus {twin.label}, points"
         said = "; ".join(
             f"{label} {minus(difference_texts(one)[0])}, {word}"
@@ -168,12 +162,6 @@ def _budget(groups: Sequence[Group], row: str) -> str:
     found = (run[row].settings.get("eps") for group in groups for run in group.runs if row in run)
     eps = next((value for value in found if value is not None), None)
     return "" if eps is None else f", eps {pixel_text(eps)}"
-
-
-def row_of(line: Table1Line) -> str:
-    """The row that a line of Table 1 is of."""
-    names = {title: row for row, title in TITLES.items()}
-    return names.get(line.title, line.title)
 
 
 def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> str:
@@ -246,10 +234,15 @@ def findings(table: Robustness | None, similarity: Sequence[Curves]) -> list[str
         lines = [line for line in table.lines if line.metric in HEADLINES]
         for place, twin in enumerate(twins_of(table.groups)):
             base = names.index(twin.label)
-            if place != base:
-                said += _against(lines, names, place, base)
-        if len(names) == 1:
-            said += _alone(lines, names[0])
+            clean = [line for line in lines if line.title == "Clean" and line.differences[place]]
+            said += [f"Clean accuracy: {twin_sentence(line, names, place, base)}" for line in clean]
+            if threats := threats_sentence(lines, names, place, base):
+                said.append(f"Under {threats}")
+        clean = [line for line in lines if line.title == "Clean"]
+        if len(names) == 1 and clean and (own := clean[0].cells[0]) is not None:
+            said.append(
+                f"{names[0]}: clean accuracy {own.mean:.1f} %. Nothing to compare it with yet."
+            )
     if similarity:
         ends = [
             (c.label, sum(run[1][-1] for run in c.runs) / len(c.runs)) for c in similarity if c.runs
@@ -257,20 +250,6 @@ def findings(table: Robustness | None, similarity: Sequence[Curves]) -> list[str
         parts = ", ".join(f"{label} {value:.3f}" for label, value in ends)
         said.append(f"Token similarity in the last layer: {parts} (1: all tokens alike).")
     return said
-
-
-def _alone(lines: Sequence[Table1Line], name: str) -> list[str]:
-    clean = next((line for line in lines if line.title == "Clean" and line.cells[0]), None)
-    if clean is None or clean.cells[0] is None:
-        return []
-    return [f"{name}: clean accuracy {clean.cells[0].mean:.1f} %. Nothing to compare it with yet."]
-
-
-def _against(lines: Sequence[Table1Line], names: Sequence[str], place: int, base: int) -> list[str]:
-    clean = [line for line in lines if line.title == "Clean" and line.differences[place]]
-    said = [f"Clean accuracy: {twin_sentence(line, names, place, base)}" for line in clean]
-    threats = threats_sentence(lines, names, place, base)
-    return [*said, f"Under {threats}"] if threats else said
 
 
 def twin_sentence(line: Table1Line, names: Sequence[str], place: int, base: int = 0) -> str:

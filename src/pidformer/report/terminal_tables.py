@@ -8,7 +8,7 @@ from rich.table import Table
 from pidformer.analysis.summary import Analysis
 from pidformer.display import plain_table
 
-HEADINGS = ("model", "similarity", "rank", "min Re", "outside", "worst", "growth")
+HEADINGS = ("similarity", "rank", "min Re", "outside", "worst", "growth")
 
 
 def analysis_table(models: Sequence[Analysis]) -> Table:
@@ -18,21 +18,13 @@ def analysis_table(models: Sequence[Analysis]) -> Table:
         "min Re: smallest real part of kappa; outside: modes outside the unit circle;\n"
         "worst: largest radius; growth: of a perturbation of v_0, largest over depth",
     )
+    table.add_column("model", overflow="fold")
     for heading in HEADINGS:
-        is_name = heading == "model"
-        table.add_column(
-            heading,
-            justify="left" if is_name else "right",
-            no_wrap=not is_name,
-            overflow="fold",
-        )
+        table.add_column(heading, justify="right", no_wrap=True, overflow="fold")
     for model in models:
-        layers = model.tokens["similarity"]["blocks"]
-        cells = [
-            f"{layers[0]:.3f} to {layers[-1]:.3f}",
-            f"{model.tokens['effective_rank'][-1]:.1f}",
-        ]
-        table.add_row(model.label, *cells, *_loop(model))
+        layers, ranks = model.tokens["similarity"]["blocks"], model.tokens["effective_rank"]
+        similarity = f"{layers[0]:.3f} to {layers[-1]:.3f}"
+        table.add_row(model.label, similarity, f"{ranks[-1]:.1f}", *_loop(model))
     return table
 
 

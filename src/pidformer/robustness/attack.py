@@ -50,6 +50,20 @@ PIXELS = Bounds(0.0, 1.0)
 UNBOUNDED = Bounds(-float("inf"), float("inf"))
 
 
+class AttackBatch(NamedTuple):
+    """What an attack is given: images with their labels, what it may draw, and its bounds."""
+
+    images: Tensor
+    labels: Tensor
+    draws: Draws
+    bounds: Bounds = PIXELS
+
+    def of(self, index: Tensor) -> "AttackBatch":
+        """Some of its rows."""
+        images, labels, draws, bounds = self
+        return AttackBatch(images[index], labels[index], draws.of(index), bounds)
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Attack(ABC):
     """A threat with a budget `eps`. A new one says in `perturb` how it spends it.
@@ -63,7 +77,9 @@ class Attack(ABC):
 
     def __post_init__(self) -> None:
         self._read_budgets("eps")
-        check_precision(self.precision)
+        if self.precision not in get_args(Precision):
+            names = ", ".join(get_args(Precision))
+            raise InputError(f"precision must be one of {names}; got {shortened(self.precision)}")
 
     def _read_budgets(self, *names: str) -> None:
         for name in names:
@@ -76,26 +92,25 @@ class Attack(ABC):
         check_batch(images, labels)
         span = images.aminmax() if images.numel() else ()
         try:
-            return self.within(PIXELS, model, images, labels, Draws.of_batch(images, seed, offset))
+            return self.within(
+                model, AttackBatch(images, labels, Draws.of_batch(images, seed, offset))
+            )
         finally:  # looked at when the attack has sent all its work: no device waits
             check_span(span)
 
-    def within(
-        self, bounds: Bounds, model: Model, images: Tensor, labels: Tensor, draws: Draws
-    ) -> Tensor:
-        """The attacked images inside any `bounds`, with the model in evaluation mode."""
+    def within(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The attacked images inside any bounds, with the model in evaluation mode."""
         # A caller in inference mode wants no graph of its own, but the attack may need one.
         with under_attack(model), torch.inference_mode(False), torch.no_grad():
-            images, labels = images.detach().clone(), labels.clone()
+            images = batch.images.detach().clone()
             if not self.eps or not len(images):
                 return images
-            return self.perturb(searching(model, self.precision), images, labels, draws, bounds)
+            own = batch._replace(images=images, labels=batch.labels.clone())
+            return self.perturb(searching(model, self.precision), own)
 
     @abstractmethod
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
-        """The attack itself: no gradients are recorded, and `images` may be overwritten."""
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The attack itself: no gradients are recorded, and the images may be overwritten."""
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -175,13 +190,6 @@ def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
     return tf32() if device_type == "cuda" else nullcontext()
 
 
-def check_precision(precision: str) -> None:
-    """Refuse an unknown precision."""
-    if precision not in get_args(Precision):
-        names = ", ".join(get_args(Precision))
-        raise InputError(f"precision must be one of {names}; got {shortened(precision)}")
-
-
 def logits_of(model: Model, images: Tensor) -> Tensor:
     """The model's logits, in float32 at least."""
     logits = logits_in(model(images))
@@ -238,24 +246,21 @@ def check_finite(is_finite: Tensor) -> None:
         raise InputError("the gradient of the model's loss is not finite; check its logits")
 
 
-Run = Callable[[Tensor, Tensor, Draws], Tensor]
-"""One attempt: (images, labels, draws) to attacked images."""
-
-
 def on_survivors(
-    model: Model, images: Tensor, labels: Tensor, draws: Draws, runs: Iterable[Run]
+    model: Model, batch: AttackBatch, runs: Iterable[Callable[[AttackBatch], Tensor]]
 ) -> Tensor:
     """Each run on the images that are still classified right; what no run breaks stays as it was.
 
-    Run number k draws from `draws.at(k)`.
+    Run number k draws from `batch.draws.at(k)`.
     """
-    attacked = images.clone()
-    alive = is_right(model, images, labels).nonzero()[:, 0]
+    attacked = batch.images.clone()
+    alive = is_right(model, batch.images, batch.labels).nonzero()[:, 0]
     for place, run in enumerate(runs):
         if not len(alive):
             break
-        found = run(images[alive], labels[alive], draws.at(place).of(alive))
-        is_broken = ~is_right(model, found, labels[alive])
+        left = batch._replace(draws=batch.draws.at(place)).of(alive)
+        found = run(left)
+        is_broken = ~is_right(model, found, left.labels)
         attacked[alive[is_broken]] = found[is_broken]
         alive = alive[~is_broken]
     return attacked
@@ -282,11 +287,18 @@ Norm = Literal["Linf", "L2"]
 _TINY = 1e-12
 
 
-def check_ball(eps: float, norm: str) -> None:
-    """Refuse an unknown norm, and a budget that does not fit it."""
-    if norm not in get_args(Norm):
-        raise InputError(f"norm must be Linf or L2, got {shortened(norm)}")
-    (check_budget if norm == "Linf" else check_distance)("eps", eps)
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BallAttack(Attack):
+    """An attack inside the ball of either norm."""
+
+    eps: float = 3 / 255
+    norm: Norm = "Linf"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.norm not in get_args(Norm):
+            raise InputError(f"norm must be Linf or L2, got {shortened(self.norm)}")
+        (check_budget if self.norm == "Linf" else check_distance)("eps", self.eps)
 
 
 def length(x: Tensor, norm: Norm) -> Tensor:

@@ -18,7 +18,7 @@ from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     UNBOUNDED,
     Attack,
-    Bounds,
+    AttackBatch,
     ascent,
     check_finite,
     check_steps,
@@ -28,7 +28,14 @@ from pidformer.robustness.attack import (
     under_attack,
 )
 from pidformer.robustness.losses import cross_entropy
-from pidformer.robustness.threat import Draws, Model, check_budget, check_distance, check_images
+from pidformer.robustness.threat import (
+    Draws,
+    Model,
+    check_batch,
+    check_budget,
+    check_distance,
+    check_span,
+)
 
 # B images of D numbers
 
@@ -46,13 +53,11 @@ class FGSM(Attack):
         super().__post_init__()
         check_budget("eps", self.eps)
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """One step of `eps`, which cannot leave the ball."""
-        _, _, gradient = ascent(model, images, cross_entropy, labels)
+        _, _, gradient = ascent(model, batch.images, cross_entropy, batch.labels)
         check_finite(gradient.isfinite())
-        return gradient.sign_().mul_(self.eps).add_(images).clamp_(*bounds)
+        return gradient.sign_().mul_(self.eps).add_(batch.images).clamp_(*batch.bounds)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -91,29 +96,26 @@ class PGD(Attack):
                 stacklevel=3,
             )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The best of the restarts."""
-        best = self._attempt(model, images, labels, draws.at(0), bounds)
+        best = self._attempt(model, batch, 0)
         if self.restarts == 1:
             return best
-        best_score = _score(model, best, labels)
+        best_score = _score(model, best, batch.labels)
         for restart in range(1, self.restarts):
-            attacked = self._attempt(model, images, labels, draws.at(restart), bounds)
-            score = _score(model, attacked, labels)
+            attacked = self._attempt(model, batch, restart)
+            score = _score(model, attacked, batch.labels)
             is_better = score > best_score
             best = torch.where(is_better[:, None, None, None], attacked, best)
             best_score = torch.where(is_better, score, best_score)
         return best
 
-    def _attempt(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def _attempt(self, model: Model, batch: AttackBatch, restart: int) -> Tensor:
         """`steps` sign-gradient steps up the loss, inside ball and bounds."""
+        images, labels, draws, bounds = batch
         attacked = images
         if self.random_start:
-            drawn = 2 * draws.uniform(*images.shape[1:]) - 1
+            drawn = 2 * draws.at(restart).uniform(*images.shape[1:]) - 1
             attacked = images + self.eps * drawn.to(images.dtype)
         low = (images - self.eps).clamp(min=bounds.low)
         high = (images + self.eps).clamp(max=bounds.high)
@@ -174,10 +176,9 @@ class SLD(Attack):
         if not 0 < self.sparsity < 1:
             raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The last step's images."""
+        images, labels, _, bounds = batch
         attacked = images
         is_finite = torch.ones((), dtype=torch.bool, device=images.device)
         for _ in range(self.steps):
@@ -221,10 +222,9 @@ class Noise(Attack):
         if self.kind not in get_args(Kind):
             raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The images and their noise."""
+        images, _, draws, bounds = batch
         shape = images.shape[1:]
         drawn = draws.normal(*shape) if self.kind == "gaussian" else 2 * draws.uniform(*shape) - 1
         return (images + self.eps * drawn.to(images.dtype)).clamp(*bounds)
@@ -258,7 +258,8 @@ class Normalized:
         self, model: Model, images: Tensor, labels: Tensor, *, seed: int = 0, offset: int = 0
     ) -> Tensor:
         """The attacked images, as pixels that may lie outside [0, 1]."""
-        check_images(images, labels)
+        check_batch(images, labels)
+        check_span(images.aminmax() if images.numel() else ())
         if images.shape[1] != len(self.mean):
             raise InputError(f"images must have {len(self.mean)} channels, got {images.shape[1]}")
         if not self.threat.eps:
@@ -271,5 +272,5 @@ class Normalized:
                 return model(z * std + mean)
 
             draws = Draws.of_batch(images, seed, offset)
-            attacked = self.threat.within(UNBOUNDED, inner, (images - mean) / std, labels, draws)
-            return attacked * std + mean
+            batch = AttackBatch((images - mean) / std, labels, draws, UNBOUNDED)
+            return self.threat.within(inner, batch) * std + mean

@@ -13,11 +13,10 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    AttackBatch,
+    BallAttack,
     Bounds,
-    Norm,
-    Run,
     ascent,
-    check_ball,
     check_finite,
     check_steps,
     confirm,
@@ -32,7 +31,7 @@ from pidformer.robustness.attack import (
 )
 from pidformer.robustness.black_box import Square
 from pidformer.robustness.losses import cross_entropy, dlr, logit_difference, targeted_dlr
-from pidformer.robustness.threat import Draws, Model
+from pidformer.robustness.threat import Model
 
 # B images of D numbers
 
@@ -41,7 +40,7 @@ _MOMENTUM = 0.75
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class APGD(Attack):
+class APGD(BallAttack):
     """Ascent with momentum whose step, 2 eps at first, is halved wherever it stops to pay:
 
         z = P(x_k + step u(x_k)),   x_{k+1} = P(x_k + 0.75 (z - x_k) + 0.25 (x_k - x_{k-1})),
@@ -56,8 +55,6 @@ class APGD(Attack):
     that no run breaks comes back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     steps: int = 100
     restarts: int = 1
     loss: Literal["ce", "dlr"] = "ce"
@@ -66,7 +63,6 @@ class APGD(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, restarts=self.restarts)
         if self.loss not in ("ce", "dlr"):
             raise InputError(f"loss must be ce or dlr, got {shortened(self.loss)}")
@@ -75,27 +71,14 @@ class APGD(Attack):
         if not 0 < self.rho < 1:
             raise InputError(f"rho must be in (0, 1), got {self.rho:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each restart, for each target, on the images that the runs before did not break."""
-        runs: list[Run] = [
-            partial(self._run, model, bounds, place)
-            for place in range(max(self.targets, 1))
-            for _ in range(self.restarts)
-        ]
-        return on_survivors(model, images, labels, draws, runs)
+        places = [place for place in range(max(self.targets, 1)) for _ in range(self.restarts)]
+        return on_survivors(model, batch, [partial(self._run, model, place) for place in places])
 
-    def _run(
-        self,
-        model: Model,
-        bounds: Bounds,
-        place: int,
-        images: Tensor,
-        labels: Tensor,
-        draws: Draws,
-    ) -> Tensor:
+    def _run(self, model: Model, place: int, batch: AttackBatch) -> Tensor:
         """One ascent; images that it does not break come back unchanged."""
+        images, labels, draws, bounds = batch
         targets = likely_class(model, images, labels, place) if self.targets else None
         if self.targets and targets is None:
             return images
@@ -220,7 +203,7 @@ def _checkpoints(steps: int) -> set[int]:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class FAB(Attack):
+class FAB(BallAttack):
     """Towards each of the `targets` most likely wrong classes t in turn, from the image x_0:
 
         plane   z_t - z_y = 0 linearised at x,
@@ -232,8 +215,6 @@ class FAB(Attack):
     is drawn.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     steps: int = 100
     targets: int = 9
     eta: float = 1.05
@@ -241,59 +222,43 @@ class FAB(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(steps=self.steps, targets=self.targets)
         if not (self.eta >= 1 and 0 < self.beta < 1):
             raise InputError(
                 f"eta must be at least 1 and beta in (0, 1), got {self.eta:g} and {self.beta:g}"
             )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each target on the images that the targets before did not break."""
-        runs = [partial(self._run, model, bounds, place) for place in range(self.targets)]
-        return on_survivors(model, images, labels, draws, runs)
+        runs = [partial(self._run, model, place) for place in range(self.targets)]
+        return on_survivors(model, batch, runs)
 
-    def _run(
-        self,
-        model: Model,
-        bounds: Bounds,
-        place: int,
-        images: Tensor,
-        labels: Tensor,
-        draws: Draws,
-    ) -> Tensor:
+    def _run(self, model: Model, place: int, batch: AttackBatch) -> Tensor:
         """One search; images that it does not break within the budget come back unchanged."""
-        targets = likely_class(model, images, labels, place)
+        result = x = batch.images
+        targets = likely_class(model, x, batch.labels, place)
         if targets is None:
-            return images
-        result, x = images.clone(), images
-        rows = torch.arange(len(images), device=images.device)
+            return result
+        result, rows = result.clone(), torch.arange(len(x), device=x.device)
         for _ in range(self.steps):
-            x = self._towards_boundary(model, bounds, images, x, labels, targets)
-            alive = is_right(model, x, labels)
-            is_near = length(x - images, self.norm)[:, 0, 0, 0] <= self.eps
-            is_done = ~alive & is_near
+            x = self._towards_boundary(model, batch, x, targets)
+            alive = is_right(model, x, batch.labels)
+            change = x - batch.images
+            is_done = ~alive & (length(change, self.norm)[:, 0, 0, 0] <= self.eps)
             result[rows[is_done]] = x[is_done]
             # What is wrong but too far away goes back, to look for a nearer point.
-            x = torch.where(alive[:, None, None, None], x, images + self.beta * (x - images))
+            x = torch.where(alive[:, None, None, None], x, batch.images + self.beta * change)
             if bool(is_done.any()):
-                rows, images, x = rows[~is_done], images[~is_done], x[~is_done]
-                labels, targets = labels[~is_done], targets[~is_done]
+                batch, rows = batch.of(~is_done), rows[~is_done]
+                x, targets = x[~is_done], targets[~is_done]
                 if not len(rows):
                     break
         return result
 
     def _towards_boundary(
-        self,
-        model: Model,
-        bounds: Bounds,
-        images: Tensor,
-        x: Tensor,
-        labels: Tensor,
-        targets: Tensor,
+        self, model: Model, batch: AttackBatch, x: Tensor, targets: Tensor
     ) -> Tensor:
+        images, labels, _, bounds = batch
         _, gap, gradient = ascent(model, x, logit_difference, labels, targets)
         check_finite(gradient.isfinite())
         normal = gradient.flatten(1)
@@ -307,7 +272,7 @@ class FAB(Attack):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class AutoAttack(Attack):
+class AutoAttack(BallAttack):
     """APGD on the cross entropy, APGD on the targeted DLR loss, targeted FAB, Square.
 
     Each attacks the images that are still classified right, so the accuracy left is that under the
@@ -315,13 +280,10 @@ class AutoAttack(Attack):
     queries, in either norm. Images that nothing breaks come back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     version: Literal["standard"] = "standard"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         if self.version != "standard":
             raise InputError(
                 f"AutoAttack has the version 'standard' only, got {shortened(self.version)}"
@@ -337,13 +299,8 @@ class AutoAttack(Attack):
             Square(eps=self.eps, norm=self.norm),
         )
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each stage on the images that the stages before did not break."""
 
-        def run(stage: Attack, images: Tensor, labels: Tensor, draws: Draws) -> Tensor:
-            return stage.perturb(model, images, labels, draws, bounds)
-
-        runs: list[Run] = [partial(run, stage) for stage in self.stages]
-        return on_survivors(model, images, labels, draws, runs)
+        runs = [partial(stage.perturb, model) for stage in self.stages]
+        return on_survivors(model, batch, runs)

@@ -12,9 +12,9 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
+    AttackBatch,
+    BallAttack,
     Bounds,
-    Norm,
-    check_ball,
     check_finite,
     check_steps,
     confirm,
@@ -59,10 +59,9 @@ def tiled(images: Tensor, draws: Draws) -> Tensor:
     down, across = height // side, width // side
     numbers = draws.uniform(down, across, 1 + channels)
     upright = pair(side).to(images)
-    turned = torch.where(
-        numbers[..., :1, None] > 0.5, upright.T, upright
-    )  # (B, down, across, s, s)
-    signs = (2 * (numbers[..., 1:] > 0.5) - 1).to(images.dtype)
+    is_turned = numbers[..., :1, None] > 0.5
+    turned = torch.where(is_turned, upright.T, upright)  # (B, down, across, s, s)
+    signs = _signs(numbers[..., 1:], images.dtype)
     tiles = signs[..., None, None] * turned[:, :, :, None]  # (B, down, across, C, s, s)
     change = torch.zeros_like(images)
     top, left = (height - down * side) // 2, (width - across * side) // 2
@@ -88,7 +87,7 @@ def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
     straight = upright[rows[:, :, None], columns[:, None, :]]
     turned = upright[columns[:, None, :], rows[:, :, None]]
     bumps = torch.where(numbers[:, 4, None, None] > 0.5, turned, straight)[:, None]
-    signs = (2 * (numbers[:, 5:] > 0.5) - 1).to(change.dtype)[:, :, None, None]
+    signs = _signs(numbers[:, 5:], change.dtype)[:, :, None, None]
 
     unused = (eps**2 - change.square().sum((1, 2, 3), keepdim=True)).clamp(min=0)
     held = (change * (first | second)).square().sum((2, 3), keepdim=True)  # (B, C, 1, 1)
@@ -120,7 +119,7 @@ _BLOCK = 64
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Square(Attack):
+class Square(BallAttack):
     """At most `queries` questions an image, each a random change of one or two squares.
 
     A change is kept if the margin of the best wrong class grows. In the L-infinity ball, the start
@@ -133,27 +132,21 @@ class Square(Attack):
     misclassified; one that is not broken comes back unchanged.
     """
 
-    eps: float = 3 / 255
-    norm: Norm = "Linf"
     queries: int = 5000
     p_init: float = 0.8
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_ball(self.eps, self.norm)
         check_steps(queries=self.queries)
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """One search, on the images that are classified right to begin with."""
-        return on_survivors(model, images, labels, draws, [partial(self._run, model, bounds)])
+        return on_survivors(model, batch, [partial(self._run, model)])
 
-    def _run(
-        self, model: Model, bounds: Bounds, images: Tensor, labels: Tensor, draws: Draws
-    ) -> Tensor:
+    def _run(self, model: Model, batch: AttackBatch) -> Tensor:
+        images, labels, draws, bounds = batch
         channels, height, width = images.shape[1:]
         drawn = channels + (2 if self.norm == "Linf" else 5)
         result = images.clone()
@@ -254,10 +247,9 @@ class SPSA(Attack):
         if self.compat not in (None, "cleverhans"):
             raise InputError(f"compat must be None or 'cleverhans', got {shortened(self.compat)}")
 
-    def perturb(
-        self, model: Model, images: Tensor, labels: Tensor, draws: Draws, bounds: Bounds
-    ) -> Tensor:
+    def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """The last step's images, or the first that is misclassified."""
+        images, labels, draws, bounds = batch
         result = torch.empty_like(images)
         rows = torch.arange(len(images), device=images.device)
         low = (images - self.eps).clamp(min=bounds.low)

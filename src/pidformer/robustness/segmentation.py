@@ -6,7 +6,7 @@ from torch import Tensor
 
 from pidformer.data.segmentation import IGNORED
 from pidformer.errors import InputError
-from pidformer.robustness.attack import PIXELS
+from pidformer.robustness.attack import AttackBatch
 from pidformer.robustness.attacks import FGSM, PGD
 from pidformer.robustness.corruptions import CORRUPTIONS, Corruption
 from pidformer.robustness.threat import Draws, Model
@@ -41,7 +41,7 @@ def threatened(
         return threat.corrupt(images, seed=seed, indices=numbers)
     check_threat(threat)
     labels = masks.long().masked_fill(masks == IGNORED, UNLABELLED)
-    return threat.within(PIXELS, model, images, labels, Draws((seed,), numbers))
+    return threat.within(model, AttackBatch(images, labels, Draws((seed,), numbers)))
 
 
 def check_threat(threat: object) -> None:

@@ -32,12 +32,6 @@ class Threat(Protocol):
     ) -> Tensor: ...
 
 
-def check_images(images: Tensor, labels: Tensor) -> None:
-    """Refuse what is not a batch of pixels with its labels."""
-    check_batch(images, labels)
-    check_span(images.aminmax() if images.numel() else ())
-
-
 def check_batch(images: Tensor, labels: Tensor) -> None:
     """Refuse what has not the type or the shape of a batch and its labels."""
     if not images.is_floating_point():

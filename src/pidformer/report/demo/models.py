@@ -57,6 +57,10 @@ class DemoModel:
         return MODELS[self.name]
 
     @property
+    def is_controlled(self) -> bool:
+        return self.name.startswith("pid")
+
+    @property
     def last_similarity(self) -> Spread:
         return Spread.of([run[-1] for run in self.similarity])
 
@@ -127,11 +131,7 @@ def collapse_verdict(models: Models) -> Verdict:
     """Without the residual: do the tokens collapse, and does the controller hold them?"""
     softmax, pid = models["softmax_no_residual"], models["pid_no_residual"]
     fates = _fate(softmax), _fate(pid)
-    began = {
-        "all": "collapsed",
-        "some": "collapsed with some seeds",
-        "none": "did not collapse",
-    }
+    began = {"all": "collapsed", "some": "collapsed with some seeds", "none": "did not collapse"}
     held = {
         ("all", "all"): "collapsed as well",
         ("none", "none"): "did not collapse either",

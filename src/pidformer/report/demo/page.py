@@ -22,7 +22,7 @@ from pidformer.report.demo.models import (
     read_models,
     verdicts,
 )
-from pidformer.report.figures import Curves, Drawn, as_line, draw_curves, similarity_panel
+from pidformer.report.figures import Curves, Drawn, as_line, by_layer, curve_panel, similarity_panel
 from pidformer.report.panels import INK, PID, SOFTMAX, Panel, picture, png_uri, save_panels
 from pidformer.report.templates import page_template
 from pidformer.report.write import DATA_FILE
@@ -47,8 +47,8 @@ def all_figures(
 
 
 def _similarity(model: DemoModel) -> Curves:
-    runs = tuple((tuple(range(1, len(run) + 1)), run) for run in model.similarity)
-    return Curves(model.label.split(",")[0], _is_controlled(model), runs)
+    runs = tuple(map(by_layer, model.similarity))
+    return Curves(model.label.split(",")[0], model.is_controlled, runs)
 
 
 def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
@@ -60,23 +60,15 @@ def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
             own = [record for row, record in run.items() if row.startswith(f"{attack}@")]
             runs.append(as_line(sorted((r.settings["eps"], r.metrics["top1"]) for r in own)))
         dashed = name.endswith("no_residual")
-        curves.append(Curves(model.label, _is_controlled(model), tuple(runs), dashed))
-    draw = partial(
-        draw_curves,
-        curves=curves,
-        title=attack.upper(),
-        x="eps (pixels in [0, 1])",
-        y="accuracy, per cent",
-        top=102,
-        bottom=-2,
-        level=(CHANCE, "chance"),
-    )
+        curves.append(Curves(model.label, model.is_controlled, tuple(runs), dashed))
+    look: dict[str, Any] = {"top": 102, "bottom": -2, "level": (CHANCE, "chance")}
+    axes = ("eps (pixels in [0, 1])", "accuracy, per cent")
     held = "; ".join(
         f"{model.label} {model.percent(f'{attack}@{SHOWN}').mean:.1f} %"
         for model in models.values()
     )
     words = f"Accuracy by budget under {attack.upper()}. At eps {SHOWN}: {held}."
-    return Panel(draw), words
+    return curve_panel(curves, attack.upper(), *axes, **look), words
 
 
 def _tokens(model: DemoModel, path: Trajectory) -> Drawn:
@@ -94,7 +86,7 @@ def _draw_tokens(figure: Figure | SubFigure, model: DemoModel, path: Trajectory)
     shown = sorted({0, 1, 2, depth // 2, 3 * depth // 4, depth})
     places: Any = figure.subplots(1, len(shown), sharex=True, sharey=True)
     reach = 1.12 * float(points.abs().max())
-    color = PID if _is_controlled(model) else SOFTMAX
+    color = PID if model.is_controlled else SOFTMAX
     for axes, layer in zip(places, shown, strict=True):
         spots = points[layer]
         axes.scatter(spots[1:, 0], spots[1:, 1], s=22, color=color, alpha=0.6, linewidths=0)
@@ -106,10 +98,6 @@ def _draw_tokens(figure: Figure | SubFigure, model: DemoModel, path: Trajectory)
             spine.set_visible(True)
     title = f"{MODELS[model.name]} (plane shows {path.explained:.0%})"
     figure.suptitle(title, fontsize=11.5, color=INK)
-
-
-def _is_controlled(model: DemoModel) -> bool:
-    return model.name.startswith("pid")
 
 
 COUNT = 5

@@ -105,8 +105,8 @@ def copy_neighbours(images: Tensor, offsets: Tensor, reach: int) -> Tensor:
     """
     batch, channels, height, width = images.shape
     count = height * width
-    rows = torch.arange(height, device=images.device)[:, None].expand(height, width)
-    columns = torch.arange(width, device=images.device).expand(height, width)
+    places = (torch.arange(size, device=images.device) for size in (height, width))
+    rows, columns = torch.meshgrid(*places, indexing="ij")
     own = rows * width + columns
 
     def is_visited(row: Tensor, column: Tensor) -> Tensor:

@@ -52,7 +52,8 @@ def elastic_transform(
     """
     height, width = images.shape[-2:]
     moved = (draws.uniform("corners", 3, 2).double() * 2 - 1) * constants["jitter"]
-    right, down = _pixel_grid(images)
+    places = (torch.arange(n, device=images.device, dtype=torch.float64) for n in (height, width))
+    down, right = torch.meshgrid(*places, indexing="ij")
     back = affine_back(moved, height, width)  # (B, 2, 3)
     pulled = back[:, :, :2] @ torch.stack([right.ravel(), down.ravel()]) + back[:, :, 2:]
     across, along = pulled.view(-1, 2, height, width).unbind(1)
@@ -86,13 +87,6 @@ def sample(images: Tensor, across: Tensor, down: Tensor, *, mirror: bool) -> Ten
         places = ((2 * across + 1) / width - 1, (2 * down + 1) / height - 1)
     grid = torch.stack(torch.broadcast_tensors(*places), dim=-1)
     return F.grid_sample(images, grid, "bilinear", "reflection", align_corners=mirror)
-
-
-def _pixel_grid(images: Tensor) -> tuple[Tensor, Tensor]:
-    height, width = images.shape[-2:]
-    down = torch.arange(height, device=images.device, dtype=torch.float64)
-    right = torch.arange(width, device=images.device, dtype=torch.float64)
-    return right.expand(height, width), down[:, None].expand(height, width)
 
 
 def pixelate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:

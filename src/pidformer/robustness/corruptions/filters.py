@@ -7,6 +7,7 @@ below, and its last bits depend on how a library splits a batch and on TF32.
 
 import math
 import zlib
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -99,19 +100,17 @@ def correlate(images: Tensor, kernels: Tensor, mode: str) -> Tensor:
 
 def gaussian(images: Tensor, sigma: float, mode: str = "nearest", truncate: float = 4.0) -> Tensor:
     """Gaussian smoothing of the last two dimensions, kernel cut at truncate * sigma."""
-    rows, columns = (
-        torch.from_numpy(_gaussian_matrix(size, float(sigma), mode, truncate)).to(images.device)
-        for size in images.shape[-2:]
-    )
-    return rows @ images.double() @ columns.T
+    return _both_ways(images, lambda size: _gaussian_matrix(size, float(sigma), mode, truncate))
 
 
 def resize_centre(images: Tensor, factor: float) -> Tensor:
     """Enlarge the centre by `factor`, linearly, and keep the size (align-corners sampling)."""
-    rows, columns = (
-        torch.from_numpy(_zoom_matrix(size, float(factor))).to(images.device)
-        for size in images.shape[-2:]
-    )
+    return _both_ways(images, lambda size: _zoom_matrix(size, float(factor)))
+
+
+def _both_ways(images: Tensor, matrix: Callable[[int], np.ndarray]) -> Tensor:
+    """A linear map of lines of each size, along columns and along rows."""
+    rows, columns = (torch.from_numpy(matrix(n)).to(images.device) for n in images.shape[-2:])
     return rows @ images.double() @ columns.T
 
 

@@ -237,12 +237,8 @@ def equalise(images: Tensor) -> Tensor:
 
 def filter_3x3(images: Tensor, kernel: tuple[tuple[float, ...], ...]) -> Tensor:
     """Correlation of (B, H, W) with a 3 x 3 kernel, mirrored at the edge pixels."""
-    padded = F.pad(images[:, None], (1, 1, 1, 1), mode="reflect")[:, 0]
-    weights = [weight for row in kernel for weight in row]
-    total = torch.zeros_like(images)
-    for weight, part in zip(weights, neighbours(padded), strict=True):
-        total = total + weight * part
-    return total
+    padded = F.pad(images[:, None], (1, 1, 1, 1), mode="reflect")
+    return F.conv2d(padded, images.new_tensor(kernel)[None, None])[:, 0]
 
 
 def _colour(rgb: tuple[float, float, float], like: Tensor) -> Tensor:
