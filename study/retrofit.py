@@ -11,7 +11,7 @@ validation text, no weight changes, and scores the best on the test text. `finet
 gains that grow from zero and without a controller, the same steps and batches for each seed, and
 scores perplexity of the test text, clean and with letters changed, and of the test texts of the
 folders that `--also` names; a stopped one goes on, and `--out` holds a study that `python -m study`
-shows. Several processes, each with its own `--seeds` and `--rows`, may share these folders. `pieces`
+shows. Several processes, each with its `--seeds` and `--rows`, may share these folders. `pieces`
 writes a network's weights as a folder of small files, for machines that no package reaches; there,
 `--weights` names the folder.
 """
