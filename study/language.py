@@ -78,8 +78,16 @@ def language_sections(study: Study) -> list[Section]:
         found = _section(study, "Under noise", text, noisy)
         sections.append(replace(found, panels=_noise_panels(study, noisy)))
     if longer:
-        text = "Windows longer than those of training, strided by half a window."
-        sections.append(replace(_section(study, "Longer windows", text, longer), front=1))
+        text = (
+            "Windows longer than those of training, strided by half a window; and what is lost by "
+            "them, each run's loss minus its own at the length of training."
+        )
+        found = _section(study, "Longer windows", text, longer)
+        lost = [*_lost_metrics(study).values()]
+        body = (
+            [*found.body, by_metric(study, lost, compare_all(study, lost))] if lost else found.body
+        )
+        sections.append(replace(found, body=body, front=1))
     if away:
         sections.append(_other_text(study, away))
     return sections
@@ -170,9 +178,41 @@ def language_metrics(study: Study) -> dict[str, Metric]:
 
 def _registered_metrics(study: Study) -> dict[str, Metric]:
     """Those above, and each with what a hypothesis allows taken off."""
-    own = language_metrics(study)
+    own = language_metrics(study) | _lost_metrics(study)
     less = [replace(m, title=allowed(t), compare=_compare_allowed) for t, m in own.items()]
     return own | {metric.title: metric for metric in less}
+
+
+def _lost_metrics(study: Study) -> dict[str, Metric]:
+    """What a longer window loses: the loss there minus that at the length of training, by title."""
+    keys = _keys(study)
+    half = study.runs[0].recipe["text"]["length"] // 2
+    found = {}
+    for key in keys:
+        if "/window/" in key.row:
+            row = key.row.partition("/window/")[0]
+            if (own := Key(key.data, row, key.limit, half)) in keys:
+                metric = Metric(
+                    title=f"{key.title}, what it loses",
+                    find=partial(_lost, key=key, own=own),
+                    read=lambda record: record.metrics["loss"],
+                    compare=compare_loss,
+                    better=-1,
+                    digits=4,
+                    difference_digits=4,
+                )
+                found[metric.title] = metric
+    return found
+
+
+def _lost(run: PublishedRun, key: Key, own: Key) -> Record | None:
+    """One record of two texts that are block by block the same."""
+    far, near = _find(run, key), _find(run, own)
+    if far is None or near is None:
+        return None
+    blocks = block_losses(far) - block_losses(near)
+    metrics = {"loss": float(blocks.mean())}
+    return replace(far, metrics=metrics, details={"block_nll": blocks.tolist()})
 
 
 def _compare_allowed(pairs: Pairs) -> Crossed:

@@ -12,7 +12,7 @@ from pidformer.results import Record
 from pidformer.statistics import crossed_items
 from study.comparisons import holm
 from study.language import language_sections
-from study.records import Study
+from study.records import Study, load_registered
 from study.retrofit_plan import NOISY, RETROFIT
 from tests.study.made import cells, page_of
 
@@ -135,3 +135,33 @@ def test_learning_curves_of_all_rows_are_drawn_over_seeds():
     np.testing.assert_allclose([p.high - p.y for p in points], half, rtol=1e-5)
     assert cells(page_of(study), "G1, primary")[-1] == "better"
     assert cells(page_of(study), "G2")[-1] == "better"
+
+
+def test_what_a_longer_window_loses_is_over_the_same_blocks():
+    """Part 5: the loss at the longer window minus that at 8 tokens, minus softmax's."""
+    rng, losses, runs = np.random.default_rng(2), {}, []
+    for variant, more in (("softmax", 0.1), ("p", 0.3)):
+        for seed in (50, 51, 52, 53, 54):
+            near = rng.normal(4, 0.2, 30)
+            far = near + more + rng.normal(0, 0.01, 30)
+            losses.setdefault(variant, []).append(far - near)
+            rows = {("strided/test", 4): near, ("strided/test", 2): near + 1}
+            rows |= {(f"strided/test/window/{w}", w // 2): far for w in (512, 1024)}
+            own = [record_of("novels", row, x, stride=s) for (row, s), x in rows.items()]
+            runs.append(run_of("windows", variant, seed, own))
+    study = Study(name="windows", title="W", about="", runs=tuple(runs))
+    text = page_of(study)
+    found = crossed_items(np.stack(losses["p"]) - np.stack(losses["softmax"]))
+    shown = cells(text, "novels, test, window 512, what it loses")
+    assert shown[1].startswith(f"{np.mean(losses['softmax']):.4f}")
+    assert shown[3].strip("*").startswith(f"{found.mean:+.4f}")
+    assert cells(text, "W2")[-1] == "worse"
+    assert "worse: p on" in cells(text, "W1")[-1] and "no runs yet" in cells(text, "W1")[-1]
+
+
+@pytest.mark.parametrize("name", ["camvid-seeds", "novels-seeds", "gutenberg", "windows"])
+def test_hypotheses_of_the_files_are_those_of_the_page(name):
+    page = (DOCS / "study.md").read_text()
+    for one in load_registered(name).hypotheses:
+        lines = [x for x in page.splitlines() if re.match(rf"\| (\w+, )?{one.name}(, \w+)? \|", x)]
+        assert len(lines) == 1 and f"| {one.text} |" in lines[0], one.name
