@@ -129,7 +129,13 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     panels = _primary_panels(judged, {} if is_all else images)
     found = [Section(title=title, body=body, findings=says, panels=panels, front=len(body))]
     found += [] if is_all else _post_hoc(study, plan, first)
-    found += hypotheses_section(study, plan, compared, judged)
+    found += hypotheses_section(
+        study,
+        plan,
+        compared,
+        judged,
+        lambda half: {m.title: m for m in classification_metrics(study.runs, half)},
+    )
     found.append(Section(title="What the columns mean", body=[_COLUMNS, *_threats(study.runs)]))
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     claims = _claims(study, plan, named)

@@ -28,7 +28,7 @@ def control_section(
 
     `groups` (names of variants) have a panel each.
     """
-    curves = {variant.name: control_curve(variant) for variant in study.variants}
+    curves = {variant.name: mean_curve(variant, CONTROL) for variant in study.variants}
     found = {name: points for name, points in curves.items() if len(points) > 2}
     panels: list[tuple[Panel, str]] = []
     for title, names in _parts([*found]) if groups is None else groups.items():
@@ -46,8 +46,8 @@ def _parts(names: Sequence[str]) -> list[tuple[str | None, Sequence[str]]]:
     return [(None, names[start : start + size]) for start in range(0, len(names), size)]
 
 
-def control_curve(variant: Variant) -> list[tuple[float, float]]:
+def mean_curve(variant: Variant, name: str) -> list[tuple[float, float]]:
     """The mean over the runs that have the curve, at the epochs that all of these have."""
-    curves = [dict(c) for run in variant.runs if (c := run.header.details.get(CONTROL))]
+    curves = [dict(c) for run in variant.runs if (c := run.header.details.get(name))]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     return [(x, sum(curve[x] for curve in curves) / len(curves)) for x in shared]

@@ -51,6 +51,7 @@ STRENGTHS = (1, 3, 5)
 """Of character noise: 1, 5 and 20 % of the letters."""
 RAMP = 0.3
 CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
+ROWS = ("softmax", "pid")
 CURVE = 20
 """Points of the training loss that are kept."""
 ABOUT = "# A trained network with a controller\n\n" + (
@@ -72,6 +73,8 @@ class Plan:
     also: tuple[Path, ...] = ()
     gains: str = "0.1,0.003,0.03"
     seeds: tuple[int, ...] = (10, 11, 12)
+    rows: tuple[str, ...] = ROWS
+    """Some of them, for one of several processes that share a study."""
     steps: int = 1000
     batch_size: int = 16
     learning_rate: float = 5e-5
@@ -80,9 +83,9 @@ class Plan:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def jobs(self) -> Iterator[tuple[str, int]]:
-        """Rows and seeds, both rows of a seed before the next."""
+        """Rows and seeds, the rows of a seed before the next."""
         for seed in self.seeds:
-            for variant in ("softmax", "pid"):
+            for variant in self.rows:
                 yield variant, seed
 
     def recipe(self, variant: str, seed: int, sizes: Mapping[str, Any]) -> dict[str, Any]:

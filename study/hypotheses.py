@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
@@ -12,7 +12,6 @@ from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
 from study.claims import EARLY
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
-from study.image_metrics import classification_metrics
 from study.markdown import table
 from study.predictors import Correlation, correlations
 from study.records import Study
@@ -23,7 +22,7 @@ _OPEN = (UNRESOLVED, EARLY, ONE_SEED, UNMEASURED, NO_RUNS)
 """Verdicts that need not name their differences."""
 _WORDS = (
     "The hypotheses of [study.md](study.md), in its order and words, each with the differences "
-    "that decide it, on the images that report their groups. The verdict is about these "
+    "that decide it{images}. The verdict is about these "
     "differences: better, worse, more or less where they are resolved; of primary hypotheses only "
     "where Holm's p (above) is below 0.05 too. The others are secondary: their "
     "intervals are not corrected for being many, and nothing is claimed by them."
@@ -39,18 +38,25 @@ class Answer(NamedTuple):
 
 
 def hypotheses_section(
-    study: Study, plan: StudyPlan, compared: Sequence[Compared], judged: Sequence[Judged]
+    study: Study,
+    plan: StudyPlan,
+    compared: Sequence[Compared],
+    judged: Sequence[Judged],
+    metrics: Callable[[int | None], Mapping[str, Metric]],
 ) -> list[Section]:
-    """A line for each hypothesis of the plan; `judged`: the primary comparisons, corrected."""
+    """A line for each hypothesis of the plan; `judged`: the primary comparisons, corrected.
+
+    `metrics`: by title, on a half of the images or on all (None).
+    """
     if not plan.hypotheses:
         return []
-    asker = _Asker(study=study, plan=plan, judged=judged)
-    found = correlations(study, compared)
+    asker = _Asker(study=study, plan=plan, judged=judged, metrics=cache(metrics))
     rows = []
     for asked in plan.hypotheses:
         if asked.correlation is None:
             answers = {metric: asker.answers(asked, metric) for metric in asked.expects}
         else:
+            found = correlations(study, compared)
             own = [_correlated(one) for one in found if one.what == asked.correlation]
             none = Answer(asked.correlation, f"{asked.correlation} ({NO_RUNS})", NO_RUNS)
             answers = {"": own or [none]}
@@ -58,7 +64,9 @@ def hypotheses_section(
         all_ = [answer for own in answers.values() for answer in own]
         rows.append([name, asked.text, _text(asked, answers), verdict(all_)])
     heads = ["", "hypothesis", "differences that decide it", "verdict"]
-    return [Section(title="Hypotheses", body=[_WORDS, table(heads, rows, left=len(heads))])]
+    where = "" if study.task == "language" else ", on the images that report their groups"
+    words = _WORDS.format(images=where)
+    return [Section(title="Hypotheses", body=[words, table(heads, rows, left=len(heads))])]
 
 
 def verdict(answers: Sequence[Answer]) -> str:
@@ -106,6 +114,7 @@ class _Asker:
     study: Study
     plan: StudyPlan
     judged: Sequence[Judged]
+    metrics: Callable[[int | None], Mapping[str, Metric]]
 
     def answers(self, asked: Hypothesis, metric: str) -> list[Answer]:
         if not asked.against:
@@ -140,19 +149,11 @@ class _Asker:
         if len(known) < len(rows) or not set.intersection(*(set(v.seeds) for v in known)):
             return NO_RUNS
         groups = {row.name: row.group for row in self.plan.rows}
-        metrics = self._metrics[self.plan.halves.get(groups[rows[1]], 1)]
+        metrics = self.metrics(self.plan.halves.get(groups[rows[1]], 1))
         found = metrics[title].difference(*known) if title in metrics else None
         if found is None:
             return UNMEASURED
         return Compared(*pairs[0], metrics[title], found)
-
-    @cached_property
-    def _metrics(self) -> dict[int | None, dict[str, Metric]]:
-        """By their titles, on each half of the images and on all."""
-        runs = self.study.runs
-        return {
-            half: {m.title: m for m in classification_metrics(runs, half)} for half in (0, 1, None)
-        }
 
     def _seeds(self, one: Compared, *pairs: Pair) -> str:
         """How many there are, and of how many that were registered."""

@@ -9,13 +9,17 @@ from functools import partial
 from typing import NamedTuple
 
 from pidformer.report.collect import PublishedRun
-from pidformer.report.metrics import Metric, compare_loss
+from pidformer.report.metrics import Metric, block_losses, compare_loss
 from pidformer.report.panels import Panel
 from pidformer.results import Record
-from pidformer.statistics import mean_over_seeds
+from pidformer.robustness.compare import Pairs, paired_runs
+from pidformer.statistics import Crossed, mean_over_seeds
 from study.comparisons import compare_all, findings
-from study.pictures import lines_panel
-from study.records import Study
+from study.control_size import mean_curve
+from study.pictures import Point, lines_panel, points_panel
+from study.records import Study, Variant
+from study.registered import registered_sections
+from study.retrofit_plan import ALLOWED, allowed
 from study.section import Section
 from study.tables import by_metric, by_seed
 
@@ -25,6 +29,9 @@ _PROTOCOLS = {
     "segments": "windows side by side (segments)",
     "documents": "each document on its own",
 }
+
+
+_COUNTS = {3: "three", 5: "five"}
 
 
 class Key(NamedTuple):
@@ -58,16 +65,29 @@ def language_sections(study: Study) -> list[Section]:
         f"{name}: {_PROTOCOLS.get(name, name)}" for name in used
     )
     sections = [_section(study, "", f"{words}.", plain, is_first=True)] if plain else []
+    sections += registered_sections(study, _registered_metrics(study))
+    sections += _learning_curves(study)
     if noisy:
+        kinds = {key.row.split("/")[2] for key in noisy}
+        what = "characters, swapped or dropped words" if len(kinds) > 1 else ", ".join(kinds)
+        count = len({key.row.split("/")[3] for key in noisy})
         text = (
-            "Noise in the context at five strengths (characters, swapped or dropped words); the "
+            f"Noise in the context at {_COUNTS.get(count, count)} strengths ({what}); the "
             "words to be predicted are left as they are."
         )
         found = _section(study, "Under noise", text, noisy)
         sections.append(replace(found, panels=_noise_panels(study, noisy)))
     if longer:
-        text = "Windows longer than those of training, strided by half a window."
-        sections.append(replace(_section(study, "Longer windows", text, longer), front=1))
+        text = (
+            "Windows longer than those of training, strided by half a window; and what is lost by "
+            "them, each run's loss minus its own at the length of training."
+        )
+        found = _section(study, "Longer windows", text, longer)
+        lost = [*_lost_metrics(study).values()]
+        body = (
+            [*found.body, by_metric(study, lost, compare_all(study, lost))] if lost else found.body
+        )
+        sections.append(replace(found, body=body, front=1))
     if away:
         sections.append(_other_text(study, away))
     return sections
@@ -86,7 +106,14 @@ def _section(
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
-    """Known words first: what a vocabulary lacks says little of the model. Then all tokens."""
+    """Known words first: what a vocabulary lacks says little of the model. Then all tokens.
+
+    Of a vocabulary that lacks nothing, all tokens alone.
+    """
+    title, text = "Another kind of text", "Text of another kind, never trained on: perplexity"
+    records = [r for run in study.runs for key in keys if (r := _find(run, key)) is not None]
+    if not any(record.metrics["unknown"] for record in records):
+        return _section(study, title, f"{text}; differences in nats per token.", keys)
     metrics = [
         Metric(
             title=key.title,
@@ -109,7 +136,7 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
     ]
     unknown = ", ".join(f"{k.title} {s:.1f} %" for k, s in zip(keys, shares, strict=True))
     words = (
-        "Text of another kind, never trained on: perplexity of the targets that the vocabulary "
+        f"{text} of the targets that the vocabulary "
         f"knows (unknown and left out: {unknown}). Differences in nats per known word, over seeds "
         "alone."
     )
@@ -118,7 +145,7 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
         "lower one), differences of the loss in nats per token:"
     )
     return Section(
-        title="Another kind of text",
+        title=title,
         body=[
             words,
             by_metric(study, metrics, compared),
@@ -147,6 +174,94 @@ def _metric(key: Key) -> Metric:
 def language_metrics(study: Study) -> dict[str, Metric]:
     """Perplexity over all tokens, by title."""
     return {key.title: _metric(key) for key in _keys(study)}
+
+
+def _registered_metrics(study: Study) -> dict[str, Metric]:
+    """Those above, and each with what a hypothesis allows taken off."""
+    own = language_metrics(study) | _lost_metrics(study)
+    less = [replace(m, title=allowed(t), compare=_compare_allowed) for t, m in own.items()]
+    return own | {metric.title: metric for metric in less}
+
+
+def _lost_metrics(study: Study) -> dict[str, Metric]:
+    """What a longer window loses: the loss there minus that at the length of training, by title."""
+    keys = _keys(study)
+    half = study.runs[0].recipe["text"]["length"] // 2
+    found = {}
+    for key in keys:
+        if "/window/" in key.row:
+            row = key.row.partition("/window/")[0]
+            if (own := Key(key.data, row, key.limit, half)) in keys:
+                metric = Metric(
+                    title=f"{key.title}, what it loses",
+                    find=partial(_lost, key=key, own=own),
+                    read=lambda record: record.metrics["loss"],
+                    compare=compare_loss,
+                    better=-1,
+                    digits=4,
+                    difference_digits=4,
+                )
+                found[metric.title] = metric
+    return found
+
+
+def _lost(run: PublishedRun, key: Key, own: Key) -> Record | None:
+    """One record of two texts that are block by block the same."""
+    far, near = _find(run, key), _find(run, own)
+    if far is None or near is None:
+        return None
+    blocks = block_losses(far) - block_losses(near)
+    metrics = {"loss": float(blocks.mean())}
+    return replace(far, metrics=metrics, details={"block_nll": blocks.tolist()})
+
+
+def _compare_allowed(pairs: Pairs) -> Crossed:
+    """The difference of the losses minus `ALLOWED`: below zero where the second is no worse."""
+    found = []
+    for first, second in pairs:
+        details = {"block_nll": (block_losses(second) - ALLOWED).tolist()}
+        found.append([first, replace(second, details=details)])
+    return compare_loss(found)
+
+
+def _learning_curves(study: Study) -> list[Section]:
+    """Validation loss by epoch, and minus softmax's: does an advantage stay?"""
+    lines, ahead = {}, {}
+    for variant in study.variants:
+        lines[variant.name] = [(x, math.log(y)) for x, y in mean_curve(variant, "ppl")]
+        twin, _ = study.twin(variant)
+        if twin is not None:
+            ahead[variant.name] = _differences(twin, variant)
+    if not any(len(points) > 1 for points in lines.values()):
+        return []
+    is_plain = [variant.is_plain for variant in study.variants]
+    what = "validation loss, nats per token"
+    panels = [(lines_panel(lines, what, "epoch", "nats", is_plain), f"By epoch: {what}")]
+    if any(ahead.values()):
+        what = "validation loss minus softmax's"
+        panel = points_panel(
+            ahead, what, "epoch", "nats", is_plain=[False] * len(ahead), is_line=True
+        )
+        panels.append((panel, f"{what}, with 95 % intervals over seeds"))
+    words = (
+        "The validation text in the course of training, windows side by side (segments), mean over "
+        "seeds; at the right the difference to softmax of the same seed, 95 % intervals over seeds "
+        "alone."
+    )
+    return [Section(title="Learning curves", body=[words], panels=panels, front=1)]
+
+
+def _differences(twin: Variant, variant: Variant) -> list[Point]:
+    """Of the logarithms of perplexity, at the epochs that every pair of runs has."""
+    by_seed = [
+        {x: math.log(y) - math.log(first[x]) for x, y in second.items() if x in first}
+        for a, b in paired_runs(twin, variant)
+        if (first := dict(a.header.details.get("ppl", [])))
+        and (second := dict(b.header.details.get("ppl", [])))
+    ]
+    shared = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+    found = {x: mean_over_seeds([own[x] for own in by_seed]) for x in shared}
+    return [Point(x, m.mean, m.low, m.high, m.seeds == 1) for x, m in found.items()]
 
 
 def _keys(study: Study) -> list[Key]:

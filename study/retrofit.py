@@ -11,8 +11,9 @@ validation text, no weight changes, and scores the best on the test text. `finet
 gains that grow from zero and without a controller, the same steps and batches for each seed, and
 scores perplexity of the test text, clean and with letters changed, and of the test texts of the
 folders that `--also` names; a stopped one goes on, and `--out` holds a study that `python -m study`
-shows. `pieces` writes a network's weights as a folder of small files, for machines that no package
-reaches; there, `--weights` names the folder.
+shows. Several processes, each with its `--seeds` and `--rows`, may share these folders. `pieces`
+writes a network's weights as a folder of small files, for machines that no package reaches; there,
+`--weights` names the folder.
 """
 
 import argparse
@@ -40,6 +41,7 @@ from pidformer.tune.run import Space, search_grid
 from study.finetuned import (
     ABOUT,
     CHECKPOINT,
+    ROWS,
     STRENGTHS,
     WINDOW,
     Plan,
@@ -235,6 +237,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=16, help="windows in a training step")
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], help="of finetune")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", help="of finetune, the folder of the study; of pieces, a new one")
     parser.add_argument(
@@ -272,6 +275,7 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
             also=tuple(map(Path, asked.also)),
             gains=asked.gains,
             seeds=tuple(asked.seeds),
+            rows=tuple(asked.rows),
             steps=asked.steps,
             batch_size=asked.batch_size,
             limit=asked.limit,

@@ -11,6 +11,7 @@ from pidformer.report.metrics import Metric, compare_miou
 from pidformer.results import Record
 from study.comparisons import compare_all, findings
 from study.records import Study
+from study.registered import registered_sections
 from study.section import Section
 from study.tables import by_metric, by_seed
 
@@ -47,7 +48,7 @@ def segmentation_sections(study: Study) -> list[Section]:
                 front=1,
             )
         )
-    return sections
+    return [*sections, *registered_sections(study, segmentation_metrics(study))]
 
 
 def segmentation_metrics(study: Study) -> dict[str, Metric]:

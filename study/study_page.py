@@ -129,6 +129,7 @@ def _what_was_trained(study: Study) -> str:
         batch += f" images of {data['image_size']} pixels"
     seeds = sorted({run.seed for run in study.runs})
     init = " from the weights of earlier runs" if model.get("init") else " from scratch"
+    init = " from its published weights" if model.get("init") == model["name"] else init
     return (
         f"Trained: `{model['name']}` ({options or 'as it is'}){count},{init}, on {data['name']}, "
         f"{length}, {batch}, {recipe['optim']['name']} at {recipe['optim']['lr']:g}, "
@@ -207,8 +208,12 @@ def _command(run: PublishedRun, seed: int | str) -> str:
     """What trains it; a script of the study says so itself."""
     said = str(run.header.settings.get("command"))
     if said.startswith("python -m study."):
-        return said.replace(f"--seeds {run.seed}", f"--seeds {seed}")
+        return _with_seed(said, run, seed)
     return train_command({**run.recipe, "seed": seed})
+
+
+def _with_seed(command: str, run: PublishedRun, seed: int | str) -> str:
+    return command.replace(f"--seeds {run.seed}", f"--seeds {seed}")
 
 
 def _trained(run: PublishedRun) -> str:
@@ -231,7 +236,7 @@ def _commands(study: Study) -> str:
     found: dict[str, set[str]] = {}
     for run in study.runs:
         for record in run.records:
-            command = str(record.settings["command"])
+            command = _with_seed(str(record.settings["command"]), run, _SEED)
             found.setdefault(command, set()).add(str(record.settings["data"]))
     lines = [
         f"- `{command}` (DATA: {', '.join(sorted(names))})"

@@ -108,16 +108,17 @@ def _by_table(metrics: Sequence[Metric]) -> dict[str, list[Metric]]:
     return found
 
 
-def judged_table(judged: Sequence[Judged], images: Mapping[str, str]) -> str:
-    """A line for each comparison of those that were corrected together, on each row's images."""
+def judged_table(judged: Sequence[Judged], images: Mapping[str, str] | None = None) -> str:
+    """A line for each comparison of those that were corrected together, on each row's `images`."""
     rows = []
     for each in judged:
         one = each.one
         about = [f"{one.variant} minus {one.twin}", one.metric.title, each.word]
-        where = images.get(one.variant, NONE)
-        rows.append([*about, where, one.text, one.seeds_text, f"{each.p:.2g}"])
-    heads = ["", "metric", "verdict", "images", "difference", "seeds", "Holm's p"]
-    return table(heads, rows, left=4)
+        about += [] if images is None else [images.get(one.variant, NONE)]
+        rows.append([*about, one.text, one.seeds_text, f"{each.p:.2g}"])
+    where = [] if images is None else ["images"]
+    heads = ["", "metric", "verdict", *where, "difference", "seeds", "Holm's p"]
+    return table(heads, rows, left=3 + len(where))
 
 
 def by_metric(

@@ -24,6 +24,8 @@ TIMM = {
     ),
     "relative": ("vit_relpos_small_patch16_224", {}),
     "relative post-norm": ("vit_srelpos_small_patch16_224", {"block_fn": ResPostRelPosBlock}),
+    "naflex": ("naflexvit_base_patch16_gap", {}),
+    "naflex factorised": ("naflexvit_base_patch16_parfac_gap", {}),
     "sapiens2": ("vit_base_patch16_sapiens2", {"num_kv_heads": (2, 1, 1, 2)}),
 }
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}

@@ -42,6 +42,27 @@ def test_a_bias_by_relative_position_and_a_mask_act_together():
     assert not torch.allclose(other[:, 13:], as_bool[:, 13:], atol=1e-3)
 
 
+@pytest.mark.parametrize("family", ["naflex", "naflex factorised"])
+@torch.no_grad()
+def test_patches_with_coordinates_are_controlled_as_the_image_they_come_from(family):
+    """A batch padded with patches that the mask hides; and the same image whole."""
+    model, x = timm_model(family), images()
+    patches = x.unflatten(-1, (4, 8)).unflatten(-3, (4, 8))  # (B, 3, 4, 8, 4, 8)
+    patches = patches.permute(0, 2, 4, 3, 5, 1).flatten(3).flatten(1, 2)  # (B, 16, 8 * 8 * 3)
+    places = torch.cartesian_prod(torch.arange(4), torch.arange(4)).expand(2, -1, -1)
+    given = {
+        "patches": torch.cat([patches, torch.randn(2, 3, patches.shape[-1])], dim=1),
+        "patch_coord": torch.cat([places, torch.zeros(2, 3, 2, dtype=places.dtype)], dim=1),
+        "patch_valid": (torch.arange(19) < 16).expand(2, -1),
+    }
+    assert torch.equal(pf.convert(model, pf.PIDGains())(given), model(given))
+    converted = pf.convert(model, GAINS)
+    torch.testing.assert_close(converted(given), converted(x), rtol=1e-4, atol=1e-5)
+    assert not torch.allclose(converted(given), model(given), atol=1e-3)
+    with pytest.raises(InputError, match="whole images only"):
+        converted.forward_intermediates(given, output_fmt="NLC")
+
+
 @torch.no_grad()
 def test_zero_gains_change_no_bit(model):
     x = images()
@@ -252,7 +273,7 @@ def test_saved_models_load_in_a_new_process_with_pidformer_alone(tmp_path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert len(done.stdout.split()) == len(families) == 11
+    assert len(done.stdout.split()) == len(families) == 13
 
 
 @pytest.mark.slow
@@ -270,7 +291,10 @@ def test_compiles_to_one_graph():
         (lambda: torch.nn.Linear(2, 2), "Linear cannot be converted"),
         (lambda: timm.create_model("resnet18"), "ResNet cannot be converted"),
         (lambda: timm.create_model("swin_tiny_patch4_window7_224"), "SwinTransformer .* merges"),
-        (lambda: timm.create_model("naflexvit_base_patch16_gap", depth=1), "NaFlexVit .* its own"),
+        (
+            lambda: timm.create_model("naflexvit_base_patch16_gap", depth=1, rope_type="axial"),
+            "NaFlexVit that rotates",
+        ),
         (lambda: timm.create_model("samvit_base_patch16_224", depth=1), "SAM .* within windows"),
         (lambda: timm.create_model("cait_xxs24_224", depth=1), "Cait .* each other's scores"),
         (

@@ -14,7 +14,7 @@ from pidformer.evaluation.suite import load_suite
 from pidformer.models.build import build_classifier
 from pidformer.reproduce import make_plan, reproduce, run_plan
 from pidformer.reproduce import plan as study
-from pidformer.reproduce.job_kinds import JobSetting
+from pidformer.reproduce.job_kinds import JobSetting, check_recipes
 from pidformer.reproduce.jobs import Spent, Times, estimates
 from pidformer.reproduce.run import JobState, _fits
 from pidformer.reproduce.study import StudyPlan, StudyRow, gains_by_layer, load_study, read_measures
@@ -372,6 +372,11 @@ def test_a_study_is_trained_measured_published_and_not_done_twice(tmp_path, tiny
     again = run_plan(plan, setting, is_shown=False)
     assert {line.state for line in again.lines} == {"done"}
     assert before == {r.name: len(results.read(r)) for r in (tmp_path / "out" / "runs").iterdir()}
+    check_recipes(plan)
+    longer = tuple(replace(row, overrides=("schedule.epochs=2",)) for row in tiny.rows)
+    other = study.study_plan(tmp_path / "out", data=None, study=replace(tiny, rows=longer))
+    with pytest.raises(InputError, match=r"softmax-seed10 holds a run of another recipe"):
+        check_recipes(other)  # a second study of the same rows in this folder
     (made,) = read_studies([tmp_path / "out" / "results"])
     assert [v.name for v in made.variants] == ["softmax", "leaky"]
     page = write_results([tmp_path / "out" / "results"], tmp_path / "docs").others[0].read_text()

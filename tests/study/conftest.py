@@ -3,7 +3,7 @@
 import pytest
 
 from pidformer.report.metrics import Metric
-from study import classification, hypotheses, training_length
+from study import classification, training_length
 from tests.study.made import metric
 
 
@@ -11,6 +11,6 @@ from tests.study.made import metric
 def clean(monkeypatch):
     """The one metric of a page."""
     found = Metric(title="Clean", find=metric().find, read=metric().read)
-    for module in (classification, hypotheses, training_length):
+    for module in (classification, training_length):
         monkeypatch.setattr(module, "classification_metrics", lambda *_: [found])
     return found

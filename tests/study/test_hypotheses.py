@@ -37,8 +37,12 @@ def asked(**fields):
     return Hypothesis(**given | fields)
 
 
+def clean_of(_):
+    return {"Clean": Metric(title="Clean", find=metric().find, read=metric().read)}
+
+
 def line(one, study, judged=(), primary=()):
-    (section,) = hypotheses_section(study, plan_of(one, primary=primary), [], judged)
+    (section,) = hypotheses_section(study, plan_of(one, primary=primary), [], judged, clean_of)
     rows = section.body[1].splitlines()[2:]
     assert len(rows) == 1
     return [cell.strip() for cell in rows[0].strip("|").split("|")]
@@ -149,7 +153,7 @@ def test_a_correlation_is_said_for_each_twin(clean, seeds, gains, word):
         runs += study_of(own, SEEDS[:seeds], recipe={"model": recipe}).runs
     study = plain.only(runs)
     one = asked(correlation=predictors.RADIUS, expects={"Clean": None})
-    (section,) = hypotheses_section(study, plan_of(one), compare_all(study, [clean]), [])
+    (section,) = hypotheses_section(study, plan_of(one), compare_all(study, [clean]), [], clean_of)
     _, _, found, said = cells(section.body[1], "H1")
     rank = stats.spearmanr(range(len(gains)), gains).statistic
     assert f"rank correlation {rank:+.2f}".replace("-", "−") in found  # noqa: RUF001
@@ -190,5 +194,5 @@ def test_a_win_needs_every_metric_after_the_correction():
 
 def test_a_study_without_hypotheses_has_no_such_section(clean):
     empty = StudyPlan(name="s", recipe="", data=(), rows=())
-    assert hypotheses_section(study_of(VALUES, SEEDS), empty, [], []) == []
+    assert hypotheses_section(study_of(VALUES, SEEDS), empty, [], [], clean_of) == []
     assert [s.title for s in classification_sections(study_of(VALUES, SEEDS))] == [""]

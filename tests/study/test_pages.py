@@ -19,7 +19,7 @@ from study import study_page
 from study.__main__ import main
 from study.claims import read_claims
 from study.comparisons import compare_all
-from study.control_size import control_curve, control_section
+from study.control_size import control_section, mean_curve
 from study.pages import BEGIN, PAGE, filled, relinked, results_pages, write_results
 from study.records import read_studies
 from study.section import Section
@@ -172,7 +172,11 @@ def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
     }
     study = with_curves(study, curves)
     points = [(0, 2.5), (2.0, 1.5), (3.0, 1.0)]
-    assert [control_curve(v) for v in study.variants] == [[], points, [(0, 2.0), (3.0, 1.0)]]
+    assert [mean_curve(v, "control") for v in study.variants] == [
+        [],
+        points,
+        [(0, 2.0), (3.0, 1.0)],
+    ]
     (section,) = control_section(study)
     ((panel, words),) = section.panels
     assert words == "Control over attention's output by epoch: a"

@@ -17,6 +17,7 @@ from timm.layers.attention import Attention, AttentionRope
 from timm.models import beit
 from timm.models.beit import Beit
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
+from timm.models.naflexvit import NaFlexVit
 from timm.models.vision_transformer import Block, ResPostBlock, VisionTransformer
 from timm.models.vision_transformer_relpos import (
     RelPosAttention,
@@ -33,19 +34,19 @@ from pidformer.convert.mark import Mark
 from pidformer.errors import InputError
 from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend, seen_values
+from pidformer.nn.depth import scan_blocks
 from pidformer.ops.attention import of_queries
 
 for _step in ("seen_values", "of_queries"):
     torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
 
 Carried = tuple[Tensor, PIDState | None]
-MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos)
+MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos, NaFlexVit)
 POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
 BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, *POST_NORM)
 ATTENTION = (Attention, AttentionRope, EvaAttention, beit.Attention, RelPosAttention)
 
 REASONS = {
-    "NaFlexVit": "its loop over depth is its own, for patches that come with coordinates and masks",
     "VisionTransformerSAM": "most of its layers attend within windows, and padding there has no "
     "value in the first layer",
     "Cait": "its heads mix each other's scores, so that a head's output is not of its own values",
@@ -218,7 +219,48 @@ class ControlledBias(ControlledModel):
         return tokens, [partial(block, bias=shared) for block in blocks]
 
 
-MIXINS = {Eva: ControlledEva, Beit: ControlledBias, VisionTransformerRelPos: ControlledBias}
+class ControlledNaFlex(ControlledModel):
+    """The same for `NaFlexVit`, which takes patches with their coordinates beside whole images."""
+
+    @property
+    def patch_embed(self: Any) -> Any:  # type: ignore[override]
+        return self.embeds
+
+    def embed(self: Any, x: Tensor) -> Tensor:
+        return self._forward_embeds(x, None, None, None)["patches"]
+
+    def forward_features(  # type: ignore[override]
+        self: Any,
+        patches: Tensor,
+        patch_coord: Tensor | None = None,
+        patch_valid: Tensor | None = None,
+        attn_mask: Tensor | None = None,
+    ) -> Tensor | dict[str, Tensor]:
+        found = self._forward_embeds(patches, patch_coord, patch_valid, attn_mask)
+        tokens, _ = scan_blocks(
+            self.blocks,
+            found["patches"],
+            checkpointing=self.grad_checkpointing,
+            network=self.blocks,
+            attn_mask=found["attn_mask"],
+        )
+        tokens = self.norm(tokens)
+        if patch_coord is None:
+            return tokens
+        return {"patches": tokens, "patch_valid": found["patch_valid"]}
+
+    def forward_intermediates(self, x: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(x, dict):
+            raise InputError("a converted NaFlexVit gives intermediate tokens of whole images only")
+        return super().forward_intermediates(x, *args, **options)
+
+
+MIXINS = {
+    Eva: ControlledEva,
+    Beit: ControlledBias,
+    VisionTransformerRelPos: ControlledBias,
+    NaFlexVit: ControlledNaFlex,
+}
 """What replaces the loop of a model; of a plain vision transformer, `ControlledModel`."""
 
 
@@ -289,8 +331,10 @@ def _check(model: Any) -> None:
         reason = next((f": {REASONS[kind]}" for kind in kinds if kind in REASONS), "")
         raise InputError(
             f"{kinds[0]} cannot be converted{reason}; those of timm's models can whose loop "
-            f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*)"
+            f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*, naflexvit_*)"
         )
+    if isinstance(model, NaFlexVit) and model.rope is not None:
+        raise InputError("a NaFlexVit that rotates its positions cannot be converted; others can")
     for depth, block in enumerate(model.blocks):
         if type(block) not in BLOCKS:
             raise _unknown("block", depth, block, BLOCKS)

@@ -13,7 +13,7 @@ from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.report.demo.models import ATTACKED, MODELS
 from pidformer.report.write import DATA_FILE
-from pidformer.reproduce.job_kinds import JobSetting, is_done
+from pidformer.reproduce.job_kinds import JobSetting, check_recipes
 from pidformer.reproduce.jobs import Plan
 from pidformer.reproduce.plan import (
     TIMED_ON,
@@ -24,8 +24,6 @@ from pidformer.reproduce.plan import (
     report_job,
 )
 from pidformer.reproduce.run import check_jobs, run_plan
-from pidformer.training import load_recipe
-from pidformer.training.run import check_folder
 
 PART = PlanPart(
     recipes=tuple(f"digits/{model}.yaml" for model in MODELS),
@@ -88,7 +86,7 @@ def demo(
     plan = demo_plan(out, seeds=seeds)
     count = check_jobs(jobs, plan, str(as_device(device)))
     out_folder(out)
-    _check_recipes(plan, overrides)
+    check_recipes(plan, overrides)
     if is_shown:
         what = f"{seeds * len(MODELS)} small transformers on handwritten digits"
         line = f"Training {what}, {count} at a time."
@@ -101,12 +99,3 @@ def demo(
     found = json.loads((plan.out / DATA_FILE).read_text())
     del found["inputs"]
     return Demo(out=plan.out, seconds=time.perf_counter() - begun, found=found)
-
-
-def _check_recipes(plan: Plan, overrides: Sequence[str]) -> None:
-    """Refuse what other recipes trained; of runs that are not finished, training does so."""
-    for job in plan.jobs:
-        if job.kind == "train" and is_done(job):
-            about = job.arguments
-            recipe = load_recipe(about["recipe"], [*overrides, f"seed={about['seed']}"])
-            check_folder(about["run"], recipe)

@@ -2,7 +2,7 @@
 
 import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -25,12 +25,12 @@ from pidformer.report.demo.models import ATTACKED, MODELS, SHOWN
 from pidformer.report.demo.page import Answers, digits_view, write_demo
 from pidformer.report.publish import publish
 from pidformer.report.write import is_current, write_report
-from pidformer.reproduce.jobs import Job, Times
+from pidformer.reproduce.jobs import Job, Plan, Times
 from pidformer.robustness import PGD
 from pidformer.runs.model import load
 from pidformer.runs.open import Subject, open_subject, outline, run_fingerprint
-from pidformer.training import load_recipe
-from pidformer.training.run import train
+from pidformer.training import Recipe, load_recipe
+from pidformer.training.run import check_folder, train
 
 SAMPLE_SEED = 0
 """What the images to look into are drawn with; the same for every run."""
@@ -60,14 +60,23 @@ def is_done(job: Job) -> bool:
     return _KINDS[job.kind][1](job)
 
 
-def _train(job: Job, setting: JobSetting) -> None:
+def check_recipes(plan: Plan, overrides: Sequence[str] = ()) -> None:
+    """Refuse what other recipes trained; of runs that are not finished, training does so."""
+    for job in plan.jobs:
+        if job.kind == "train" and is_done(job):
+            check_folder(Path(job.arguments["run"]), _recipe(job, overrides))
+
+
+def _recipe(job: Job, overrides: Sequence[str]) -> Recipe:
     about = job.arguments
-    recipe = load_recipe(
-        about["recipe"], [*setting.overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
-    )
-    train(
-        recipe, about["run"], data=about["data"], device=setting.device, is_shown=setting.is_shown
-    )
+    own = [*overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
+    return load_recipe(about["recipe"], own)
+
+
+def _train(job: Job, setting: JobSetting) -> None:
+    run, data = job.arguments["run"], job.arguments["data"]
+    recipe = _recipe(job, setting.overrides)
+    train(recipe, run, data=data, device=setting.device, is_shown=setting.is_shown)
 
 
 def _is_evaluated(job: Job) -> bool:

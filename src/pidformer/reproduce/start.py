@@ -9,7 +9,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.reproduce.cluster import run_on_cluster
-from pidformer.reproduce.job_kinds import JobSetting
+from pidformer.reproduce.job_kinds import JobSetting, check_recipes
 from pidformer.reproduce.jobs import Plan
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import make_plan
@@ -42,6 +42,7 @@ def reproduce(
     begun is ended.
     """
     plan = make_plan(out, scale=scale, data=data, seeds=seeds, only=only, study=study)
+    check_recipes(plan)
     plan = with_rehearsal(plan)
     if cluster is None:
         as_device(device)

@@ -304,3 +304,12 @@ def test_relu_inside_the_product_equals_relu_after_it():
     with torch.no_grad():
         inside = model(tokens).logits
     torch.testing.assert_close(inside, model(tokens).logits.detach(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [tiny_model, paper_like])
+@torch.no_grad()
+def test_a_batch_of_no_rows_has_no_losses(make):
+    """A text shorter than a long window has no further ones to score."""
+    none = torch.zeros(0, 12, dtype=torch.long)
+    found = make().eval()(input_ids=none, targets=none[:, -4:], reduction="none").loss
+    assert found.shape == (0, 4)

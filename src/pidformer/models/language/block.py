@@ -243,7 +243,7 @@ def dropped(dropout: nn.Dropout, x: Tensor) -> Tensor:
 def _linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """max(x W^T + b, 0) in one pass over the widest tensor of the model instead of three."""
     flat = torch._addmm_activation(bias, x.flatten(0, -2), weight.t())
-    return flat.view(*x.shape[:-1], -1)
+    return flat.view(*x.shape[:-1], flat.shape[-1])
 
 
 def build_norm(config: PIDformerConfig) -> nn.Module:
