@@ -1,7 +1,8 @@
 """The kernels of a training step: which there are, how long they take, and how long the host takes.
 
-    python -m benchmarks.step [--image 224] [--gains 0.4,0.1,0.05,1 | none] [--mode default]
-        [--option coordinate_descent_tuning=true ...] [--kernels torch|auto|triton] [--rows 30]
+    python -m benchmarks.step [--image 224] [--depth 12] [--gains 0.4,0.1,0.05,1 | none]
+        [--mode default] [--option coordinate_descent_tuning=true ...]
+        [--kernels torch|auto|triton] [--rows 30]
 
 DeiT-tiny on random images of a CUDA device (224 pixels, patch 16, batch 256; or 64 pixels, patch 8,
 batch 512), bfloat16 autocast, compiled with the trainer's options: forward, loss, backward,
@@ -80,6 +81,7 @@ def _step(options: argparse.Namespace) -> tuple[Callable[[], Tensor], Callable[[
         "pid_deit_tiny_patch16_224",
         img_size=options.image,
         patch_size=patch,
+        depth=options.depth,
         drop_path_rate=0.1,
         gains=None if options.gains == "none" else options.gains,
     )
@@ -197,6 +199,7 @@ def kernel_times(seen: Any) -> dict[str, tuple[int, float]]:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--image", type=int, choices=(224, 64), default=224)
+    parser.add_argument("--depth", type=int, default=12)
     parser.add_argument("--gains", default="0.4,0.1,0.05,1")
     modes = ("default", "reduce-overhead", "max-autotune")
     parser.add_argument("--mode", choices=modes, default="default")

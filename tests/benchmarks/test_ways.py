@@ -42,6 +42,7 @@ def test_one_that_fails_says_so_and_the_others_go_on(
     monkeypatch.setattr(subprocess, "run", run)
     file = tmp_path / "ways.txt"
     arguments = ["ways", "--only", "now,descent", "--limit", "60", "--out", str(file)]
+    arguments += ["--at-once", "3"]  # two rounds
     monkeypatch.setattr("sys.argv", arguments)
     ways.main()
     said = capsys.readouterr().out.splitlines()
