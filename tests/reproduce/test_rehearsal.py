@@ -10,10 +10,11 @@ import pytest
 import yaml
 
 from pidformer.reproduce import Plan, rehearsal
+from pidformer.reproduce.display import rehearsal_table
 from pidformer.reproduce.job_kinds import JobSetting, do
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import Evaluation, PlanPart, plan_jobs
-from pidformer.reproduce.rehearsal import like, rehearsal_table, rehearse, with_rehearsal
+from pidformer.reproduce.rehearsal import like, rehearse, with_rehearsal
 from pidformer.reproduce.run import look
 from pidformer.robustness import FGSM, PGD
 from pidformer.training import rehearse as training

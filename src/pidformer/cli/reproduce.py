@@ -123,7 +123,7 @@ def reproduce(
 
 
 def _rehearse(out: Path, as_json: bool, **options: Any) -> None:
-    from pidformer.reproduce.rehearsal import rehearsal_table
+    from pidformer.reproduce.display import rehearsal_table
     from pidformer.reproduce.start import rehearse_plan
 
     with resumable(out):

@@ -16,20 +16,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
 from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
 from pidformer.data.segmentation import open_segmentation
 from pidformer.data.storage import fits_in_memory
 from pidformer.devices import as_device, usable_cores
-from pidformer.display import Display, plain_table
+from pidformer.display import Display
 from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
 from pidformer.files import atomic_path, out_folder
-from pidformer.reproduce.job_kinds import JobSetting, do, suite_of
+from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
 from pidformer.reproduce.made_up import PUBLISHED
 from pidformer.runs.open import open_subject
@@ -259,14 +257,7 @@ class _Trial:
         """The rows of a suite, each on a few images."""
         about, device = self.job.arguments, as_device(self.setting.device)
         begun = training.clock()
-        whole = Setup(
-            subject=open_subject(self.run),
-            location=about["data"] or "digits",
-            device=device,
-            allow_missing=True,
-            domain=about.get("domain", "pixel"),
-            limit=about.get("limit"),
-        )
+        whole = setup_of(self.job, open_subject(self.run), self.setting.device)
         images = len(whole.source)
         if self._is_replaced:
             images = min(PUBLISHED["imagenet"].val, about.get("limit") or PUBLISHED["imagenet"].val)
@@ -374,31 +365,6 @@ def _tokens(run: Path, data: Any, split: str) -> int:
     from pidformer.runs.model import load_language
 
     return len(open_corpus(data, split, load_language(run).tokenizer).tokens)
-
-
-def rehearsal_table(found: Rehearsal) -> Table:
-    """Kinds of jobs with speed, memory, time, and what would fail."""
-    where = found.device + (", made-up data" if found.is_made_up else "")
-    eight = duration(3600 * max(found.hours / 8, found.longest))
-    caption = f"{duration(3600 * found.hours)} of {where} ({eight} or more with eight such), "
-    caption += f"{_bytes(found.disk)} of disk"
-    numbers = ("jobs", "speed", "loading", "memory", "each", "all")
-    table = plain_table("kind of job", numbers=numbers, caption=caption)
-    for kind in found.kinds:
-        name = escape(kind.title.replace("-seed0", ""))
-        if kind.failure is not None:
-            table.add_row(name, str(kind.count), escape(f"fails: {kind.failure}"), style="red")
-            continue
-        memory = _bytes(kind.memory) if kind.memory else ""
-        each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
-        table.add_row(name, str(kind.count), kind.speed, kind.loading, memory, each, every)
-        for line in kind.missing:
-            table.add_row(escape(f"  not there: {line}"), style="yellow")
-    return table
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
 
 
 def _device_name(device: str) -> str:
