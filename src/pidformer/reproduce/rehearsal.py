@@ -9,7 +9,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -264,7 +264,7 @@ class _Trial:
         batch = min(whole.at_once, len(whole.source))
         few, many = (replace(whole, limit=min(count, batch)) for count in (PROBE, batch))
         start = training.clock() - begun
-        load = _seconds(lambda: many.clean, device) / len(many.source)
+        load = training.timed(lambda: many.clean, device) / len(many.source)
         pixels = whole.source.channels * whole.image_size**2
         passes = 0 if fits_in_memory(images * pixels, device) else 1  # kept, or read for each row
         clean = _row_seconds(UnderThreat("clean", None), few, many)
@@ -307,7 +307,7 @@ class _Trial:
         device = as_device(self.setting.device)
         few, more = (min(n, count) for n in SIZES[what]["cuda" if device.type == "cuda" else "cpu"])
         self._do(max(few - 1, 1))  # what is done once in a process
-        short, long = (_seconds(partial(self._do, n), device) for n in (few, more))
+        short, long = (training.timed(partial(self._do, n), device) for n in (few, more))
         if few == more:
             return long
         return max(short, short + (long - short) * (count - few) / (more - few))
@@ -333,20 +333,12 @@ def _row_seconds(row: Row, few: Setup, many: Setup) -> float:
 
     def taken(setup: Setup) -> float:
         work = partial(row.measure, setup, lambda done: None)
-        return _seconds(work, setup.device) / len(setup.source)
+        return training.timed(work, setup.device) / len(setup.source)
 
     first = taken(few)
     if first * len(few.source) < LONGEST / 10:  # else what is done once matters little
         first = taken(few)
     return first if first * len(many.source) > LONGEST else taken(many)
-
-
-def _seconds(work: Callable[[], Any], device: torch.device) -> float:
-    begun = training.clock()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return training.clock() - begun
 
 
 def _set_size(row: Row, setup: Setup) -> int:
