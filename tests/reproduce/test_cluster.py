@@ -1,20 +1,27 @@
 """A plan on a Ray cluster: several nodes, one lost in the middle; addresses of no cluster."""
 
 import os
+import signal
 import threading
 import time
 
 import psutil
 import pytest
+import yaml
 
+from pidformer import results
 from pidformer.errors import InputError
 from pidformer.reproduce import run_plan
 from pidformer.reproduce.claims import holder
 from pidformer.reproduce.cluster import needs, run_on_cluster
 from pidformer.reproduce.job_kinds import JobSetting
-from tests.processes import ROOT
+from pidformer.runs.folder import load_checkpoint
+from pidformer.training import load_recipe
+from pidformer.training.run import train
+from tests.processes import COMMAND, ROOT, Process, ends_well
 from tests.reproduce.test_run import without_inputs
 from tests.reproduce.tiny import records_of, tiny_plan
+from tests.training.tiny import same_weights, tiny_recipe
 
 ray = pytest.importorskip("ray", reason="the extra `cluster` is not installed")
 pytestmark = pytest.mark.slow
@@ -82,6 +89,33 @@ def test_a_lost_node_changes_nothing(cluster, tmp_path):
     starts = [path.read_text() for path in (plan.out / "jobs").glob("train.*.json")]
     assert sorted('"starts": 1' in text for text in starts) == [False, True]  # one began anew
     assert time.monotonic() - begun < 120  # of which most is the start of processes
+
+
+def test_a_terminated_command_lets_its_jobs_save_and_goes_on(cluster, tmp_path):
+    """As Slurm does before the time is up."""
+    given = {"schedule": {"epochs": 40}, "train": {"checkpoint_steps": None}}
+    recipe, study, out = (tmp_path / name for name in ("tiny.yaml", "own.yaml", "out"))
+    fields = tiny_recipe().to_dict()
+    recipe.write_text(yaml.safe_dump(fields | {k: fields[k] | v for k, v in given.items()}))
+    groups = {"main": {"seeds": [0], "rows": {"pid": {"gains": "0.4,0.1,0.05,1"}}}}
+    about = {"recipe": str(recipe), "data": [], "suites": {}, "groups": groups}
+    study.write_text(yaml.safe_dump(about))
+    command = ("reproduce", "--study", study, "--out", out, "--cluster", cluster.address)
+    process, run = Process(COMMAND, *command), out / "runs" / "pid-seed0"
+    while not (run / results.FILE_NAME).exists() or len(results.read(run)) < 2:
+        time.sleep(0.05)
+        assert process.poll() is None, process.stderr
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 143
+    assert process.stderr.endswith(f"saved in {out}; run the same command to go on\n")
+    saved = load_checkpoint(run)
+    assert saved is not None and saved.step > 0 and not (run / "model.safetensors").exists()
+    ends_well(Process(COMMAND, *command))
+    calm = load_recipe(recipe, ["model.gains=0.4,0.1,0.05,1", "seed=0"])
+    train(calm, tmp_path / "calm", device="cpu", is_shown=False)
+    assert same_weights(tmp_path / "calm", run)
+    steps = [r.step for r in results.read(run) if r.kind == "train"]
+    assert steps == sorted(set(steps))  # none was taken twice
 
 
 def test_a_cluster_without_a_gpu_is_refused_one(cluster, tmp_path):

@@ -1,5 +1,7 @@
 """What a rehearsal predicts is what short real runs then take; what would fail is said before."""
 
+import json
+import shutil
 import time
 from dataclasses import replace
 from functools import partial
@@ -7,12 +9,14 @@ from functools import partial
 import pytest
 import yaml
 
-from pidformer.reproduce import Plan
+from pidformer.reproduce import Plan, rehearsal
+from pidformer.reproduce.display import rehearsal_table
 from pidformer.reproduce.job_kinds import JobSetting, do
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import Evaluation, PlanPart, plan_jobs
-from pidformer.reproduce.rehearsal import like, rehearsal_table, rehearse, with_rehearsal
+from pidformer.reproduce.rehearsal import like, rehearse, with_rehearsal
 from pidformer.reproduce.run import look
+from pidformer.robustness import FGSM, PGD
 from pidformer.training import rehearse as training
 from tests.data.pairs import write_parquet
 from tests.training.test_segmentation import recipe as tiny_segmenter
@@ -65,6 +69,12 @@ def test_the_plan_shows_the_rehearsal_afterwards(tmp_path):
         sum(kind.seconds for kind in found.kinds)
     )
     assert rehearsal_table(found).row_count == 3
+    assert found.longest == pytest.approx(found.hours, abs=2e-3)  # one run: nothing side by side
+    twice = replace(
+        plan, jobs=(*plan.jobs, *(replace(j, id=f"{j.id}2", needs=()) for j in plan.jobs))
+    )
+    each = {kind.kind: kind.seconds for kind in found.kinds}
+    assert rehearsal._longest(twice, each) == pytest.approx(sum(each.values()))
     assert sorted(path.name for path in plan.out.iterdir()) == ["rehearsal.json"]
     (plan.out / "rehearsal.json").write_text("{")
     assert with_rehearsal(plan) == plan
@@ -80,6 +90,57 @@ def test_what_would_fail_is_said_before(tmp_path, run):
     assert found.kinds[1].failure == "its training could not be rehearsed"
     code, out, _ = run("reproduce", "--scale", "small", "--rehearse", "--out", tmp_path / "x")
     assert code == 0 and "table1 cannot be made (no data): say where with --data DIR" in out
+
+
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_a_stopped_rehearsal_goes_on(tmp_path, monkeypatch, is_moved):
+    """With the kinds that it lacks; also elsewhere, with its file alone."""
+    plan, short = digits_plan(tmp_path), replace(SHORT, overrides=("schedule.epochs=1",))
+    tried, inner = [], rehearsal._tried
+
+    def stopped(trial, kind, count):
+        if len(tried) == 2:
+            raise KeyboardInterrupt
+        tried.append(kind)
+        return inner(trial, kind, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rehearsal, "_tried", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            rehearse(plan, short, is_shown=False)
+    begun = json.loads((plan.out / "rehearsal.json").read_text())
+    assert [kind["kind"] for kind in begun["kinds"]] == tried and not begun["is_whole"]
+    assert with_rehearsal(plan).jobs[0].seconds == begun["kinds"][0]["seconds"]
+    if is_moved:
+        shutil.rmtree(plan.out / "rehearsing")
+    found = rehearse(plan, short, is_shown=False)
+    assert found.is_whole and found.kinds[2].failure is None and len(found.kinds) == 3
+    assert [k.seconds for k in found.kinds[:2]] == [k["seconds"] for k in begun["kinds"]]
+    if is_moved:
+        return
+    again = rehearse(plan, short, is_shown=False)  # whole: all of it anew
+    assert again.is_whole and again.kinds[0].seconds != found.kinds[0].seconds
+    (plan.out / "rehearsal.json").write_text(json.dumps(begun))
+    other = rehearse(plan, SHORT, is_shown=False)  # another plan: nothing of it is taken over
+    assert other.kinds[0].seconds != begun["kinds"][0]["seconds"]
+
+
+def test_a_kind_that_breaks_does_not_end_the_rehearsal(tmp_path, monkeypatch):
+    def broken(self):
+        raise RuntimeError("CUDA error: an illegal\nmemory access")
+
+    monkeypatch.setattr(rehearsal._Trial, "_suite", broken)
+    plan = digits_plan(tmp_path)
+    kinds = rehearse(plan, replace(SHORT, overrides=("schedule.epochs=1",)), is_shown=False).kinds
+    failures = [kind.failure for kind in kinds]
+    assert failures == [None, "RuntimeError: CUDA error: an illegal memory access", None]
+
+
+def test_budgets_of_an_attack_cost_the_same():
+    weak, strong, none = (PGD(eps=eps, steps=5, step_size=0.01) for eps in (0.01, 0.02, 0.0))
+    assert rehearsal._cost(weak) == rehearsal._cost(strong) != rehearsal._cost(none)
+    assert rehearsal._cost(weak) != rehearsal._cost(replace(weak, steps=6))
+    assert rehearsal._cost(weak) != rehearsal._cost(FGSM(eps=0.01))
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])

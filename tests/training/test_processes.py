@@ -1,5 +1,6 @@
 """Trainings in processes of their own: several at once, killed, interrupted."""
 
+import math
 import os
 import re
 import signal
@@ -9,9 +10,10 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from pidformer import results
-from pidformer.runs.folder import load_checkpoint
+from pidformer.runs.folder import load_checkpoint, load_weights
 from pidformer.training import load_recipe
 from pidformer.training.run import train
 from tests.processes import COMMAND, ROOT, Process, ends_well, several, two
@@ -40,8 +42,10 @@ GIVEN = [
     "augment={crop: padded, padding: 1, mixup: 0.8}",
     "train.log_steps=1",
     "train.ema=0.9",
+    "model.learn_gains=true",
 ]
-SHARDED = ["train.parallel=fsdp", "train.checkpoint_steps=11"]
+SHARDED = ["train.parallel=fsdp", "train.checkpoint_steps=11", "train.grad_checkpointing=true"]
+PARTS = ["train.accumulate=2"]
 
 
 def command(out, *given):
@@ -52,7 +56,7 @@ def command(out, *given):
 def sharded(tmp_path_factory):
     """A run of two processes."""
     out = tmp_path_factory.mktemp("sharded") / "run"
-    said = ends_well(*two(COMMAND, *command(out, *SHARDED)))
+    said = ends_well(*two(COMMAND, *command(out, *SHARDED, *PARTS)))
     assert said.count("top-1") == 1  # one process speaks
     return out
 
@@ -64,7 +68,7 @@ def test_two_processes_have_the_loss_curve_of_one(sharded, tmp_path):
     )
     one = losses(tmp_path / "one")
     assert len(one) == 44 and abs(scores["ema_loss"] - scores["loss"]) > 1e-3
-    said = launched(*command(tmp_path / "ddp"))
+    said = launched(*command(tmp_path / "ddp", *PARTS))
     assert said.count("top-1") == 1  # one process speaks
     for out in (tmp_path / "ddp", sharded):
         many = losses(out)
@@ -73,12 +77,19 @@ def test_two_processes_have_the_loss_curve_of_one(sharded, tmp_path):
         assert controls(out) == pytest.approx(controls(tmp_path / "one"), rel=1e-3)
         for name in ("loss", "ema_loss"):
             assert found[name] == pytest.approx(scores[name], rel=1e-3)
+        ours, learned = gains_of(tmp_path / "one"), gains_of(out)
+        assert all((v - math.log(3)).abs().min() > 0.01 for k, v in ours.items() if "load" in k)
+        assert len(ours) == 2 and all(torch.allclose(learned[k], ours[k], atol=1e-4) for k in ours)
+
+
+def gains_of(run):
+    return {k: v for k, v in load_weights(run / "model.safetensors").items() if "gains" in k}
 
 
 @pytest.mark.slow
 def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(sharded, tmp_path):
     killed = tmp_path / "killed"
-    pair = two(COMMAND, *command(killed, *SHARDED))
+    pair = two(COMMAND, *command(killed, *SHARDED, *PARTS))
     while not any((killed / "checkpoints").glob("step-*[1-9]*")):
         time.sleep(0.05)
         assert [process.poll() for process in pair] == [None, None]
@@ -86,7 +97,7 @@ def test_a_killed_sharded_run_of_two_processes_ends_with_the_same_weights(sharde
         process.kill()
     assert [process.wait() for process in pair] == [-signal.SIGKILL] * 2
     assert not (killed / "model.safetensors").exists()
-    ends_well(*two(COMMAND, *command(killed, *SHARDED)))
+    ends_well(*two(COMMAND, *command(killed, *SHARDED, *PARTS)))
     assert same_weights(sharded, killed)
 
 
@@ -123,6 +134,28 @@ def newest(run):
     """The step of the newest checkpoint."""
     names = [path.name for path in (run / "checkpoints").glob("step-*")]
     return max((int(name.split("-")[1]) for name in names if name[5:].isdigit()), default=0)
+
+
+TRACED = f"""
+from torch import nn
+whole = nn.Module.compile
+nn.Module.compile = lambda self, options: whole(self, backend="aot_eager")  # in seconds
+{COMMAND}
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_two_compiled_processes_have_the_loss_curve_of_one(tmp_path, parallel):
+    given = [*GIVEN, "schedule.steps=6", "schedule.warmup_epochs=0"]
+    train(load_recipe("digits/pid.yaml", given), tmp_path / "one", device="cpu", is_shown=False)
+    given += [f"train.parallel={parallel}", "train.compile=reduce-overhead", *PARTS]
+    out = tmp_path / "two"
+    words = ["train", "digits/pid.yaml", *given, "--device", "cpu", "--out", str(out)]
+    main, other = two(TRACED, *words)
+    ends_well(main, other)
+    assert "compiling (about" in main.stderr
+    assert losses(out) == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -90,10 +90,11 @@ def reproduce(
 
 
 def _rehearse(out: Path, as_json: bool, **options: Any) -> None:
-    from pidformer.reproduce.rehearsal import rehearsal_table
+    from pidformer.reproduce.display import rehearsal_table
     from pidformer.reproduce.start import rehearse_plan
 
-    found, plan = rehearse_plan(out, is_shown=not as_json, **options)
+    with resumable(out):
+        found, plan = rehearse_plan(out, is_shown=not as_json, **options)
     failed = [kind for kind in found.kinds if kind.failure is not None]
     if as_json:
         print_json(found.to_dict() | {"blocked": [vars(part) for part in plan.blocked]})

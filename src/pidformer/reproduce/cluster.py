@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pidformer.errors import InputError, cut
-from pidformer.interrupts import unhurried
+from pidformer.interrupts import Interrupted, Stopping
 from pidformer.reproduce.display import PlanDisplay
 from pidformer.reproduce.job_kinds import JobSetting
 from pidformer.reproduce.jobs import Job, Plan
@@ -69,9 +69,10 @@ def _work(
     done: set[str] = set()
     broken: dict[str, str] = {}
     running: dict[Any, Job] = {}
-    with PlanDisplay(plan, is_shown=is_shown) as display:
+    # entered only now: the handler of SIGTERM that Ray brings, in C++, aborts before jobs can save
+    with Stopping() as stopping, PlanDisplay(plan, is_shown=is_shown) as display:
         try:
-            while True:
+            while stopping.number is None:
                 found = look(plan, done, broken)
                 display.update(found.lines)
                 begun_ids = {job.id for job in running.values()}
@@ -88,11 +89,11 @@ def _work(
                         time.sleep(TICK)  # a node that was given up may still hold it
                     else:
                         note(tried, done, broken, display)
+            raise Interrupted(stopping.number)
         finally:
-            with unhurried():
-                for reference in running:
-                    ray.cancel(reference)  # training saves
-                ray.wait(list(running), num_returns=len(running), timeout=_SAVING)
+            for reference in running:
+                ray.cancel(reference)  # training saves
+            ray.wait(list(running), num_returns=len(running), timeout=_SAVING)
 
 
 def needs(job: Job, setting: JobSetting) -> dict[str, float]:

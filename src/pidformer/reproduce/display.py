@@ -8,6 +8,7 @@ from rich.table import Table
 
 from pidformer.display import Display, plain_table
 from pidformer.reproduce.jobs import Job, JobState, Plan, duration, seconds_left
+from pidformer.reproduce.rehearsal import Rehearsal
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 
@@ -70,3 +71,28 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
         reason = escape(f"{part.state}: {part.reason}")
         table.add_row(escape(part.part), reason, "", "", style="yellow")
     return table
+
+
+def rehearsal_table(found: Rehearsal) -> Table:
+    """Kinds of jobs with speed, memory, time, and what would fail."""
+    where = found.device + (", made-up data" if found.is_made_up else "")
+    eight = duration(3600 * max(found.hours / 8, found.longest))
+    caption = f"{duration(3600 * found.hours)} of {where} ({eight} or more with eight such), "
+    caption += f"{_bytes(found.disk)} of disk"
+    numbers = ("jobs", "speed", "loading", "memory", "each", "all")
+    table = plain_table("kind of job", numbers=numbers, caption=caption)
+    for kind in found.kinds:
+        name = escape(kind.title.replace("-seed0", ""))
+        if kind.failure is not None:
+            table.add_row(name, str(kind.count), escape(f"fails: {kind.failure}"), style="red")
+            continue
+        memory = _bytes(kind.memory) if kind.memory else ""
+        each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
+        table.add_row(name, str(kind.count), kind.speed, kind.loading, memory, each, every)
+        for line in kind.missing:
+            table.add_row(escape(f"  not there: {line}"), style="yellow")
+    return table
+
+
+def _bytes(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

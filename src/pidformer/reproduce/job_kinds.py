@@ -103,7 +103,7 @@ def _is_classifier_evaluated(job: Job) -> bool:
     if names.isdisjoint(wanted):
         return False  # not begun: no need to open the model
     run = Path(job.arguments["run"])
-    return not remaining(_setup(job, _outline(run, _written(run)), "cpu"), suite)
+    return not remaining(setup_of(job, _outline(run, _written(run)), "cpu"), suite)
 
 
 def _evaluate(job: Job, setting: JobSetting) -> None:
@@ -111,7 +111,7 @@ def _evaluate(job: Job, setting: JobSetting) -> None:
     "robustness" (of the test text)."""
     about = job.arguments
     if about["task"] == "classification":
-        setup = _setup(job, open_subject(about["run"]), setting.device)
+        setup = setup_of(job, open_subject(about["run"]), setting.device)
         run_suite(setup, suite_of(about), command=_command(job), is_shown=setting.is_shown)
         return
     options = {"views": "single", "protocol": "sliding", "split": "test", "seed": 0, "ema": False}
@@ -157,7 +157,8 @@ def _is_row_evaluated(job: Job) -> bool:
     return bool(found) and run_fingerprint(run) in {m.weights for m in found}
 
 
-def _setup(job: Job, subject: Subject, device: str) -> Setup:
+def setup_of(job: Job, subject: Subject, device: str) -> Setup:
+    """The model and the images of an evaluation."""
     about = job.arguments
     location = about["data"] or subject.data or "digits"
     return Setup(

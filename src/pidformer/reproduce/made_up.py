@@ -42,7 +42,7 @@ def make_sets(root: Path, steps: int = 64) -> None:
     processes that load are started anew for each epoch.
     """
     _imagenet(root / "imagenet", -(-1024 * steps // 1000))
-    _ade20k(root / "ADEChallengeData2016", max(_PICTURES, 8 * steps))
+    _ade20k(root / "ADEChallengeData2016", max(_PICTURES, 8 * steps), min(40, 7 + steps))
     _wikitext(root / "wikitext-103")
 
 
@@ -58,7 +58,7 @@ def _imagenet(root: Path, per_class: int) -> None:
                 _place(folder / f"{copy}.JPEG", (each * number + copy) % _PICTURES, first, pictures)
 
 
-def _ade20k(root: Path, pairs: int) -> None:
+def _ade20k(root: Path, pairs: int, scenes: int) -> None:
     rng = np.random.default_rng(0)
     pictures = [_photograph(683, 512, seed) for seed in range(_PICTURES)]
     images: dict[int, Path] = {}
@@ -69,7 +69,7 @@ def _ade20k(root: Path, pairs: int) -> None:
         buffer = io.BytesIO()
         labels.resize((683, 512), Image.Resampling.NEAREST).save(buffer, "PNG")
         drawn.append(buffer.getvalue())
-    for split, count in (("training", pairs), ("validation", 8)):
+    for split, count in (("training", pairs), ("validation", scenes)):
         for kind in ("images", "annotations"):
             (root / kind / split).mkdir(parents=True)
         for number in range(count):

@@ -1,32 +1,33 @@
 """Rehearse a plan before it is paid for: a few real steps of each kind of job, at its real size.
 
 What was found stays in OUT/rehearsal.json, and is what the plan's estimates start from afterwards.
+It is written kind by kind: one that was stopped goes on with the kinds that it lacks.
 """
 
+import hashlib
 import json
-import tempfile
+import shutil
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from rich.markup import escape
-from rich.table import Table
 
 from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
 from pidformer.data.segmentation import open_segmentation
 from pidformer.data.storage import fits_in_memory
 from pidformer.devices import as_device, usable_cores
-from pidformer.display import Display, plain_table
-from pidformer.errors import InputError, is_out_of_memory
+from pidformer.display import Display
+from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
 from pidformer.files import atomic_path, out_folder
-from pidformer.reproduce.job_kinds import JobSetting, do, suite_of
+from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
 from pidformer.reproduce.made_up import PUBLISHED
 from pidformer.runs.open import open_subject
@@ -34,12 +35,19 @@ from pidformer.training import load_recipe
 from pidformer.training import rehearse as training
 
 FILE_NAME = "rehearsal.json"
+PLACE = "rehearsing"
+"""Folder in OUT for runs and made-up sets, until every kind was tried."""
 PROBE = 8
 """Images that a row is tried on first."""
 LONGEST = 20.0
 """Seconds that a row may take on a whole batch; a slower one is judged by its first images."""
-TOKENS, SCENES, LOOKED_AT = (512, 1536), (2, 6), (72, 200)
-"""Two sizes of a measurement, on whose line the real one lies; an analysis has 64 in any case."""
+SIZES = {
+    "language": {"cpu": (512, 1536), "cuda": (512, 12_800)},
+    "segmentation": {"cpu": (2, 6), "cuda": (4, 36)},
+    "analysis": {"cpu": (72, 200), "cuda": (72, 200)},
+}
+"""Two sizes of a measurement, on whose line the real one lies; an analysis has 64 in any case.
+A GPU is through with a few before the clock tells."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,9 +74,15 @@ class Rehearsal:
     device: str
     is_made_up: bool
     kinds: tuple[Rehearsed, ...]
+    plan: str
+    """A hash of the jobs: one of another plan is not gone on with."""
+    longest: float = 0.0
+    """Hours of the runs that follow upon each other: more devices do not make it shorter."""
+    is_whole: bool = False
 
     @property
     def hours(self) -> float:
+        """Of one device."""
         return sum((kind.seconds or 0.0) * kind.count for kind in self.kinds) / 3600
 
     @property
@@ -99,24 +113,61 @@ def rehearse(
     for job in plan.jobs:
         if job.kind not in ("report", "publish"):
             kinds.setdefault(like(job), []).append(job)
-    found = []
     display = Display(is_shown=is_shown)
-    out_folder(plan.out)
-    with tempfile.TemporaryDirectory(prefix="rehearsal-", dir=plan.out) as place:
-        for kind, jobs in kinds.items():
-            display.say(f"rehearsing {jobs[0].title}")
-            trial = _Trial(jobs[0], setting, Path(place), is_made_up=is_made_up)
-            found.append(_tried(trial, kind, len(jobs)))
-            how = found[-1].failure or f"{duration(found[-1].seconds)} {found[-1].speed}"
-            display.say(f"  {how}")
-    done = Rehearsal(
-        device=_device_name(setting.device),
-        is_made_up=is_made_up,
-        kinds=tuple(found),
+    place = out_folder(out_folder(plan.out) / PLACE)
+    jobs = json.dumps([[job.to_dict() for job in plan.jobs], setting.overrides]).encode()
+    done = _gone_on_with(
+        plan.out,
+        Rehearsal(
+            device=_device_name(setting.device),
+            is_made_up=is_made_up,
+            kinds=(),
+            plan=hashlib.sha256(jobs).hexdigest()[:16],
+        ),
     )
-    with atomic_path(plan.out / FILE_NAME) as temporary:
-        temporary.write_text(json.dumps(done.to_dict(), indent=1))
+    order = list(kinds)
+    waiting = {kinds[k][0].arguments["run"] for k in {*order} - {k.kind for k in done.kinds}}
+    for number, (kind, (job, *others)) in enumerate(kinds.items(), 1):
+        title = f"[{number}/{len(kinds)}] {job.title}"
+        trial = _Trial(job, setting, place, is_made_up)
+        if kind in {k.kind for k in done.kinds}:
+            display.say(f"{title}: tried before")
+            if job.kind == "train" and job.arguments["run"] in waiting and not trial.is_trained:
+                trial.train("train.compile=none")  # its folder is gone: any weights will do
+            continue
+        display.say(title)
+        begun = time.monotonic()
+        found = _tried(trial, kind, 1 + len(others))
+        how = found.failure or f"{duration(found.seconds)} {found.speed}"
+        display.say(f"  {how} (tried for {time.monotonic() - begun:.0f} s)")
+        all_now = sorted((*done.kinds, found), key=lambda k: order.index(k.kind))
+        chain = _longest(plan, {k.kind: k.seconds or 0.0 for k in all_now}) / 3600
+        whole = number == len(kinds)
+        done = replace(done, kinds=tuple(all_now), longest=round(chain, 3), is_whole=whole)
+        with atomic_path(plan.out / FILE_NAME) as temporary:
+            temporary.write_text(json.dumps(done.to_dict(), indent=1))
+    shutil.rmtree(place, ignore_errors=True)
     return done
+
+
+def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
+    """Seconds to the end of the job that ends last, were there a device for each."""
+    ends: dict[str, float] = {}
+    for job in plan.jobs:  # in order: what is needed comes first
+        begins = max((ends.get(need, 0.0) for need in job.needs), default=0.0)
+        ends[job.id] = begins + seconds.get(like(job), 0.0)
+    return max(ends.values())
+
+
+def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
+    """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
+    try:
+        held = json.loads((out / FILE_NAME).read_text())
+        kinds = [Rehearsed(**kind) for kind in held["kinds"] if kind["failure"] is None]
+        same = all(held[name] == getattr(fresh, name) for name in ("device", "is_made_up", "plan"))
+    except (OSError, ValueError, TypeError, KeyError):
+        return fresh
+    return replace(fresh, kinds=tuple(kinds)) if same and not held.get("is_whole") else fresh
 
 
 def with_rehearsal(plan: Plan) -> Plan:
@@ -140,9 +191,9 @@ def _tried(trial: "_Trial", kind: str, count: int) -> Rehearsed:
     except Exception as error:
         if is_out_of_memory(error):
             return Rehearsed(**facts, failure="does not fit into memory; take a smaller batch")
-        if not isinstance(error, InputError | OSError):
-            raise
-        return Rehearsed(**facts, failure=str(error))
+        is_told = isinstance(error, InputError | OSError)
+        line = str(error) if is_told else f"{type(error).__name__}: {error}"
+        return Rehearsed(**facts, failure=cut(line, 300))  # as the job would, others go on
 
 
 @dataclass
@@ -159,24 +210,29 @@ class _Trial:
         """Where the rehearsed training of the job's run is, if it was one."""
         return self.place / _name(self.job.arguments["run"])
 
+    @property
+    def is_trained(self) -> bool:
+        return (self.run / "model.safetensors").exists()
+
     def measured(self) -> dict[str, Any]:
         if self.job.kind == "train":
-            return self._train()
-        if not (self.run / "model.safetensors").exists():
+            return self.train()
+        if not self.is_trained:
             raise InputError("its training could not be rehearsed")
         if self.job.kind == "analyze":
-            return {"seconds": self._line(*LOOKED_AT, int(self.job.arguments["limit"]))}
+            return {"seconds": self._line("analysis", int(self.job.arguments["limit"]))}
         if self.job.arguments["task"] == "classification":
             return self._suite()
         return {"seconds": self._rows()}
 
-    def _train(self) -> dict[str, Any]:
+    def train(self, *more_given: str) -> dict[str, Any]:
         about = self.job.arguments
-        given = [*self.setting.overrides, f"seed={about['seed']}"]
+        given = [*self.setting.overrides, *more_given, f"seed={about['seed']}"]
         for text in about.get("overrides", ()):
             name, _, value = text.partition("=")
-            if name == "segmentation.backbone":  # of a run that was rehearsed too
-                text = f"{name}={self.place / _name(value)}"
+            if name == "segmentation.backbone":  # of a run that was rehearsed too, perhaps before
+                start = self.place / _name(value)
+                text = f"{name}={start if start.is_dir() else 'null'}"
             given.append(text)
         recipe = load_recipe(about["recipe"], given)
         more: dict[str, Any] = {}
@@ -201,29 +257,24 @@ class _Trial:
         """The rows of a suite, each on a few images."""
         about, device = self.job.arguments, as_device(self.setting.device)
         begun = training.clock()
-        whole = Setup(
-            subject=open_subject(self.run),
-            location=about["data"] or "digits",
-            device=device,
-            allow_missing=True,
-            domain=about.get("domain", "pixel"),
-            limit=about.get("limit"),
-        )
+        whole = setup_of(self.job, open_subject(self.run), self.setting.device)
         images = len(whole.source)
         if self._is_replaced:
             images = min(PUBLISHED["imagenet"].val, about.get("limit") or PUBLISHED["imagenet"].val)
         batch = min(whole.at_once, len(whole.source))
         few, many = (replace(whole, limit=min(count, batch)) for count in (PROBE, batch))
         start = training.clock() - begun
-        load = _seconds(lambda: many.clean, device) / len(many.source)
+        load = training.timed(lambda: many.clean, device) / len(many.source)
         pixels = whole.source.channels * whole.image_size**2
         passes = 0 if fits_in_memory(images * pixels, device) else 1  # kept, or read for each row
         clean = _row_seconds(UnderThreat("clean", None), few, many)
         total, missing = start + images * load * (1 - passes), []
+        known = {_cost(None): clean}
         for row in suite_of(about).rows:
             if isinstance(row, UnderThreat):
-                own = clean if row.threat is None else _row_seconds(row, few, many)
-                total += images * (own + passes * load)
+                if (cost := _cost(row.threat)) not in known:
+                    known[cost] = _row_seconds(row, few, many)
+                total += images * (known[cost] + passes * load)
             elif self._is_replaced:  # as if all published sets were there
                 total += PUBLISHED[str(vars(row)["set"])].val * (clean + load)
             elif (reason := row.missing(whole)) is not None:
@@ -242,22 +293,23 @@ class _Trial:
         about = self.job.arguments
         if about["task"] == "language":
             split = about["suite"] if about["suite"] in ("valid", "test") else "test"
-            few, more = TOKENS
             text = PUBLISHED["wikitext-103"]
             real = text.val if split == "valid" else text.test
             count = real if self._is_replaced else _tokens(self.run, about["data"], split)
         else:
-            few, more = SCENES
             real = PUBLISHED["ade20k"].val
             count = real if self._is_replaced else len(open_segmentation(about["data"], "val"))
         count = min(count, about.get("limit") or count)
-        return self._line(few, more, count)
+        return self._line(about["task"], count)
 
-    def _line(self, few: int, more: int, count: int) -> float:
+    def _line(self, what: str, count: int) -> float:
         """Seconds for `count` inputs, on the line through what few and more of them take."""
         device = as_device(self.setting.device)
-        self._do(min(few, count) - 1)  # what is done once in a process
-        short, long = (_seconds(partial(self._do, n), device) for n in (few, more))
+        few, more = (min(n, count) for n in SIZES[what]["cuda" if device.type == "cuda" else "cpu"])
+        self._do(max(few - 1, 1))  # what is done once in a process
+        short, long = (training.timed(partial(self._do, n), device) for n in (few, more))
+        if few == more:
+            return long
         return max(short, short + (long - short) * (count - few) / (more - few))
 
     def _do(self, limit: int) -> None:
@@ -269,24 +321,24 @@ class _Trial:
         return self.is_made_up and self.job.arguments["data"] is not None
 
 
+def _cost(threat: Any) -> str:
+    """What a threat's time depends on: not on its budget, unless that is nothing."""
+    about = vars(threat) if threat is not None else {}
+    sizes = {k: bool(v) if k in ("eps", "step_size") else v for k, v in about.items()}
+    return f"{type(threat).__name__} {sizes}"
+
+
 def _row_seconds(row: Row, few: Setup, many: Setup) -> float:
     """Seconds of an image."""
 
     def taken(setup: Setup) -> float:
         work = partial(row.measure, setup, lambda done: None)
-        return _seconds(work, setup.device) / len(setup.source)
+        return training.timed(work, setup.device) / len(setup.source)
 
-    taken(few)
     first = taken(few)
+    if first * len(few.source) < LONGEST / 10:  # else what is done once matters little
+        first = taken(few)
     return first if first * len(many.source) > LONGEST else taken(many)
-
-
-def _seconds(work: Callable[[], Any], device: torch.device) -> float:
-    begun = training.clock()
-    work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return training.clock() - begun
 
 
 def _set_size(row: Row, setup: Setup) -> int:
@@ -305,29 +357,6 @@ def _tokens(run: Path, data: Any, split: str) -> int:
     from pidformer.runs.model import load_language
 
     return len(open_corpus(data, split, load_language(run).tokenizer).tokens)
-
-
-def rehearsal_table(found: Rehearsal) -> Table:
-    """Kinds of jobs with speed, memory, time, and what would fail."""
-    where = found.device + (", made-up data" if found.is_made_up else "")
-    caption = f"{duration(3600 * found.hours)} of {where}, {_bytes(found.disk)} of disk"
-    numbers = ("jobs", "speed", "loading", "memory", "each", "all")
-    table = plain_table("kind of job", numbers=numbers, caption=caption)
-    for kind in found.kinds:
-        name = escape(kind.title.replace("-seed0", ""))
-        if kind.failure is not None:
-            table.add_row(name, str(kind.count), escape(f"fails: {kind.failure}"), style="red")
-            continue
-        memory = _bytes(kind.memory) if kind.memory else ""
-        each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
-        table.add_row(name, str(kind.count), kind.speed, kind.loading, memory, each, every)
-        for line in kind.missing:
-            table.add_row(escape(f"  not there: {line}"), style="yellow")
-    return table
-
-
-def _bytes(count: int) -> str:
-    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"
 
 
 def _device_name(device: str) -> str:

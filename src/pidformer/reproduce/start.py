@@ -1,8 +1,8 @@
 """Start a plan: on this machine, on a cluster, or as a rehearsal."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pidformer.devices import as_device
@@ -13,7 +13,7 @@ from pidformer.reproduce.job_kinds import JobSetting, check_recipes
 from pidformer.reproduce.jobs import Plan
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import make_plan
-from pidformer.reproduce.rehearsal import Rehearsal, rehearse, with_rehearsal
+from pidformer.reproduce.rehearsal import PLACE, Rehearsal, rehearse, with_rehearsal
 from pidformer.reproduce.run import Outcome, check_jobs, look, run_plan
 
 
@@ -84,7 +84,10 @@ def rehearse_plan(
     if data is not None or scale != "paper" or chosen.get("study") is not None:
         plan = make_plan(out, scale=scale, data=data, **chosen)
         return rehearse(plan, setting, is_shown=is_shown), plan
-    with TemporaryDirectory(prefix="made-up-", dir=out) as place:
-        make_sets(Path(place))
-        plan = make_plan(out, scale=scale, data=place, **chosen)
-        return rehearse(plan, setting, is_made_up=True, is_shown=is_shown), plan
+    sets = Path(out) / PLACE / "sets"
+    if not (sets / "made").exists():
+        shutil.rmtree(sets, ignore_errors=True)
+        make_sets(sets)
+        (sets / "made").touch()
+    plan = make_plan(out, scale=scale, data=sets, **chosen)
+    return rehearse(plan, setting, is_made_up=True, is_shown=is_shown), plan

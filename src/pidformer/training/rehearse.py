@@ -3,7 +3,7 @@
 import resource
 import sys
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -97,12 +97,12 @@ def rehearse_training(
             step = _steps(trainer, batches, STEPS) / STEPS
             waiting = getattr(trainer.data, "_num_workers", 0)
             many = STEPS if trainer.data.is_resident or not waiting else STEPS + 3 * waiting
-            load = _timed(lambda: [next(batches) for _ in range(many)], place) / many
+            load = timed(lambda: [next(batches) for _ in range(many)], place) / many
             batches.close()
             total = validated or _count(task)
             share = _cut(task)
-            validation = _timed(trainer.evaluate, place) * total / share
-            save = _timed(partial(trainer.save, final=True), place)
+            validation = timed(trainer.evaluate, place) * total / share
+            save = timed(partial(trainer.save, final=True), place)
             memory = _peak(place)
     finally:
         rows, per_epoch = recipe.data.batch_size, trainer.data.steps_per_epoch
@@ -142,10 +142,11 @@ def _steps(trainer: Trainer, batches: Iterator[Any], count: int) -> float:
             trainer._train_step(next(batches), 1e-6)
             trainer.step += 1
 
-    return _timed(work, trainer.engine.place.device)
+    return timed(work, trainer.engine.place.device)
 
 
-def _timed(work: Any, device: torch.device) -> float:
+def timed(work: Callable[[], Any], device: torch.device) -> float:
+    """Seconds of some work, with what it left to the device."""
     begun = clock()
     work()
     if device.type == "cuda":
