@@ -43,6 +43,9 @@ class Point(NamedTuple):
     high: float = math.nan
     is_hollow: bool = False
     """Of one seed."""
+    left: float = math.nan
+    right: float = math.nan
+    """The interval of x, where it has one."""
 
 
 def points_panel(
@@ -81,6 +84,8 @@ def _draw_points(
             if not math.isnan(point.low):
                 ends = [point.low, point.high]
                 axes.plot([aside * point.x] * 2, ends, color=color, alpha=0.45)
+            if not math.isnan(point.left):
+                axes.plot([point.left, point.right], [point.y] * 2, color=color, alpha=0.45)
         axes.plot(
             [aside * point.x for point in points],
             [point.y for point in points],
@@ -94,6 +99,8 @@ def _draw_points(
             axes.plot(aside * point.x, point.y, "o", color=color, markerfacecolor="white")
     if has_intervals:
         axes.axhline(0, color=INK, linewidth=0.9)
+    if any(not math.isnan(point.left) for points in series.values() for point in points):
+        axes.axvline(0, color=INK, linewidth=0.9)
     if any(point.is_hollow for points in series.values() for point in points):
         axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
     if is_line:
