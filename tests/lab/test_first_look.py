@@ -54,7 +54,7 @@ def test_the_attack_opens_on_an_answer_that_it_changed(visit, comes_by_tab):
 
 SLOW = """const now = window.fetch;
 window.fetch = async (...given) => {
-  if (String(given[0]?.url ?? given[0]).includes("queue/join"))
+  if (/queue\\/join|run\\/predict/.test(String(given[0]?.url ?? given[0])))
     await new Promise((go) => setTimeout(go, 1000));
   return now(...given);
 };"""

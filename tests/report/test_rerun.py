@@ -45,7 +45,10 @@ def resolved(recipe):
 @pytest.mark.parametrize("study", sorted(p.name for p in (ROOT / "results").glob("*/")))
 def test_the_command_of_every_published_run_makes_its_recipe_again(study):
     for path in sorted((ROOT / "results" / study).glob("*.jsonl")):
-        recipe = dict(read_run(path).recipe)
+        run = read_run(path)
+        if not run.header.settings["command"].startswith("pidformer train "):
+            continue  # study.retrofit trains networks of others
+        recipe = dict(run.recipe)
         command = train_command(recipe)
         words = shlex.split(command)
         again = load_recipe(words[2], words[3:-4]).to_dict()

@@ -122,9 +122,9 @@ def test_an_unfinished_run_has_the_weights_of_its_newest_checkpoint(run):
 def test_the_rule_gives_published_runs_the_weights_they_were_measured_with():
     """Language runs were measured with their best weights, image runs with their last."""
     paths = sorted((ROOT / "results").glob("*/*.jsonl"))
-    assert len(paths) > 100
-    for path in paths:
-        recipe = read_run(path).recipe
+    runs = [(path, read_run(path)) for path in paths if path.parent.name != "retrofit"]
+    assert len(runs) > 100
+    for path, recipe in ((path, run.recipe) for path, run in runs):
         is_language = recipe.get("task") == "language"
         assert recipe["train"].get("keep_best", False) is is_language, path.name
 

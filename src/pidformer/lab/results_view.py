@@ -7,6 +7,7 @@ import io
 import math
 import os
 import shlex
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -143,6 +144,8 @@ def report_of(runs: Sequence[Run], folder: Path) -> Path:
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 FIGURES = 3
 """Of a report's, the first that can be drawn."""
+_DRAWING = threading.Lock()
+"""matplotlib draws in one thread at a time."""
 MAKE, MAKING = "Make the report", "Making the report ..."
 
 
@@ -225,7 +228,8 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     def draw(runs: list[str]) -> str:
         """The charts of the chosen runs."""
         try:
-            return charts_of(tuple(runs)) if runs else ""
+            with _DRAWING:
+                return charts_of(tuple(runs)) if runs else ""
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
             return message(f"no chart of these runs: {error}")
 

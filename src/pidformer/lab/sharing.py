@@ -54,7 +54,9 @@ class Shared:
 
         def listen(event: Callable[..., Any], is_ready: str) -> None:
             js = f"(_, ...v) => [window.labSight('{name}', {is_ready}), ...v]"
-            done = event(look if function else None, given, list(outputs), js=js, **how)
+            # not queued: of two queued events at once, gradio's page may lose the second answer
+            action = look if function else None
+            done = event(action, given, list(outputs), js=js, queue=False, **how)
             done.then(None, None, None, js=f"() => window.labGo('{name}', {is_ready})", **QUIET)
 
         listen(tab.select, "false")
