@@ -28,7 +28,7 @@ from study.image_sections import (
     top5_section,
 )
 from study.network_metrics import spectra_section
-from study.pictures import differences_panel
+from study.pictures import Point, differences_panel, points_panel
 from study.predictors import prediction_section
 from study.records import CONFIRMING, Study, load_registered
 from study.section import Section
@@ -41,6 +41,8 @@ from study.tables import (
 )
 from study.training_length import length_section
 
+_SIDE_BY_SIDE = 6
+"""Rows from which on a picture sets two metrics against each other."""
 _HALVES: dict[int | None, str] = {1: "odd", 0: "even", None: "all"}
 _PARTS = {
     1: "Every second image (1, 3, 5, ...) of the validation set.",
@@ -128,6 +130,7 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     says = [wins_text(judged)] if judged else []
     panels = _primary_panels(judged, {} if is_all else images)
     found = [Section(title=title, body=body, findings=says, panels=panels, front=len(body))]
+    found += _against(judged) if is_all else []
     found += [] if is_all else _post_hoc(study, plan, first)
     found += hypotheses_section(
         study,
@@ -208,6 +211,22 @@ def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list
         begin = "" if found else "Primary comparisons with 95 % intervals, coloured after Holm: "
         found.append((panel, begin + title))
     return found
+
+
+def _against(judged: Sequence[Judged]) -> list[Section]:
+    """PGD against Clean, where that sets many methods side by side."""
+    made = {(each.one.variant, each.one.metric.title): each.one.found for each in judged}
+    rows = [name for name, title in made if title == "Clean" and (name, "PGD") in made]
+    if len(rows) < _SIDE_BY_SIDE:
+        return []
+    series = {}
+    for name in rows:
+        x, y = made[name, "Clean"], made[name, "PGD"]
+        series[name] = [Point(x.mean, y.mean, y.low, y.high, x.seeds < 2, x.low, x.high)]
+    names = ("Clean, points minus softmax", "PGD, points minus softmax")
+    panel = points_panel(series, "PGD against Clean", *names, is_plain=[False] * len(series))
+    words = "Accuracy under PGD against clean accuracy, both minus softmax's, with 95 % intervals."
+    return [Section(title="Side by side", body=[words], panels=[(panel, words[:-1])], front=1)]
 
 
 def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:

@@ -43,6 +43,9 @@ class Point(NamedTuple):
     high: float = math.nan
     is_hollow: bool = False
     """Of one seed."""
+    left: float = math.nan
+    right: float = math.nan
+    """The interval of x, where it has one."""
 
 
 def points_panel(
@@ -74,13 +77,23 @@ def _draw_points(
     axes: Axes = figure.subplots()
     colors = run_colors([not plain for plain in is_plain])
     has_intervals = any(not math.isnan(p.low) for points in series.values() for p in points)
-    for place, ((label, points), color) in enumerate(zip(series.items(), colors, strict=True)):
+    for number, ((label, points), color) in enumerate(zip(series.items(), colors, strict=True)):
         # beside each other, so that intervals of one length are seen
-        aside = 1.03**place if is_line and has_intervals else 1.0
+        aside = 1.03**number if is_line and has_intervals else 1.0
         for point in points:
             if not math.isnan(point.low):
                 ends = [point.low, point.high]
                 axes.plot([aside * point.x] * 2, ends, color=color, alpha=0.45)
+            if not math.isnan(point.left):
+                axes.plot([point.left, point.right], [point.y] * 2, color=color, alpha=0.45)
+                axes.annotate(
+                    label,
+                    (point.x, point.y),
+                    xytext=(5, 5),
+                    textcoords="offset points",
+                    fontsize=9,
+                    color=color,
+                )
         axes.plot(
             [aside * point.x for point in points],
             [point.y for point in points],
@@ -94,6 +107,9 @@ def _draw_points(
             axes.plot(aside * point.x, point.y, "o", color=color, markerfacecolor="white")
     if has_intervals:
         axes.axhline(0, color=INK, linewidth=0.9)
+    is_named = any(not math.isnan(point.left) for points in series.values() for point in points)
+    if is_named:
+        axes.axvline(0, color=INK, linewidth=0.9)
     if any(point.is_hollow for points in series.values() for point in points):
         axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
     if is_line:
@@ -102,7 +118,7 @@ def _draw_points(
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title=title, xlabel=x, ylabel=y)
-    if len(series) > 1 or is_line:
+    if (len(series) > 1 or is_line) and not is_named:
         axes.legend(fontsize=9)
 
 

@@ -9,8 +9,9 @@ from pidformer import PIDGains
 from pidformer.errors import InputError
 from pidformer.report.metrics import Metric
 from pidformer.results import Record, check_pair
-from pidformer.statistics import crossed_mean
-from study.comparisons import Compared, Judged, compare_all, findings, holm
+from pidformer.statistics import Crossed, crossed_mean
+from study.classification import _against
+from study.comparisons import Compared, Judged, compare_all, findings, holm, judge
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
@@ -129,3 +130,22 @@ def test_holm_equals_a_step_down_by_hand():
     # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
     assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_many_methods_are_set_side_by_side_with_both_intervals():
+    def one(row, title, mean):
+        found = Crossed(mean, mean - 1, mean + 2, 0.01, 3)
+        return Compared(row, "softmax", Metric(title=title, find=len, read=len), found)
+
+    rows = [f"m{k}" for k in range(6)]
+    made = [
+        one(row, title, k + n)
+        for k, row in enumerate(rows)
+        for n, title in enumerate(("Clean", "PGD"))
+    ]
+    assert _against(judge(made[:-2])) == []
+    (section,) = _against(judge(made))
+    ((panel, _),) = section.panels
+    (point,) = panel.draw.keywords["series"]["m3"]
+    assert (point.x, point.left, point.right) == (3, 2, 5)
+    assert (point.y, point.low, point.high) == (4, 3, 6)

@@ -223,7 +223,7 @@ class ControlledNaFlex(ControlledModel):
     """The same for `NaFlexVit`, which takes patches with their coordinates beside whole images."""
 
     @property
-    def patch_embed(self: Any) -> Any:  # type: ignore[override]
+    def patch_embed(self: Any) -> Any:
         return self.embeds
 
     def embed(self: Any, x: Tensor) -> Tensor:
