@@ -17,6 +17,7 @@ from study.comparisons import (
     findings,
     judge,
     wins_text,
+    with_registered,
 )
 from study.control_size import control_section
 from study.hypotheses import hypotheses_section
@@ -244,11 +245,7 @@ def _compare(
 ) -> list[Compared]:
     """The rows of a group with their twins, on the group's half of the images."""
     own = study.only([run for run in study.runs if run.variant in names or run.is_plain])
-    registered = plan.seed_counts
-    return [
-        one._replace(registered=registered.get(one.variant, 0))
-        for one in compare_all(own, classification_metrics(own.runs, half))
-    ]
+    return with_registered(compare_all(own, classification_metrics(own.runs, half)), own, plan)
 
 
 def _group(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, minus
+from pidformer.reproduce.study import StudyPlan
 from pidformer.statistics import LEVEL, Crossed, Mean
 from study.claims import EARLY
 from study.records import Study
@@ -101,6 +103,30 @@ def compare_pairs(
                 if difference is not None:
                     found.append(Compared(name, other, metric, difference))
     return found
+
+
+_MEASURE = re.compile(r"--(suite|curve) (\S+)")  # in the command of a record
+
+
+def with_registered(compared: Sequence[Compared], study: Study, plan: StudyPlan) -> list[Compared]:
+    """Each with the number of seeds that its row was to be measured with."""
+    return [one._replace(registered=_registered(one, study, plan)) for one in compared]
+
+
+def _registered(one: Compared, study: Study, plan: StudyPlan) -> int:
+    """The seeds of its row; where a suite or a curve measures some of them only, these."""
+    own = (one.metric.find(run) for run in study.runs if run.variant == one.variant)
+    record = next((record for record in own if record is not None), None)
+    said = _MEASURE.search(str(record.settings.get("command", ""))) if record else None
+    seeds: set[int] = set()
+    for row in (row for row in plan.rows if row.name == one.variant):
+        measures = [
+            measure
+            for name, measure in row.suites.items()
+            if said and (measure.curve if said[1] == "curve" else name == said[2])
+        ]
+        seeds |= {s for s in row.seeds if not measures or any(m.covers(s) for m in measures)}
+    return len(seeds)
 
 
 def mean_text(found: Mean | None, digits: int = 2) -> str:

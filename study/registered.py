@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from pidformer.report.metrics import Metric
-from study.comparisons import compare_all, judge
+from study.comparisons import compare_all, judge, with_registered
 from study.hypotheses import hypotheses_section
 from study.records import Study, load_registered
 from study.section import Section
@@ -19,11 +19,7 @@ def registered_sections(study: Study, metrics: Mapping[str, Metric]) -> list[Sec
     if not study.is_registered:
         return []
     plan, study = load_registered(study.name), study.reported
-    counts = plan.seed_counts
-    compared = [
-        one._replace(registered=counts.get(one.variant, 0))
-        for one in compare_all(study, [*metrics.values()])
-    ]
+    compared = with_registered(compare_all(study, [*metrics.values()]), study, plan)
     made = {(one.variant, one.metric.title): one for one in compared}
     judged = judge([made[key] for key in plan.primary if key in made])
     found = []

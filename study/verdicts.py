@@ -21,7 +21,7 @@ from study.claims import (
     Claims,
     Part,
 )
-from study.comparisons import UNRESOLVED, Compared, compare_pairs
+from study.comparisons import UNRESOLVED, Compared, compare_pairs, with_registered
 from study.image_sections import image_metrics
 from study.language import language_metrics
 from study.markdown import table
@@ -67,7 +67,7 @@ class Answers:
         found = compare_pairs(one, [pair], [self._metrics(study)[metric]])
         if not found or not one.is_registered:
             return found[0] if found else None
-        return found[0]._replace(registered=load_registered(study).seed_counts.get(variant, 0))
+        return with_registered(found, one, load_registered(study))[0]
 
     def length(self, study: str, variant: str) -> str:
         """Of the training, in words."""

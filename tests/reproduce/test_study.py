@@ -120,8 +120,8 @@ def test_the_plan_takes_groups_and_seeds(tmp_path, shipped):
     assert trained[:4] == [f"{name}-seed10" for name in ("softmax", "p", "pid", "pid_learned")]
     assert len(trained) == 8 and trained[4] == "softmax-seed11"
     kinds = [job.kind for job in plan.jobs[:5]]
-    assert kinds == ["train", "evaluate", "evaluate", "analyze", "publish"]
-    suites = [job.arguments["suite"] for job in plan.jobs[1:3]]
+    assert kinds == ["train", "analyze", "evaluate", "evaluate", "publish"]
+    suites = [job.arguments["suite"] for job in plan.jobs[2:4]]
     assert all(load_suite(name).rows for name in suites)
     whole = make_plan(tmp_path / "out", study=STUDY, data=tmp_path)
     runs = [job.arguments["run"] for job in whole.jobs if job.kind == "train"]

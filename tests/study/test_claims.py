@@ -213,3 +213,13 @@ def test_one_seed_is_hollow_in_the_figure_over_the_length_of_training():
     singles = [line for line in hollow if len(line.get_xdata())]
     assert bool(singles) == (long.seeds == 1) == ("one seed" in labels)
     assert "Hollow points have one seed" in words
+
+
+@pytest.mark.parametrize(
+    ("metric", "seeds"),
+    [("Clean", 5), ("similarity", 5), ("PGD 1/255", 3), ("AutoAttack, 500 images", 2)],
+)
+def test_a_measure_of_some_seeds_waits_for_these_alone(metric, seeds):
+    answers = Answers(read_studies([ROOT / "results" / "tiny-imagenet-100-long"]))
+    found = answers.find("tiny-imagenet-100-long", "pid_paper", metric)
+    assert found.registered == seeds == found.found.seeds

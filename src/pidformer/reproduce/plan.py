@@ -325,17 +325,17 @@ def _study_jobs(
     task: str,
     train_seconds: float,
 ) -> list[Job]:
-    """Train, evaluate, analyse (classifiers), publish."""
+    """Train, analyse (classifiers), evaluate, publish: attacks, which take longest, come last."""
     name = f"{row.name}-seed{seed}"
     shared = {"run": out / "runs" / name, "data": data, "task": task}
     more = {"recipe": study.recipe, "seed": seed, "overrides": row.overrides}
     jobs = [_job("train", name, train_seconds, shared | more)]
+    if task == "classification":
+        looked = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
+        jobs.append(_job("analyze", name, _SECONDS["analyze"], shared | looked))
     for suite, measure in row.suites.items():
         if measure.covers(seed):
             stem, seconds = Path(suite).stem, _SECONDS.get(suite, 30.0)
             jobs.append(_job("evaluate", name, seconds, shared | vars(measure), (stem,), stem))
-    if task == "classification":
-        looked = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
-        jobs.append(_job("analyze", name, _SECONDS["analyze"], shared | looked))
     to = {"to": out / "results" / study.name}
     return in_turn([*jobs, _job("publish", name, _SECONDS["publish"], shared | to)])
