@@ -176,7 +176,7 @@ def losses(run: Path, data: Path, limit: int, ways: bool) -> dict[str, float]:
 
 def table(found: dict[tuple[str, str, int], dict[str, float]]) -> str:
     """Loss minus that of the training length by row, and minus softmax's; 95 % over seeds."""
-    lines = ["| positions | row | seeds | what | nats | more than at 64 | than softmax's |"]
+    lines = ["| positions | row | seeds | what | nats | rise over 64 | minus softmax's |"]
     lines.append("|---" * 7 + "|")
     for positions, row in dict.fromkeys(key[:2] for key in found):
         seeds = [key[2] for key in found if key[:2] == (positions, row)]
