@@ -51,6 +51,26 @@ def test_the_scale_is_that_of_the_definition(leak):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("terms", ["0.6,0,0,1", "0.6,0,0,0.5", "0.6,0,0.1,0.5", "0,0,0.1,1"])
+def test_a_network_that_hands_on_less_is_measured_alike(terms):
+    """Without an integral (and a derivative) the state holds no sum (and no previous values)."""
+    model = small_vit(terms)
+    output, control = written_out(model, [model.gains] * 3)
+    found = control_scale(model, IMAGES)
+    torch.testing.assert_close(found.output, output, rtol=1e-5, atol=0)
+    torch.testing.assert_close(found.control, control, rtol=1e-5, atol=1e-9)
+    assert not any("reads_whole_state" in vars(block.attn) for block in model.blocks)
+
+
+@torch.no_grad()
+def test_learned_p_control_is_measured():
+    fixed, learned = small_vit("0.6,0,0"), small_vit("0.6,0,0", learn_gains=True)
+    wanted = control_scale(fixed, IMAGES).control
+    assert wanted[1:].min() > 0
+    torch.testing.assert_close(control_scale(learned, IMAGES).control, wanted, rtol=1e-4, atol=0)
+
+
+@torch.no_grad()
 def test_gains_by_layer_learned_and_ramped_count_as_they_act():
     one = small_vit(["0,0,0", "0,0,0", "0.4,0,0"])
     assert control_scale(one, IMAGES).control.tolist()[:2] == [0, 0]

@@ -62,6 +62,9 @@ class ControlMeter:
         with ExitStack() as opened:
             opened.enter_context(kernels("torch"))  # whose states are those of the definition
             for depth, layer in enumerate(self._layers):
+                if not layer.reads_whole_state:  # nothing that this reads is to be left out
+                    layer.reads_whole_state = True
+                    opened.callback(delattr, layer, "reads_whole_state")
                 for handle in (
                     layer.norm.register_forward_pre_hook(self._keep),
                     layer.register_forward_hook(partial(self._add, depth)),
