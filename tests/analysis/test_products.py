@@ -46,6 +46,37 @@ def test_with_many_tokens_they_are_close(sharpness):
     torch.testing.assert_close(second, true_second, rtol=0.05, atol=0.02)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_ranks_of_sharp_attention_are_close(is_causal):
+    """Far from normal: where A applied often goes, its largest singular value is not."""
+    call = some_call(300, 32, sharpness=6.0, is_causal=is_causal)
+    rank = _measured(call, torch.Generator().manual_seed(1))[0]
+    true_rank = exact(call.matrix(torch.float64))[0]
+    torch.testing.assert_close(rank, true_rank, rtol=0.1, atol=0)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.9, 0.5])
+def test_tokens_that_attend_to_themselves_have_their_rank(share):
+    """More singular values than columns, and all of a size: none of them may be left out."""
+    tokens = 256
+    weights = share * torch.eye(tokens) + (1 - share) / tokens
+    rank, second, _ = _measured(
+        AttentionCall(weights=weights[None, None]), torch.Generator().manual_seed(1)
+    )
+    true_rank, true_second, _ = exact(weights[None, None].double())
+    torch.testing.assert_close(rank, true_rank, rtol=0.1, atol=0)
+    torch.testing.assert_close(second, true_second, rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize("tokens", [65, 197, 256])
+def test_uniform_attention_is_measured(tokens):
+    """What collapse ends in; MKL's eigenvalues do not converge on it."""
+    weights = torch.full((1, 2, tokens, tokens), 1 / tokens)
+    found = _measured(AttentionCall(weights=weights), torch.Generator().manual_seed(1))
+    wanted = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64).view(3, 1, 1).expand(3, 1, 2)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_finished_weights_and_the_diagonal_in_parts(monkeypatch):
     call = some_call(20, 16, is_causal=True)
     matrix = call.matrix(torch.float64)

@@ -4,9 +4,11 @@ A product is one call of `scaled_dot_product_attention` with Z in place of the v
 gradient; each costs what attention costs, and the memory of the values. With as many columns as a
 head has dimensions (and with fewer tokens than that, exactly):
 
-    |A|_F^2   = |A R|_F^2 + E |A (1 - R R^T) z|^2,  R the leading right singular directions
-    |A|_2     = largest singular value of A^T Q,    Q spans A applied often to random columns
-    kappa     ~ eigenvalues of Q^T A Q, the outer ones first (of causal attention: its diagonal)
+    |A|_F^2   = |A R|_F^2 + E |A (1 - R R^T) z|^2,  R the leading right singular directions, of
+                                                    which the random z must know nothing
+    |A|_2     = largest singular value of A^T U,  U spans (A A^T)^2 Q
+    kappa     ~ eigenvalues of Q^T A Q, the outer ones first (of causal attention: its diagonal),
+                where Q spans A applied often to random columns
 """
 # B inputs, H heads, N tokens, D columns, L layers
 
@@ -21,9 +23,12 @@ from torch import Tensor
 from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
+from pidformer.analysis.spectrum import eigenvalues
 
 SWEEPS = 4
 """Products before the subspace is read."""
+TURNS = 2
+"""Products with A A^T before the largest singular value is read: A is far from normal."""
 ROWS = 256
 """Rows of causal attention at a time, for its diagonal."""
 
@@ -76,19 +81,28 @@ def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
     batch, heads, tokens = seen.shape[:3]
     columns = min(tokens, 64 if call.q is None else max(16, seen.shape[-1]))
     dtype = torch.promote_types(seen.dtype, torch.float32)
-    z = torch.randn(batch, heads, tokens, columns, generator=draw).to(seen.device, dtype)
-    q = _orthogonal(z)
+
+    def random() -> Tensor:
+        drawn = torch.randn(batch, heads, tokens, columns, generator=draw)
+        return drawn.to(seen.device, dtype)
+
+    start = random()
+    start[..., 0] = 1  # the eigenvector of 1, and often near the largest singular vector
+    q = _orthogonal(start)
     for _ in range(SWEEPS):
         image = _product(call, q)
         q = _orthogonal(image)
-    right = _transposed(call, q)
+    left = q
+    for _ in range(TURNS):
+        left = _orthogonal(_product(call, _orthogonal(_transposed(call, left))))
+    right = _transposed(call, left)
     largest = torch.linalg.matrix_norm(right, ord=2).square()
-    right = _orthogonal(right)
+    right, z = _orthogonal(right), random()
     rest = _product(call, z - right @ (right.mT @ z)).square().sum((-2, -1)) / columns
     rank = (_product(call, right).square().sum((-2, -1)) + rest) / largest
     kappas = _diagonal(call) if call.is_causal else None
     if kappas is None:
-        kappas = torch.linalg.eigvals((q.mT @ _product(call, q)).double().cpu())
+        kappas = eigenvalues(q.mT @ _product(call, q))
     place = (kappas - 1).abs().argmin(-1, keepdim=True)
     second = kappas.abs().scatter(-1, place, 0.0).amax(-1)
     return torch.stack([x.double().cpu() for x in (rank, second, kappas.real.amin(-1))])
