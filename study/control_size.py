@@ -47,7 +47,11 @@ def _parts(names: Sequence[str]) -> list[tuple[str | None, Sequence[str]]]:
 
 
 def mean_curve(variant: Variant, name: str) -> list[tuple[float, float]]:
-    """The mean over the runs that have the curve, at the epochs that all of these have."""
+    """The mean over the runs that have the curve, at the epochs that all of these have.
+
+    A curve of zeros was not measured: for a while the size of P control was read as none.
+    """
     curves = [dict(c) for run in variant.runs if (c := run.header.details.get(name))]
+    curves = [curve for curve in curves if any(curve.values())]
     shared = sorted(set.intersection(*map(set, curves))) if curves else []
     return [(x, sum(curve[x] for curve in curves) / len(curves)) for x in shared]

@@ -167,6 +167,7 @@ def test_the_control_over_training_is_the_mean_of_the_seeds_that_have_it():
     assert control_section(study) == []
     curves = {
         "a-seed0": [[0, 2.0], [1.5, 1.0], [2.0, 1.0], [3.0, 0.5]],
+        "a-seed1": [[0, 0.0], [2.0, 0.0], [3.0, 0.0]],  # not measured
         "a-seed2": [[0, 3.0], [2.0, 2.0], [3.0, 1.5]],
         "b-seed0": [[0, 2.0], [3.0, 1.0]],
     }
