@@ -188,10 +188,11 @@ def _post_hoc(study: Study, plan: StudyPlan, first: Sequence[Compared]) -> list[
     metrics = list({one.metric.title: one.metric for one in compared}.values())
     body = [_POST_HOC.format(halves=words), differences_by_variant(compared, metrics)]
     panels: list[tuple[Panel, str]] = []
-    for title in dict.fromkeys(title for _, title in plan.primary):
+    wanted = {title for _, title in plan.primary}
+    for title in (metric.title for metric in metrics if metric.title in wanted):
         own = [one for one in compared if one.metric.title == title]
         names = [one.variant for one in own]
-        panel = differences_panel(own, f"{title} minus softmax", names)
+        panel = differences_panel(own, title, names)
         begin = "" if panels else "All images, post hoc, with 95 % intervals, not corrected: "
         panels.append((panel, begin + title))
     return [Section(title="All images (post hoc)", body=body, panels=panels, front=len(body))]
@@ -205,7 +206,7 @@ def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list
         names = [each.one.variant for each in own]
         panel = differences_panel(
             [each.one for each in own],
-            f"{title} minus softmax",
+            title,
             [f"{name} ({images[name]})" if name in images else name for name in names],
             [each.word for each in own],
         )

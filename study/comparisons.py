@@ -235,6 +235,8 @@ def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
     have = "is" if resolved == 1 else "are"
     which = "" if is_all else "that may be better or worse "
+    if not resolved:
+        return f"None of these {len(judged)} differences {which}is resolved."
     return (
         f"Of these {len(judged)} differences {which}{resolved} {have} resolved; after Holm's "
         f"correction for looking at {len(judged)}, {left}."

@@ -34,7 +34,8 @@ def control_section(
     for title, names in _parts([*found]) if groups is None else groups.items():
         lines = {name: found[name] for name in names if name in found}
         if lines:
-            panel = lines_panel(lines, title or _WHAT, "epoch", "ratio", [False] * len(lines))
+            where = f"{_WHAT}, {title}" if title and len(groups or ()) > 1 else _WHAT
+            panel = lines_panel(lines, where, "epoch", "ratio", [False] * len(lines))
             begin = "" if panels else "Control over attention's output by epoch: "
             panels.append((panel, begin + ", ".join(lines)))
     title = "Control during training"

@@ -101,7 +101,7 @@ def curves_section(study: Study) -> list[Section]:
         title = TITLES.get(kind[0], kind[0])
         lines = {variant.name: _curve(variant, own) for variant in study.variants}
         plain = [variant.is_plain for variant in study.variants]
-        panel = lines_panel(lines, title, "budget, of 255", "top-1, per cent", plain)
+        panel = lines_panel(lines, title, "budget, in 1/255", "top-1, per cent", plain)
         panels.append((panel, f"Accuracy by budget under {title}"))
     said = findings(compared)
     return [Section(title="Over the budget", body=body, findings=said, panels=panels, front=1)]
@@ -155,7 +155,8 @@ def similarity_section(study: Study, groups: Mapping[str | None, Sequence[str]])
             known = {label: line for label, line in lines.items() if line}
             if known:
                 plain = [v.is_plain for v in variants if v.name in known]
-                panel = lines_panel(known, str(group or ""), "layer", name, plain)
+                where = f"{name}, {group}" if len(groups) > 1 and group else name
+                panel = lines_panel(known, where, "layer", name, plain)
                 begin = "" if panels else "By layer: "
                 panels.append((panel, f"{begin}{name} ({', '.join(known)})"))
     if not panels:

@@ -24,14 +24,13 @@ from study.section import Section
 from study.tables import by_metric, by_seed
 
 _PROTOCOLS = {
-    "sliding": "every token after a full window (sliding)",
-    "strided": "the last tokens of each window, which moves on by as many (strided)",
-    "segments": "windows side by side (segments)",
+    "sliding": "every token is scored after a full window",
+    "strided": "the window moves on by some tokens, and these last ones are scored",
+    "segments": "windows side by side, all tokens are scored",
     "documents": "each document on its own",
 }
-
-
 _COUNTS = {3: "three", 5: "five"}
+_NOISE = {"characters": "letters changed", "swaps": "words swapped", "drops": "words dropped"}
 
 
 class Key(NamedTuple):
@@ -69,7 +68,7 @@ def language_sections(study: Study) -> list[Section]:
     sections += _learning_curves(study)
     if noisy:
         kinds = {key.row.split("/")[2] for key in noisy}
-        what = "characters, swapped or dropped words" if len(kinds) > 1 else ", ".join(kinds)
+        what = ", ".join(_NOISE.get(kind, kind) for kind in sorted(kinds))
         count = len({key.row.split("/")[3] for key in noisy})
         text = (
             f"Noise in the context at {_COUNTS.get(count, count)} strengths ({what}); the "
@@ -122,6 +121,7 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
             contrast=lambda record: math.log(record.metrics["ppl_known"]),
             better=-1,
             difference_digits=4,
+            unit="nats per known word",
         )
         for key in keys
     ]
@@ -168,6 +168,7 @@ def _metric(key: Key) -> Metric:
         compare=compare_loss,
         better=-1,
         difference_digits=4,
+        unit="nats per token",
     )
 
 
@@ -291,7 +292,7 @@ def _noise_panels(study: Study, keys: Sequence[Key]) -> list[tuple[Panel, str]]:
         for variant in study.variants:
             means = [(x, _metric(key).mean(variant)) for x, key in sorted(places)]
             lines[variant.name] = [(float(x), m.mean) for x, m in means if m is not None]
-        title = f"{kind} noise"
+        title = _NOISE.get(kind, kind)
         panel = lines_panel(
             lines, title, "strength", "perplexity", [v.is_plain for v in study.variants]
         )

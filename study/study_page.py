@@ -100,8 +100,7 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
         what = "Differences to the softmax twin with 95 % intervals: "
         titles = list(dict.fromkeys(one.metric.title for one in judged))
         if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
-            title = f"{judged[0].variant} minus {judged[0].twin}"
-            return [differences_panel(judged, title, titles)], what + ", ".join(titles)
+            return [differences_panel(judged, judged[0].variant, titles)], what + ", ".join(titles)
         for title in titles[:_PICTURED]:
             own = [one for one in judged if one.metric.title == title]
             panels.append(differences_panel(own, title, [one.variant for one in own]))

@@ -88,7 +88,7 @@ def told(text: str, answers: Answers) -> str:
         found = answers.find(study, variant, metric)
         if found is None:
             raise unknown(f"metric of {study}/{variant} in {FILE}", metric, answers.known(study))
-        return found.text
+        return f"{found.text} ({found.seeds_text} seeds)" if found.is_partial else found.text
 
     return _NAME.sub(number, text)
 

@@ -155,7 +155,7 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
     for attack in _attacks(groups):
         curves = [one for group in groups if (one := _curves(group, attack)) is not None]
         largest = max(c.runs[0][0][-1] for c in curves)
-        title, axes = TITLES.get(attack, attack), ("budget, of 255", "top-1, per cent")
+        title, axes = TITLES.get(attack, attack), ("budget, in 1/255", "top-1, per cent")
         words = (
             f"Accuracy by budget under {title}; at {largest:g}/255: {_ends(curves, '.1f', ' %')}."
         )
@@ -169,6 +169,7 @@ def differences_panel(
     labels: Sequence[str],
     words: Sequence[str],
     width: float = 4.6,
+    x: str = "",
 ) -> Panel:
     """Differences with their 95 % intervals, a line for each: green where the word is "better",
     red where it is "worse"."""
@@ -187,9 +188,9 @@ def differences_panel(
         axes.set_yticks(range(len(found)), [*reversed(labels)])
         axes.set_ylim(-0.7, len(found) - 0.3)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_title(title)
+        axes.set(title=title, xlabel=x)
 
-    return Panel(draw, width, 1.3 + 0.32 * len(found))
+    return Panel(draw, width, 1.3 + 0.32 * len(found) + 0.3 * bool(x))
 
 
 def _curves(group: Group, attack: str) -> Curves | None:
