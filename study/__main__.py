@@ -3,17 +3,15 @@
 `python -m study missing`: the registered runs that are still to be made, group by group.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
 
 from pidformer.errors import InputError
-from study.markdown import table
 from study.missing import HEADS, progress
 from study.pages import COMMAND, write_results
 from study.records import read_studies
+from study.tables import table
 
 
 def main(given: list[str] | None = None) -> int:

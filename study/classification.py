@@ -1,7 +1,5 @@
 """The page's parts on classifiers: all rows of a study, or a registered one, group by group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pidformer.report.collect import PublishedRun
@@ -107,7 +105,7 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     body += ["By seed:", by_seed(study, metrics), _COLUMNS] if not name else []
     return Section(
         title=name,
-        body=body + _threats(study.runs),
+        body=body + threats_text(study.runs),
         findings=findings(compared),
         compared=compared,
         front=shown,
@@ -140,7 +138,7 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
         judged,
         lambda half: {m.title: m for m in classification_metrics(study.runs, half)},
     )
-    found.append(Section(title="What the columns mean", body=[_COLUMNS, *_threats(study.runs)]))
+    found.append(Section(title="What the columns mean", body=[_COLUMNS, *threats_text(study.runs)]))
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     claims = _claims(study, plan, named)
     looked = {row for one in plan.hypotheses if "similarity" in one.expects for row, _ in one.pairs}
@@ -278,8 +276,3 @@ def _progress(study: Study, plan: StudyPlan, group: str | None) -> str:
     if not rows or counts[0] >= most:
         return ""
     return f" ({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} of {most} seeds)"
-
-
-def _threats(runs: Sequence[PublishedRun]) -> list[str]:
-    text = threats_text(runs)
-    return [text] if text else []

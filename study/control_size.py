@@ -1,9 +1,8 @@
 """The size of the control in the course of training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
+from pidformer.report.figures import mean_points
 from pidformer.report.panels import Panel
 from pidformer.report.publish import CONTROL
 from study.pictures import lines_panel
@@ -52,7 +51,5 @@ def mean_curve(variant: Variant, name: str) -> list[tuple[float, float]]:
 
     A curve of zeros was not measured: for a while the size of P control was read as none.
     """
-    curves = [dict(c) for run in variant.runs if (c := run.header.details.get(name))]
-    curves = [curve for curve in curves if any(curve.values())]
-    shared = sorted(set.intersection(*map(set, curves))) if curves else []
-    return [(x, sum(curve[x] for curve in curves) / len(curves)) for x in shared]
+    curves = [run.header.details.get(name, []) for run in variant.runs]
+    return mean_points([curve for curve in curves if any(y for _, y in curve)])

@@ -4,8 +4,6 @@ A run is trained in a folder of its own, with a checkpoint; each row of what is 
 as it comes. A finished one is a file as `pidformer report --publish` writes them, for the pages.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -1,7 +1,5 @@
 """Language: perplexity by text and protocol, under noise, at longer windows, on other text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +12,13 @@ from pidformer.report.panels import Panel
 from pidformer.results import Record
 from pidformer.robustness.compare import Pairs, paired_runs
 from pidformer.statistics import Crossed, mean_over_seeds
-from study.comparisons import compare_all, findings
+from study.comparisons import compare_all
 from study.control_size import mean_curve
 from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.registered import registered_sections
 from study.retrofit_plan import ALLOWED, allowed
-from study.section import Section
+from study.section import Section, metrics_section
 from study.tables import by_metric, by_seed
 
 _PROTOCOLS = {
@@ -96,12 +94,8 @@ def _section(
     study: Study, title: str, words: str, keys: Sequence[Key], is_first: bool = False
 ) -> Section:
     metrics = [_metric(key) for key in keys]
-    compared = compare_all(study, metrics)
-    body = [words, by_metric(study, metrics, compared)]
-    body += ["By seed:", by_seed(study, metrics)] if is_first else []
-    said = findings(compared)
-    shown = 2 if is_first else 0
-    return Section(title=title, body=body, findings=said, compared=compared, front=shown)
+    seeds = ["By seed:", by_seed(study, metrics)] if is_first else []
+    return metrics_section(study, title, words, metrics, more=seeds, front=2 * is_first)
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
@@ -125,9 +119,6 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
         )
         for key in keys
     ]
-    compared = compare_all(study, metrics)
-    whole = [_metric(key) for key in keys]
-    over_all = compare_all(study, whole)
     shares = [
         mean_over_seeds(
             [r.metrics["unknown"] for run in study.runs if (r := _find(run, key)) is not None]
@@ -144,20 +135,10 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
         "All tokens, the unknown ones among them as one word (which is why this perplexity is the "
         "lower one), differences of the loss in nats per token:"
     )
-    return Section(
-        title=title,
-        body=[
-            words,
-            by_metric(study, metrics, compared),
-            all_words,
-            by_metric(study, whole, over_all),
-        ],
-        findings=[
-            *findings(compared),
-            *(f"All tokens: {line[:1].lower()}{line[1:]}" for line in findings(over_all)),
-        ],
-        compared=compared,
-    )
+    known = metrics_section(study, title, words, metrics)
+    whole = metrics_section(study, "", all_words, [_metric(key) for key in keys])
+    said = [f"All tokens: {line[:1].lower()}{line[1:]}" for line in whole.findings]
+    return replace(known, body=[*known.body, *whole.body], findings=[*known.findings, *said])
 
 
 def _metric(key: Key) -> Metric:

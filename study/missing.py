@@ -1,15 +1,13 @@
 """Registered runs that are still to be made, group by group, and what the plan thinks they cost."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pidformer.reproduce.jobs import duration
 from pidformer.reproduce.plan import TIMED_ON, run_seconds
-from study.markdown import table
 from study.records import Study, load_registered, registered_studies
+from study.tables import table
 
 HEADS = ["study", "group", "rows x seeds", "registered", "in", "missing", "about"]
 _NAMED = 3

@@ -1,13 +1,10 @@
 """docs/results.md, the answers, and docs/results/STUDY.md, all that is behind them."""
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pidformer.errors import InputError
 from pidformer.files import write_whole
@@ -69,15 +66,6 @@ class Written:
     figures: tuple[Path, ...]
     studies: int
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "page": str(self.page),
-            "others": [str(path) for path in self.others],
-            "figures": [str(path) for path in self.figures],
-            "studies": self.studies,
-            "runs": self.runs,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

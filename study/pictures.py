@@ -1,7 +1,5 @@
 """The pictures of the page."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Mapping, Sequence

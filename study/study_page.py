@@ -1,7 +1,5 @@
 """The page of one study, docs/results/STUDY.md: all its tables, figures, runs and commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +10,11 @@ from pidformer.report.rerun import train_command
 from pidformer.report.table_view import NONE, machine_text
 from study.classification import classification_sections
 from study.language import language_sections
-from study.markdown import table
 from study.pictures import differences_panel
 from study.records import Study, training_length
 from study.section import Section
 from study.segmentation import segmentation_sections
+from study.tables import table
 
 IMAGES = Path("images") / "results"
 MORE = "<!-- more -->"

@@ -1,7 +1,5 @@
 """Does control train faster, or better? The same network, trained for different lengths."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,11 +11,10 @@ from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE
 from study.comparisons import Compared, compare_all
 from study.image_metrics import classification_metrics
-from study.markdown import table
 from study.pictures import Point, points_panel
 from study.records import Study, Variant, training_length
 from study.section import Section
-from study.tables import bold
+from study.tables import bold, table
 
 _METRICS = ("Clean", "PGD")
 _WORDS = (
