@@ -1,14 +1,12 @@
 """Which row a study's rule takes for one more candidate, and by how much."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pidformer.report.table_view import minus
 from pidformer.reproduce.study import StudyPlan
 from study.comparisons import Compared
-from study.markdown import table
 from study.section import Section
+from study.tables import table
 
 
 def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Section]:

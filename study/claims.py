@@ -20,8 +20,6 @@ parts:
         verdict: {paper: does not hold}
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page's parts on classifiers: all rows of a study, or a registered one, group by group."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pidformer.report.collect import PublishedRun
@@ -107,7 +105,7 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     body += ["By seed:", by_seed(study, metrics), _COLUMNS] if not name else []
     return Section(
         title=name,
-        body=body + _threats(study.runs),
+        body=body + threats_text(study.runs),
         findings=findings(compared),
         compared=compared,
         front=shown,
@@ -140,7 +138,7 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
         judged,
         lambda half: {m.title: m for m in classification_metrics(study.runs, half)},
     )
-    found.append(Section(title="What the columns mean", body=[_COLUMNS, *_threats(study.runs)]))
+    found.append(Section(title="What the columns mean", body=[_COLUMNS, *threats_text(study.runs)]))
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
     claims = _claims(study, plan, named)
     looked = {row for one in plan.hypotheses if "similarity" in one.expects for row, _ in one.pairs}
@@ -188,10 +186,11 @@ def _post_hoc(study: Study, plan: StudyPlan, first: Sequence[Compared]) -> list[
     metrics = list({one.metric.title: one.metric for one in compared}.values())
     body = [_POST_HOC.format(halves=words), differences_by_variant(compared, metrics)]
     panels: list[tuple[Panel, str]] = []
-    for title in dict.fromkeys(title for _, title in plan.primary):
+    wanted = {title for _, title in plan.primary}
+    for title in (metric.title for metric in metrics if metric.title in wanted):
         own = [one for one in compared if one.metric.title == title]
         names = [one.variant for one in own]
-        panel = differences_panel(own, f"{title} minus softmax", names)
+        panel = differences_panel(own, title, names)
         begin = "" if panels else "All images, post hoc, with 95 % intervals, not corrected: "
         panels.append((panel, begin + title))
     return [Section(title="All images (post hoc)", body=body, panels=panels, front=len(body))]
@@ -205,7 +204,7 @@ def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list
         names = [each.one.variant for each in own]
         panel = differences_panel(
             [each.one for each in own],
-            f"{title} minus softmax",
+            title,
             [f"{name} ({images[name]})" if name in images else name for name in names],
             [each.word for each in own],
         )
@@ -277,8 +276,3 @@ def _progress(study: Study, plan: StudyPlan, group: str | None) -> str:
     if not rows or counts[0] >= most:
         return ""
     return f" ({' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} of {most} seeds)"
-
-
-def _threats(runs: Sequence[PublishedRun]) -> list[str]:
-    text = threats_text(runs)
-    return [text] if text else []

@@ -1,14 +1,12 @@
 """Variants against their softmax twins: what the intervals say, in words, and Holm's correction."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from pidformer.report.metrics import Metric
-from pidformer.report.table_view import NONE, minus
+from pidformer.report.table_view import NONE, minus, number_text
 from pidformer.reproduce.study import StudyPlan
 from pidformer.statistics import LEVEL, Crossed, Mean
 from study.claims import EARLY
@@ -132,16 +130,11 @@ def _registered(one: Compared, study: Study, plan: StudyPlan) -> int:
 def mean_text(found: Mean | None, digits: int = 2) -> str:
     if found is None:
         return NONE
-    if math.isnan(found.low):
-        return minus(f"{found.mean:.{digits}f}")
-    return minus(f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]")
+    return minus(number_text(found, digits))
 
 
 def difference_text(found: Crossed, digits: int = 2) -> str:
-    text = f"{found.mean:+.{digits}f}"
-    if not math.isnan(found.low):
-        text += f" [{found.low:+.{digits}f}, {found.high:+.{digits}f}]"
-    return minus(text)
+    return minus(number_text(found, digits, sign="+"))
 
 
 def findings(compared: Sequence[Compared]) -> list[str]:
@@ -235,6 +228,8 @@ def _after_holm(judged: Sequence[Compared], is_all: bool) -> str:
     left = f"{len(kept)} {verb}: {'; '.join(kept)}" if kept else "none remains"
     have = "is" if resolved == 1 else "are"
     which = "" if is_all else "that may be better or worse "
+    if not resolved:
+        return f"None of these {len(judged)} differences {which}is resolved."
     return (
         f"Of these {len(judged)} differences {which}{resolved} {have} resolved; after Holm's "
         f"correction for looking at {len(judged)}, {left}."

@@ -1,9 +1,8 @@
 """The size of the control in the course of training."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
+from pidformer.report.figures import mean_points
 from pidformer.report.panels import Panel
 from pidformer.report.publish import CONTROL
 from study.pictures import lines_panel
@@ -34,7 +33,8 @@ def control_section(
     for title, names in _parts([*found]) if groups is None else groups.items():
         lines = {name: found[name] for name in names if name in found}
         if lines:
-            panel = lines_panel(lines, title or _WHAT, "epoch", "ratio", [False] * len(lines))
+            where = f"{_WHAT}, {title}" if title and len(groups or ()) > 1 else _WHAT
+            panel = lines_panel(lines, where, "epoch", "ratio", [False] * len(lines))
             begin = "" if panels else "Control over attention's output by epoch: "
             panels.append((panel, begin + ", ".join(lines)))
     title = "Control during training"
@@ -48,6 +48,5 @@ def _parts(names: Sequence[str]) -> list[tuple[str | None, Sequence[str]]]:
 
 def mean_curve(variant: Variant, name: str) -> list[tuple[float, float]]:
     """The mean over the runs that have the curve, at the epochs that all of these have."""
-    curves = [dict(c) for run in variant.runs if (c := run.header.details.get(name))]
-    shared = sorted(set.intersection(*map(set, curves))) if curves else []
-    return [(x, sum(curve[x] for curve in curves) / len(curves)) for x in shared]
+    curves = [run.header.details.get(name, []) for run in variant.runs]
+    return mean_points([curve for curve in curves if curve])

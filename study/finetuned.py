@@ -4,8 +4,6 @@ A run is trained in a folder of its own, with a checkpoint; each row of what is 
 as it comes. A finished one is a file as `pidformer report --publish` writes them, for the pages.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -54,7 +52,7 @@ CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 ROWS = ("softmax", "pid")
 CURVE = 20
 """Points of the training loss that are kept."""
-ABOUT = "# A trained network with a controller\n\n" + (
+ABOUT = "# Retrofit: a trained language model, given a controller\n\n" + (
     "SmolLM2-135M-Instruct, a Llama of 30 layers that others trained, fine-tuned on novels: "
     "`softmax` as it is, `pid` with a controller (0.1, 0.003, 0.03; nobody tuned it) whose gains "
     "grow from zero over the first 30 % of the steps. All weights are trained, and both see the "

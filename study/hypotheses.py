@@ -1,7 +1,5 @@
 """The registered hypotheses, one by one: the differences that decide each, and what they say."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,10 +10,10 @@ from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
 from study.claims import EARLY
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
-from study.markdown import table
 from study.predictors import Correlation, correlations
 from study.records import Study
 from study.section import Section
+from study.tables import table
 
 ONE_SEED, NO_RUNS, UNMEASURED = "one seed only", "no runs yet", "not measured yet"
 _OPEN = (UNRESOLVED, EARLY, ONE_SEED, UNMEASURED, NO_RUNS)

@@ -1,9 +1,6 @@
 """What is measured of a classifier: accuracy clean and under threats, outside, and inside."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -17,11 +14,6 @@ from study.network_metrics import token_metrics
 
 _ORDER = ("clean", "fgsm", "pgd", "spsa", "sld", "noise", "autoattack", "corruption")
 _OUTSIDE = ("ood", "imagenet-o")
-
-
-def _asked(record: Record) -> Measurement:
-    """Which robustness record of a run: the same of all runs, whatever their data."""
-    return replace(record.measurement.question, data_hash=None, seed=None)
 
 
 def _order(asked: Measurement) -> tuple[int, int, int]:
@@ -77,7 +69,7 @@ def corruption_metrics(runs: Sequence[PublishedRun]) -> list[Metric]:
 
 def _find_corruptions(run: PublishedRun) -> Record | None:
     found = run.of("robustness", row="corruption")
-    return next((r for r in found if _asked(r).domain == "pixel"), None)
+    return next((r for r in found if r.measurement.domain == "pixel"), None)
 
 
 def _of_type(record: Record, name: str) -> float:
@@ -87,7 +79,10 @@ def _of_type(record: Record, name: str) -> float:
 
 def _keys(runs: Sequence[PublishedRun]) -> dict[Measurement, None]:
     return dict.fromkeys(
-        _asked(r) for run in runs for r in run.of("robustness") if "@" not in str(r.measurement.row)
+        r.measurement.anywhere
+        for run in runs
+        for r in run.of("robustness")
+        if "@" not in str(r.measurement.row)
     )
 
 
@@ -123,7 +118,7 @@ def _outcomes(record: Record, part: int | None) -> np.ndarray:
 
 
 def _find(run: PublishedRun, key: Measurement) -> Record | None:
-    return next((r for r in run.of("robustness") if _asked(r) == key), None)
+    return next((r for r in run.of("robustness") if r.measurement.anywhere == key), None)
 
 
 def _find_top5(run: PublishedRun, key: Measurement) -> Record | None:
@@ -135,7 +130,7 @@ def _aupr(record: Record) -> float:
     return record.metrics["aupr"]
 
 
-def threats_text(runs: Sequence[PublishedRun]) -> str:
-    """What the rows mean, from their records."""
+def threats_text(runs: Sequence[PublishedRun]) -> list[str]:
+    """What the rows mean, from their records; none of rows that name themselves."""
     found = dict.fromkeys(k.threat for k in _keys(runs) if k.threat not in (None, k.row))
-    return f"Threats: {'; '.join(f'`{threat}`' for threat in found)}." if found else ""
+    return [f"Threats: {'; '.join(f'`{threat}`' for threat in found)}."] if found else []

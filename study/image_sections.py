@@ -1,18 +1,18 @@
 """What the first tables leave out: Top-5, corruptions by type, budgets of attacks, layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
 from pidformer.report.collect import PublishedRun
+from pidformer.report.figures import mean_points
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
-from study.comparisons import compare_all, findings
+from study.comparisons import compare_all
 from study.image_metrics import (
     classification_metrics,
     corruption_metrics,
@@ -20,8 +20,8 @@ from study.image_metrics import (
 )
 from study.pictures import lines_panel
 from study.records import Study, Variant
-from study.section import Section
-from study.tables import accuracy_tables, by_metric
+from study.section import Section, metrics_section
+from study.tables import accuracy_tables
 
 _TOP5 = (
     "How often the true class is among the five likeliest, in per cent (Top-1 is in the tables "
@@ -63,11 +63,8 @@ def top5_section(study: Study) -> list[Section]:
 def corruptions_section(study: Study) -> list[Section]:
     """Softmax and the differences to it, a line for each type."""
     metrics = corruption_metrics(study.runs)
-    compared = compare_all(study, metrics)
-    if not compared:
-        return []
-    body = [_TYPES, by_metric(study, metrics, compared, only_plain=True)]
-    return [Section(title="Corruptions by type", body=body, findings=findings(compared))]
+    found = metrics_section(study, "Corruptions by type", _TYPES, metrics, only_plain=True)
+    return [replace(found, compared=[])] if found.compared else []
 
 
 class _At(NamedTuple):
@@ -91,9 +88,6 @@ def curves_section(study: Study) -> list[Section]:
     points = _points(study)
     if not points:
         return []
-    metrics = curve_metrics(study)
-    compared = compare_all(study, metrics)
-    body = [_CURVES, by_metric(study, metrics, compared)]
     kinds = dict.fromkeys((at.attack, at.limit, at.domain) for at in points)
     panels = []
     for kind in kinds:
@@ -101,10 +95,10 @@ def curves_section(study: Study) -> list[Section]:
         title = TITLES.get(kind[0], kind[0])
         lines = {variant.name: _curve(variant, own) for variant in study.variants}
         plain = [variant.is_plain for variant in study.variants]
-        panel = lines_panel(lines, title, "budget, of 255", "top-1, per cent", plain)
+        panel = lines_panel(lines, title, "budget, in 1/255", "top-1, per cent", plain)
         panels.append((panel, f"Accuracy by budget under {title}"))
-    said = findings(compared)
-    return [Section(title="Over the budget", body=body, findings=said, panels=panels, front=1)]
+    found = metrics_section(study, "Over the budget", _CURVES, curve_metrics(study), front=1)
+    return [replace(found, panels=panels)]
 
 
 def _points(study: Study) -> list[_At]:
@@ -134,15 +128,15 @@ def _find(run: PublishedRun, at: _At) -> Record | None:
 
 def _curve(variant: Variant, points: Sequence[_At]) -> list[tuple[float, float]]:
     """Over the runs that were measured at all of the points, from the clean set on."""
+    budgets = [0.0, *(255 * as_budget(at.budget) for at in points)]
     found = []
     for run in variant.runs:
         clean = run.one("robustness", row="clean", limit=points[0].limit, domain=points[0].domain)
         records = [clean, *(_find(run, at) for at in points)]
         known = [record.metrics["top1"] for record in records if record is not None]
         if len(known) == len(records):
-            found.append(known)
-    budgets = [0.0, *(255 * as_budget(at.budget) for at in points)]
-    return [(x, sum(own) / len(own)) for x, *own in zip(budgets, *found, strict=True) if own]
+            found.append([*zip(budgets, known, strict=True)])
+    return mean_points(found)
 
 
 def similarity_section(study: Study, groups: Mapping[str | None, Sequence[str]]) -> list[Section]:
@@ -155,7 +149,8 @@ def similarity_section(study: Study, groups: Mapping[str | None, Sequence[str]])
             known = {label: line for label, line in lines.items() if line}
             if known:
                 plain = [v.is_plain for v in variants if v.name in known]
-                panel = lines_panel(known, str(group or ""), "layer", name, plain)
+                where = f"{name}, {group}" if len(groups) > 1 and group else name
+                panel = lines_panel(known, where, "layer", name, plain)
                 begin = "" if panels else "By layer: "
                 panels.append((panel, f"{begin}{name} ({', '.join(known)})"))
     if not panels:
@@ -169,7 +164,4 @@ def _by_layer(variant: Variant, what: str) -> list[tuple[float, float]]:
     looks = [run.one("analysis", what="token_similarity") for run in variant.runs]
     found = [record.details[what] for record in looks if record and what in record.details]
     lines = [own["blocks"] if isinstance(own, Mapping) else own for own in found]
-    if not lines:
-        return []
-    means = [sum(layer) / len(layer) for layer in zip(*lines, strict=True)]
-    return [(float(place), mean) for place, mean in enumerate(means, 1)]
+    return mean_points([[(float(x), y) for x, y in enumerate(line, 1)] for line in lines])

@@ -1,7 +1,5 @@
 """Language: perplexity by text and protocol, under noise, at longer windows, on other text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,24 +12,23 @@ from pidformer.report.panels import Panel
 from pidformer.results import Record
 from pidformer.robustness.compare import Pairs, paired_runs
 from pidformer.statistics import Crossed, mean_over_seeds
-from study.comparisons import compare_all, findings
+from study.comparisons import compare_all
 from study.control_size import mean_curve
 from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.registered import registered_sections
 from study.retrofit_plan import ALLOWED, allowed
-from study.section import Section
+from study.section import Section, metrics_section
 from study.tables import by_metric, by_seed
 
 _PROTOCOLS = {
-    "sliding": "every token after a full window (sliding)",
-    "strided": "the last tokens of each window, which moves on by as many (strided)",
-    "segments": "windows side by side (segments)",
+    "sliding": "every token is scored after a full window",
+    "strided": "the window moves on by some tokens, and these last ones are scored",
+    "segments": "windows side by side, all tokens are scored",
     "documents": "each document on its own",
 }
-
-
 _COUNTS = {3: "three", 5: "five"}
+_NOISE = {"characters": "letters changed", "swaps": "words swapped", "drops": "words dropped"}
 
 
 class Key(NamedTuple):
@@ -69,7 +66,7 @@ def language_sections(study: Study) -> list[Section]:
     sections += _learning_curves(study)
     if noisy:
         kinds = {key.row.split("/")[2] for key in noisy}
-        what = "characters, swapped or dropped words" if len(kinds) > 1 else ", ".join(kinds)
+        what = ", ".join(_NOISE.get(kind, kind) for kind in sorted(kinds))
         count = len({key.row.split("/")[3] for key in noisy})
         text = (
             f"Noise in the context at {_COUNTS.get(count, count)} strengths ({what}); the "
@@ -97,12 +94,8 @@ def _section(
     study: Study, title: str, words: str, keys: Sequence[Key], is_first: bool = False
 ) -> Section:
     metrics = [_metric(key) for key in keys]
-    compared = compare_all(study, metrics)
-    body = [words, by_metric(study, metrics, compared)]
-    body += ["By seed:", by_seed(study, metrics)] if is_first else []
-    said = findings(compared)
-    shown = 2 if is_first else 0
-    return Section(title=title, body=body, findings=said, compared=compared, front=shown)
+    seeds = ["By seed:", by_seed(study, metrics)] if is_first else []
+    return metrics_section(study, title, words, metrics, more=seeds, front=2 * is_first)
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
@@ -122,12 +115,10 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
             contrast=lambda record: math.log(record.metrics["ppl_known"]),
             better=-1,
             difference_digits=4,
+            unit="nats per known word",
         )
         for key in keys
     ]
-    compared = compare_all(study, metrics)
-    whole = [_metric(key) for key in keys]
-    over_all = compare_all(study, whole)
     shares = [
         mean_over_seeds(
             [r.metrics["unknown"] for run in study.runs if (r := _find(run, key)) is not None]
@@ -144,20 +135,10 @@ def _other_text(study: Study, keys: Sequence[Key]) -> Section:
         "All tokens, the unknown ones among them as one word (which is why this perplexity is the "
         "lower one), differences of the loss in nats per token:"
     )
-    return Section(
-        title=title,
-        body=[
-            words,
-            by_metric(study, metrics, compared),
-            all_words,
-            by_metric(study, whole, over_all),
-        ],
-        findings=[
-            *findings(compared),
-            *(f"All tokens: {line[:1].lower()}{line[1:]}" for line in findings(over_all)),
-        ],
-        compared=compared,
-    )
+    known = metrics_section(study, title, words, metrics)
+    whole = metrics_section(study, "", all_words, [_metric(key) for key in keys])
+    said = [f"All tokens: {line[:1].lower()}{line[1:]}" for line in whole.findings]
+    return replace(known, body=[*known.body, *whole.body], findings=[*known.findings, *said])
 
 
 def _metric(key: Key) -> Metric:
@@ -168,6 +149,7 @@ def _metric(key: Key) -> Metric:
         compare=compare_loss,
         better=-1,
         difference_digits=4,
+        unit="nats per token",
     )
 
 
@@ -291,7 +273,7 @@ def _noise_panels(study: Study, keys: Sequence[Key]) -> list[tuple[Panel, str]]:
         for variant in study.variants:
             means = [(x, _metric(key).mean(variant)) for x, key in sorted(places)]
             lines[variant.name] = [(float(x), m.mean) for x, m in means if m is not None]
-        title = f"{kind} noise"
+        title = _NOISE.get(kind, kind)
         panel = lines_panel(
             lines, title, "strength", "perplexity", [v.is_plain for v in study.variants]
         )

@@ -1,7 +1,5 @@
 """What `pidformer analyze` measured inside the networks: tokens, control, spectra, certificates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple

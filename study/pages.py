@@ -1,19 +1,17 @@
 """docs/results.md, the answers, and docs/results/STUDY.md, all that is behind them."""
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from pidformer.errors import InputError
 from pidformer.files import write_whole
 from pidformer.report.panels import Panel, save_panels
 from study.claims import Claims, read_claims
-from study.records import Study, read_studies
+from study.missing import missing_text, progress
+from study.records import Study, read_studies, registered_studies
 from study.study_page import IMAGES, front, image, shown, study_page
 from study.training_length import length_figure
 from study.verdicts import Answers, claims_table, told
@@ -68,15 +66,6 @@ class Written:
     figures: tuple[Path, ...]
     studies: int
     runs: int
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "page": str(self.page),
-            "others": [str(path) for path in self.others],
-            "figures": [str(path) for path in self.figures],
-            "studies": self.studies,
-            "runs": self.runs,
-        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,6 +147,8 @@ def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Mad
         pictures |= {one.picture: one.panels for one in sections if one.picture}
         parts += front(study, sections)
         texts[f"results/{study.name}.md"] = relinked(study_page(study, sections, COMMAND), "../")
+    if any(study.name in registered_studies() for study in studies):
+        parts += ["## Still to run", missing_text(progress(studies))]
     reading = "\n".join(f"- {line}" for line in _READING)
     parts += ["## How to read it", _OPENING.format(command=COMMAND, links=links), reading]
     texts[PAGE] = "\n\n".join(parts) + "\n"

@@ -1,8 +1,7 @@
 """The pictures of the page."""
 
-from __future__ import annotations
-
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +15,10 @@ from pidformer.report.panels import GREY, INK, Panel, run_colors
 from study.comparisons import Compared
 
 _WIDTH = 4.6
+_TITLE = 36
+"""Letters of a title that have room over a panel whose labels are long."""
+_DECADE = 10
+"""Lengths that span it have a logarithmic axis."""
 _FREE = 4
 """Lines whose names find a free place in a panel."""
 
@@ -31,7 +34,9 @@ def differences_panel(
     Coloured by `words`: those of the comparisons unless given (after a correction).
     """
     words = words or [one.word for one in compared]
-    return figures.differences_panel([one.found for one in compared], title, labels, words)
+    found, title = [one.found for one in compared], textwrap.fill(title, _TITLE)
+    x = f"minus softmax, {compared[0].metric.unit}"
+    return figures.differences_panel(found, title, labels, words, x=x)
 
 
 class Point(NamedTuple):
@@ -57,8 +62,7 @@ def points_panel(
     is_plain: Sequence[bool],
     is_line: bool = False,
 ) -> Panel:
-    """Points with intervals, hollow where they are of one seed; `is_line`: joined, over a
-    logarithmic axis of lengths."""
+    """Points with intervals, hollow where they are of one seed; `is_line`: joined, over lengths."""
     draw = partial(
         _draw_points, series=series, title=title, x=x, y=y, is_plain=is_plain, is_line=is_line
     )
@@ -114,9 +118,10 @@ def _draw_points(
         axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
     if is_line:
         places = sorted({point.x for points in series.values() for point in points})
-        axes.set_xscale("log")
-        axes.set_xticks(places, [f"{place:g}" for place in places])
-        axes.xaxis.set_minor_locator(NullLocator())
+        if places[-1] >= _DECADE * places[0]:
+            axes.set_xscale("log")
+            axes.set_xticks(places, [f"{place:g}" for place in places])
+            axes.xaxis.set_minor_locator(NullLocator())
     axes.set(title=title, xlabel=x, ylabel=y)
     if (len(series) > 1 or is_line) and not is_named:
         axes.legend(fontsize=9)

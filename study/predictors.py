@@ -4,28 +4,24 @@ Rows are set side by side only where they have the same softmax twin: the same t
 residual, and different control.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import scipy
-import torch
 
-from pidformer.control import PIDGains, spectral_radius
+from pidformer.control import PIDGains, worst_radius
 from pidformer.models.gains import as_gains
 from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE, minus
 from pidformer.reproduce.study import CORRELATES
 from study.comparisons import Compared
-from study.markdown import table
 from study.network_metrics import SPECTRA, TOKENS, inside_metrics
 from study.pictures import Point, points_panel
 from study.records import Study, Variant
 from study.section import Section
-from study.tables import bold
+from study.tables import bold, table
 
 FEWEST = 4
 """Rows of one twin below which a correlation says nothing."""
@@ -49,6 +45,10 @@ class Predicted:
 
     clean: Compared
     known: dict[str, float]
+
+    @property
+    def cells(self) -> list[str]:
+        return [f"{self.known[w]:.3f}" if w in self.known else NONE for w in CORRELATES]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def prediction_section(study: Study, compared: Sequence[Compared]) -> list[Secti
         return []
     heads = ["", "twin", *CORRELATES, "Clean minus its twin"]
     lines = [
-        [row.clean.variant, row.clean.twin, *map(row_text, _numbers(row)), bold(row.clean)]
+        [row.clean.variant, row.clean.twin, *row.cells, bold(row.clean)]
         for rows in by_twin.values()
         for row in rows
     ]
@@ -148,14 +148,6 @@ def _rows(study: Study, compared: Sequence[Compared]) -> list[Predicted]:
     return found
 
 
-def _numbers(row: Predicted) -> list[float | None]:
-    return [row.known.get(what) for what in CORRELATES]
-
-
-def row_text(number: float | None) -> str:
-    return NONE if number is None else f"{number:.3f}"
-
-
 def _panel(one: Correlation) -> Panel:
     points = [
         Point(r.known[one.what], r.clean.found.mean, r.clean.found.low, r.clean.found.high)
@@ -165,12 +157,6 @@ def _panel(one: Correlation) -> Panel:
         {one.twin: points}, f"minus {one.twin}", one.what, "Clean, points", is_plain=[False]
     )
     return panel._replace(height=_HEIGHT)
-
-
-def worst_radius(gains: PIDGains) -> float:
-    """Largest |pole| over eigenvalues of attention from 0 to 1; below 1 every mode decays."""
-    kappas = torch.linspace(0, 1, 201, dtype=torch.float64)
-    return float(spectral_radius(gains, kappas).max())
 
 
 def _gains(variant: Variant) -> PIDGains | None:

@@ -1,14 +1,13 @@
 """Published records as they are read: studies of runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 
 from pidformer.errors import InputError
-from pidformer.report.collect import PublishedRun, published_files, read_folder
+from pidformer.report.collect import PublishedRun, published_folders, read_folder
 from pidformer.reproduce.study import StudyPlan, load_study
 from pidformer.results import Record
 from pidformer.training.recipe import difference
@@ -100,7 +99,7 @@ class Study:
         lines, nearest = min(gaps, key=lambda pair: len(pair[0]))
         return nearest, lines
 
-    def only(self, runs: Sequence[PublishedRun]) -> Study:
+    def only(self, runs: Sequence[PublishedRun]) -> Self:
         return replace(self, runs=tuple(runs))
 
     @property
@@ -110,7 +109,7 @@ class Study:
         return made and self.name in registered_studies()
 
     @property
-    def reported(self) -> Study:
+    def reported(self) -> Self:
         """Of a registered study the runs that report; of any other all."""
         if not self.is_registered:
             return self
@@ -135,20 +134,10 @@ def _gap(plain: Variant, other: Variant) -> list[str]:
     return [line for line in lines if not line.startswith(_ACTS)]
 
 
-def find_published(folders: Sequence[str | Path]) -> list[Path]:
-    """The folders at and below `folders` that hold published files."""
-    found: dict[Path, Path] = {}
-    for folder in map(Path, folders):
-        places = sorted({path.parent for path in folder.rglob("*.jsonl")})
-        for place in places:
-            if published_files(place):
-                found.setdefault(place.resolve(), place)
-    return list(found.values())
-
-
 def read_studies(folders: Sequence[str | Path]) -> list[Study]:
     """The studies at and below `folders`, by name."""
-    studies = [_study(folder) for folder in find_published(folders)]
+    found = [place for folder in folders for place in published_folders(Path(folder))]
+    studies = [_study(place) for place in {place.resolve(): place for place in found}.values()]
     if not studies:
         given = ", ".join(map(str, folders))
         raise InputError(

@@ -1,7 +1,5 @@
 """What was registered of a study of segmentation or language: primary comparisons, hypotheses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from pidformer.report.metrics import Metric

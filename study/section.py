@@ -1,11 +1,13 @@
 """A part of the page: words and tables, and the comparisons behind them."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
-from study.comparisons import Compared
+from study.comparisons import Compared, compare_all, findings
+from study.records import Study
+from study.tables import by_metric
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,3 +21,24 @@ class Section:
     """Further pictures, with their words."""
     front: int = 0
     """How many parts of the body stand on results.md too; 0: the section does not."""
+
+
+def metrics_section(
+    study: Study,
+    title: str,
+    words: str,
+    metrics: Sequence[Metric],
+    *,
+    more: Sequence[str] = (),
+    front: int = 0,
+    only_plain: bool = False,
+) -> Section:
+    """Words, a line for each metric, what the differences to softmax say, and `more`."""
+    compared = compare_all(study, metrics)
+    return Section(
+        title=title,
+        body=[words, by_metric(study, metrics, compared, only_plain=only_plain), *more],
+        findings=findings(compared),
+        compared=compared,
+        front=front,
+    )

@@ -1,19 +1,17 @@
 """Segmentation: mIoU at one and at many scales, and under threats."""
 # N pairs, K classes
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
 from pidformer.report.collect import PublishedRun
 from pidformer.report.metrics import Metric, compare_miou
+from pidformer.report.table1 import TITLES
 from pidformer.results import Record
-from study.comparisons import compare_all, findings
 from study.records import Study
 from study.registered import registered_sections
-from study.section import Section
-from study.tables import by_metric, by_seed
+from study.section import Section, metrics_section
+from study.tables import by_seed
 
 _TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
 
@@ -21,16 +19,11 @@ _TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
 def segmentation_sections(study: Study) -> list[Section]:
     """The clean set at both scales; then what threats make of it."""
     clean, under_threat = _clean(study), _threats(study)
-    compared = compare_all(study, clean)
     images = next(r.metrics["images"] for run in study.runs for r in run.of("segmentation"))
     words = f"mIoU in per cent over the {images:.0f} images of the validation set."
-    body = [words, by_metric(study, clean, compared), "By seed:"]
-    body.append(by_seed(study, [*clean, *_accuracies(study)]))
-    said = findings(compared)
-    sections = [Section(title="", body=body, findings=said, compared=compared, front=2)]
+    seeds = ["By seed:", by_seed(study, [*clean, *_accuracies(study)])]
+    sections = [metrics_section(study, "", words, clean, more=seeds, front=2)]
     if under_threat:
-        metrics = [*under_threat.values()]
-        under = compare_all(study, metrics)
         reprs = {
             _row_title(str(r.settings["row"])): str(r.settings["threat"])
             for run in study.runs
@@ -38,16 +31,9 @@ def segmentation_sections(study: Study) -> list[Section]:
             if r.settings.get("row") in under_threat and "corruption/" not in str(r.settings["row"])
         }
         attacks = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
-        sections.append(
-            Section(
-                title="Under threats",
-                body=["mIoU, single scale.", by_metric(study, metrics, under)]
-                + ([attacks] if reprs else []),
-                findings=findings(under),
-                compared=under,
-                front=1,
-            )
-        )
+        more, metrics = [attacks] if reprs else [], [*under_threat.values()]
+        words = "mIoU, single scale."
+        sections.append(metrics_section(study, "Under threats", words, metrics, more=more, front=1))
     return [*sections, *registered_sections(study, segmentation_metrics(study))]
 
 
@@ -104,4 +90,4 @@ def _row_title(row: str) -> str:
     parts = row.split("/")
     if len(parts) == 3:
         return f"{parts[1].replace('_', ' ')}, severity {parts[2]}"
-    return {"fgsm": "FGSM", "pgd": "PGD"}.get(row, row)
+    return TITLES.get(row, row)

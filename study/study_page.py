@@ -1,7 +1,5 @@
 """The page of one study, docs/results/STUDY.md: all its tables, figures, runs and commands."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,11 +10,11 @@ from pidformer.report.rerun import train_command
 from pidformer.report.table_view import NONE, machine_text
 from study.classification import classification_sections
 from study.language import language_sections
-from study.markdown import table
 from study.pictures import differences_panel
 from study.records import Study, training_length
 from study.section import Section
 from study.segmentation import segmentation_sections
+from study.tables import table
 
 IMAGES = Path("images") / "results"
 MORE = "<!-- more -->"
@@ -100,8 +98,7 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
         what = "Differences to the softmax twin with 95 % intervals: "
         titles = list(dict.fromkeys(one.metric.title for one in judged))
         if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
-            title = f"{judged[0].variant} minus {judged[0].twin}"
-            return [differences_panel(judged, title, titles)], what + ", ".join(titles)
+            return [differences_panel(judged, judged[0].variant, titles)], what + ", ".join(titles)
         for title in titles[:_PICTURED]:
             own = [one for one in judged if one.metric.title == title]
             panels.append(differences_panel(own, title, [one.variant for one in own]))

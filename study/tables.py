@@ -1,16 +1,20 @@
 """Markdown tables of variants and metrics."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
 from pidformer.report.metrics import Metric
 from pidformer.report.table_view import NONE, short_gains
+from pidformer.report.templates import cell
 from study.comparisons import Compared, Judged, mean_text
-from study.markdown import table
 from study.records import Study, Variant
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    rule = ["---"] * left + ["---:"] * (len(heads) - left)
+    return "\n".join(f"| {' | '.join(map(cell, row))} |" for row in (heads, rule, *rows))
 
 
 def gains_text(variant: Variant) -> str:

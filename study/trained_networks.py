@@ -1,7 +1,5 @@
 """Networks that others trained, from ordinary packages or from a folder of their weights."""
 
-from __future__ import annotations
-
 import copy
 import importlib.util
 import json

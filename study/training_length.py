@@ -1,7 +1,5 @@
 """Does control train faster, or better? The same network, trained for different lengths."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -13,11 +11,10 @@ from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE
 from study.comparisons import Compared, compare_all
 from study.image_metrics import classification_metrics
-from study.markdown import table
 from study.pictures import Point, points_panel
 from study.records import Study, Variant, training_length
 from study.section import Section
-from study.tables import bold
+from study.tables import bold, table
 
 _METRICS = ("Clean", "PGD")
 _WORDS = (
@@ -29,9 +26,9 @@ _WORDS = (
 )
 _CAPTION = (
     "Accuracy minus that of softmax, in points with 95 % intervals, over the length of training: "
-    "the same network, all images, every length against its own softmax. Hollow points have one "
-    "seed: their intervals are for other images alone."
+    "the same network, all images, every length against its own softmax."
 )
+_HOLLOW = " Hollow points have one seed: their intervals are for other images alone."
 
 
 class _Row(NamedTuple):
@@ -79,7 +76,9 @@ def length_figure(studies: Sequence[Study]) -> tuple[list[Panel], str]:
     if not controlled:
         return [], ""
     panels = [_differences(controlled, title, _gains)[0] for title in _METRICS]
-    return panels, _CAPTION
+    drawn = (row for own in controlled for row in own)
+    is_hollow = any(one.found.seeds < 2 for row in drawn for one in row.compared.values())
+    return panels, _CAPTION + _HOLLOW * is_hollow
 
 
 def _gains(own: Sequence[_Row]) -> str:

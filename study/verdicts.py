@@ -1,7 +1,5 @@
 """The paper's claims, and what the records say of them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -24,9 +22,9 @@ from study.claims import (
 from study.comparisons import UNRESOLVED, Compared, compare_pairs, with_registered
 from study.image_sections import image_metrics
 from study.language import language_metrics
-from study.markdown import table
 from study.records import Study, load_registered, training_length
 from study.segmentation import segmentation_metrics
+from study.tables import table
 
 METRICS: Mapping[str, Callable[[Study], dict[str, Metric]]] = {
     "classification": image_metrics,
@@ -88,7 +86,7 @@ def told(text: str, answers: Answers) -> str:
         found = answers.find(study, variant, metric)
         if found is None:
             raise unknown(f"metric of {study}/{variant} in {FILE}", metric, answers.known(study))
-        return found.text
+        return f"{found.text} ({found.seeds_text} seeds)" if found.is_partial else found.text
 
     return _NAME.sub(number, text)
 

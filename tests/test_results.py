@@ -115,12 +115,12 @@ def test_a_measurement_is_what_was_measured_not_where_or_when():
         settings=about | {"threat": "None", "domain": "pixel", "command": "x", "batch_size": 3},
         time=1.0,
     )
-    assert now.measurement.identity == then.measurement.identity
+    assert now.measurement == then.measurement
     for name in ("row", "weights", "data_hash", "limit", "seed", "threat", "domain", "gains"):
         other = Measurement.of("robustness", now.settings | {name: 7})
-        assert other.identity != now.measurement.identity
+        assert other != now.measurement
         assert (other.question == now.measurement.question) == (name in ("weights", "gains"))
-    assert Measurement.of("segmentation", now.settings).identity != now.measurement.identity
+    assert Measurement.of("segmentation", now.settings) != now.measurement
 
 
 def test_a_pair_must_be_the_same_measurement_of_two_models():

@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -58,15 +58,15 @@ class Measurement:
         }
         return cls(kind=kind, **known)
 
-    @property
-    def identity(self) -> tuple[Any, ...]:
-        """Equal for the same measurement."""
-        return astuple(self)
-
     @cached_property
     def question(self) -> Self:
         """The same measurement of any model."""
         return replace(self, weights=None, gains=None)
+
+    @cached_property
+    def anywhere(self) -> Self:
+        """The same of any model on any data."""
+        return replace(self.question, data_hash=None, seed=None)
 
 
 _TEXTS = ("row", "what", "label", "model", "data", "split", "domain", "command")

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pidformer.control import PIDGains
+from pidformer.control.pid import FirstState, lean_state
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, LearnedGains, PIDAttention, has_control
 from pidformer.nn.variants import VariantAttention
@@ -15,14 +16,17 @@ GAINS = PIDGains(p=0.4, i=0.3, d=0.1, beta=0.7)
 class Stack(nn.Module):
     def __init__(self, gains=GAINS, depth=3, attention=PIDAttention, **options):
         super().__init__()
+        self.gains = gains if isinstance(gains, PIDGains) else GAINS
         torch.manual_seed(0)
         layers = [attention(24, 4, gains, **options) for _ in range(depth)]
         self.layers = nn.ModuleList(layers)
 
     def forward(self, x):
-        state = None
+        state, terms = None, [name for name in "pid" if getattr(self.gains, name)]
         for layer in self.layers:
             x, state = layer(x, state)
+            if isinstance(state, FirstState):  # as `scan_blocks` does
+                state = lean_state(state, terms)
         return x
 
 
@@ -39,10 +43,11 @@ def written_out(stack, x, kv_heads, first_layer):
         is_first, v_0 = v_0 is None, v if v_0 is None else v_0
         control = torch.zeros_like(v)
         if not is_first or first_layer == "controlled":
-            error = GAINS.beta * v_0 - v
+            gains = stack.gains
+            error = gains.beta * v_0 - v
             total = total + error
             change = 0 if is_first else before - v
-            control = GAINS.p * error + GAINS.i * total + GAINS.d * change
+            control = gains.p * error + gains.i * total + gains.d * change
         before = v
         found.append([output.square().mean().sqrt(), control.square().mean().sqrt()])
         x, state = layer(x, state)
@@ -63,6 +68,19 @@ def test_groups_norms_and_both_first_layers_are_those_of_the_definition(
             stack(x)
     found, wanted = meter.scale(), written_out(stack, torch.cat(batches), kv_heads, first_layer)
     torch.testing.assert_close(torch.stack(found).float(), wanted.float(), rtol=1e-5, atol=1e-7)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("terms", [{"p": 0.6}, {"p": 0.5, "beta": 0.5}, {"p": 0.4, "d": 0.2}])
+def test_networks_that_hand_on_less_are_measured_alike(terms):
+    """P control hands on v_0 alone, PD control no sum; the layers' own values count."""
+    stack, x = Stack(PIDGains(**terms)), torch.randn(2, 5, 24)
+    plain = stack(x)
+    with ControlMeter(stack) as meter:
+        assert torch.equal(stack(x), plain)
+    found, wanted = torch.stack(meter.scale()).float(), written_out(stack, x, 4, "free").float()
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+    assert meter.scale().mean_ratio > 0.1
 
 
 @torch.no_grad()

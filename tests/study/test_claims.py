@@ -90,6 +90,13 @@ def test_a_claim_is_answered_by_the_difference_of_its_rows(study, tmp_path):
     assert told(claims.advice, answers) == f"It gains {by_name['pid'].text}."
 
 
+def test_a_number_in_the_advice_says_that_seeds_are_still_to_come(study, monkeypatch):
+    answers = Answers([study])
+    (one,) = (one for one in compare_all(study, [metric()]) if one.variant == "pid")
+    monkeypatch.setattr(answers, "find", lambda *_: one._replace(registered=5))
+    assert told("by {s/pid/x} points", answers) == f"by {one.text} (3 of 5 seeds) points"
+
+
 def test_the_row_with_the_most_seeds_answers(study, tmp_path):
     fewer = study.only([r for r in study.runs if r.variant != "worse" or r.seed < 2])
     text = claims_table(read(tmp_path, GIVEN), Answers([fewer]))
@@ -168,16 +175,23 @@ def test_the_papers_numbers_are_those_of_its_tables():
 def test_the_reason_for_the_default_gains_is_what_the_records_say():
     text = (ROOT / "docs" / "control.md").read_text(encoding="utf-8")
     answers = Answers(read_studies([ROOT / "results"]))
-    rows = {"P 0.6 (`default`)": ("p_short", "p"), "PID 0.4, 0.1, 0.05": ("pid_short", "pid")}
-    rows["PID from 0.4, 0.1, 0.05, learned"] = (None, "pid_learned")
-    rows["PI with the mean of the errors"] = ("pi_averaged_short", None)
+    short, long = "tiny-imagenet-100", "tiny-imagenet-100-long"
+    rows = {
+        "P 0.6 (`default`)": ("p_short", "p", "p"),
+        "PID 0.4, 0.1, 0.05": ("pid_short", "pid", "pid"),
+        "PID from 0.4, 0.1, 0.05, learned": (None, "pid_learned", None),
+        "PI with the mean of the errors": ("pi_averaged_short", None, None),
+        "the paper's 0.8, 0.5, 0.05, beta 0.1 (`deit`)": (None, None, "pid_paper"),
+    }
     for name, variants in rows.items():
-        for cell, variant in zip(cells(text, name)[1:], variants, strict=True):
+        said = cells(text, name)[1:]
+        for cell, study, variant in zip(said, (short, short, long), variants, strict=True):
             if variant is None:
                 assert cell == "not trained"
                 continue
-            found = answers.find("tiny-imagenet-100", variant, "Clean").found
-            assert cell == minus(f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]")
+            one = answers.find(study, variant, "Clean")
+            found, seeds = one.found, f", {one.seeds_text} seeds" if study == long else ""
+            assert cell == minus(f"{found.mean:+.2f} [{found.low:.2f}, {found.high:.2f}]") + seeds
     assert PIDGains.preset("default") == PIDGains(p=0.6)
 
 
@@ -212,7 +226,7 @@ def test_one_seed_is_hollow_in_the_figure_over_the_length_of_training():
     hollow = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
     singles = [line for line in hollow if len(line.get_xdata())]
     assert bool(singles) == (long.seeds == 1) == ("one seed" in labels)
-    assert "Hollow points have one seed" in words
+    assert ("Hollow points have one seed" in words) == bool(singles)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,10 @@
 """Twins, paired differences, and the words that follow from their intervals."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from matplotlib.figure import Figure
 from scipy import stats
 
 from pidformer import PIDGains
@@ -12,6 +14,7 @@ from pidformer.results import Record, check_pair
 from pidformer.statistics import Crossed, crossed_mean
 from study.classification import _against
 from study.comparisons import Compared, Judged, compare_all, findings, holm, judge
+from study.pictures import Point, differences_panel, points_panel
 from study.tables import differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
@@ -63,6 +66,30 @@ def test_holm_counts_all_looks():
     said = findings(compare_all(study, [metric()]))[-1]
     assert said.startswith("Of these 2 differences 1 is resolved; after Holm's")
     assert "a better on x" in said and "b better" not in said
+
+
+def test_where_nothing_is_resolved_no_correction_is_told():
+    study = study_of({"softmax": (5, 6, 7), "a": (5.1, 5.8, 7.3), "b": (5.2, 5.7, 7.2)})
+    said = findings(compare_all(study, [metric()]))[-1]
+    assert said == "None of these 2 differences is resolved."
+
+
+def test_a_picture_of_differences_has_their_unit_and_a_title_that_fits():
+    study = study_of({"softmax": (5, 6, 7), "pid": (6, 7.1, 7.9)})
+    long = replace(metric(-1), title="novels, test, sliding, first 50000 tokens", unit="nats")
+    compared, figure = compare_all(study, [long]), Figure()
+    differences_panel(compared, long.title, ["pid"]).draw(figure)
+    (axes,) = figure.axes
+    assert axes.get_xlabel() == "minus softmax, nats"
+    lines = axes.get_title().split("\n")
+    assert " ".join(lines) == long.title and max(map(len, lines)) <= 36
+
+
+@pytest.mark.parametrize(("lengths", "scale"), [((1, 2, 8), "linear"), ((10, 40, 100), "log")])
+def test_lengths_of_a_decade_have_a_logarithmic_axis(lengths, scale):
+    points, figure = [Point(x, 0.5) for x in lengths], Figure()
+    points_panel({"p": points}, "t", "epochs", "y", is_plain=[False], is_line=True).draw(figure)
+    assert figure.axes[0].get_xscale() == scale
 
 
 def test_pairs_of_different_data_are_refused():

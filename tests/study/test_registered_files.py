@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pidformer.training import load_recipe
-from study.records import CONFIRMING, load_registered
+from study.records import CONFIRMING, load_registered, registered_studies
 
 ROOT = Path(__file__).parents[2]
 EPOCHS = {"main": 100, "short": 40, "terms": 40, "length": 10}
@@ -65,6 +65,21 @@ def test_hypotheses_are_those_of_the_page(shipped):
     claims = [one for one in shipped.hypotheses if one.name in ("H1", "H2", "H12")]
     wanted = {(row, metric) for one in claims for row, _ in one.pairs for metric in one.expects}
     assert wanted <= {*shipped.primary}  # "H1, H2 and H12 are primary"
+
+
+@pytest.mark.parametrize("name", registered_studies())
+def test_hypotheses_of_every_study_are_in_the_words_of_the_page(name):
+    page = (ROOT / "docs" / "study.md").read_text()
+    lines = re.findall(r"^\| ((?:[A-Z]\d+(?:, )?)+) \| ([^|]+) \|", page, re.MULTILINE)
+    words = {one: text for names, text in lines for one in names.split(", ")}
+    for one in load_registered(name).hypotheses:
+        assert one.text == words[one.name], one.name
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "study").glob("*.yaml")), ids=lambda p: p.stem)
+def test_commands_in_a_file_of_a_study_name_that_file(path):
+    for study in re.findall(r"pidformer reproduce ([^`]*)", path.read_text()):
+        assert study.startswith(f"--study study/{path.name} "), study
 
 
 def test_pairs_of_hypotheses_are_of_one_half_of_the_images(shipped):

@@ -88,7 +88,7 @@ def test_words_of_the_vocabulary_are_not_told_where_none_is_unknown(retrofit):
     text = page_of(retrofit[1])
     away = text.partition("### Another kind of text")[2].partition("###")[0]
     assert "known" not in away and "wikitext, test" in away
-    assert "at three strengths (characters)" in text
+    assert "at three strengths (letters changed)" in text
 
 
 def test_two_seeds_of_three_decide_nothing(retrofit):

@@ -84,9 +84,6 @@ class PIDAttention(nn.Module):
     merged heads, control included, before `proj`.
     """
 
-    reads_whole_state = False
-    """Whether the layers before must keep all of the state, whatever the gains need of it."""
-
     def __init__(
         self,
         dim: int,

@@ -205,10 +205,10 @@ def terms_of(block: nn.Module) -> Collection[str]:
     gains = getattr(attention, "gains", "unknown")
     if gains is None:
         return ()
-    if getattr(attention, "reads_whole_state", False):
-        return TERM_LOAD
     if isinstance(gains, LearnedGains):
         gains = gains.initial  # a term of zero is not learned
+    elif getattr(attention, "reads_whole_state", False):
+        return TERM_LOAD
     if type(gains) not in (PIDGains, Feedback, DiscreteGains):
         return TERM_LOAD
     return [term for term in TERM_LOAD if getattr(acting_law(gains), term) != 0]

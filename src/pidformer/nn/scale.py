@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pidformer.control.feedback import Feedback, Law
 from pidformer.control.gains import PIDGains
-from pidformer.control.pid import PIDState
+from pidformer.control.pid import PIDState, ReferenceState, SumlessState
 from pidformer.errors import InputError
 from pidformer.nn.attention import PIDAttention
 from pidformer.nn.gains import LearnedFeedback, acting_gains, controlled_attention
@@ -62,10 +62,8 @@ class ControlMeter:
         with ExitStack() as opened:
             opened.enter_context(kernels("torch"))  # whose states are those of the definition
             for depth, layer in enumerate(self._layers):
-                if not layer.reads_whole_state:  # nothing that this reads is to be left out
-                    layer.reads_whole_state = True
-                    opened.callback(delattr, layer, "reads_whole_state")
                 for handle in (
+                    layer.register_forward_pre_hook(_with_values),
                     layer.norm.register_forward_pre_hook(self._keep),
                     layer.register_forward_hook(partial(self._add, depth)),
                 ):
@@ -100,6 +98,11 @@ class ControlMeter:
         self._squares[:, depth] += both.cpu()
         self._counts[depth] += output.numel()
         self._made = None
+
+
+def _with_values(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The same inputs, the state one that hands on v_l, where that of P control keeps v_0 alone."""
+    return tuple(SumlessState(*x) if isinstance(x, ReferenceState) else x for x in given)
 
 
 def has_control(model: nn.Module) -> bool:

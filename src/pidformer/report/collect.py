@@ -1,8 +1,6 @@
 """Runs as a report reads them, from folders or published files (`publish` writes them): found,
 completed by what their recipes say, checked."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shlex
@@ -10,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pidformer import results
 from pidformer.control import PIDGains
@@ -84,6 +82,14 @@ class Run:
         """The first of them."""
         return next(iter(self.of(kind, **settings)), None)
 
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """(epoch, value) of "loss", in training, or of a validation score; from the log."""
+        logged = [r for r in self.of("train") if "epoch" in r.metrics]
+        epochs = {r.step: r.metrics["epoch"] for r in logged}
+        scored = logged if name == "loss" else self.of("evaluate")
+        known = [r for r in scored if r.step in epochs and name in r.metrics]
+        return [(epochs[r.step], r.metrics[name]) for r in known]
+
 
 @dataclass(frozen=True, kw_only=True)
 class PublishedRun(Run):
@@ -110,7 +116,7 @@ class PublishedRun(Run):
         options = self.recipe.get("model", {}).get("options", {})
         return self.header.settings["gains"] is None and not options.get("value_residual")
 
-    def with_log(self) -> PublishedRun:
+    def with_log(self) -> Self:
         """The run with its training curves as records, as a run folder has them."""
         about = self.header.settings
         shared = {
@@ -259,14 +265,21 @@ def _walk(folder: Path) -> list[Path]:
 
     A study that is worked through leaves both, of the same runs.
     """
-    runs, published = [], []
+    places = _folders(folder)
+    return [place for place in places if _is_run(place)] or published_folders(folder)
+
+
+def published_folders(folder: Path) -> list[Path]:
+    """The folders of published runs at and below a folder."""
+    return [place for place in _folders(folder) if published_files(place)]
+
+
+def _folders(folder: Path) -> list[Path]:
+    found = []
     for place, inner, _ in os.walk(folder):
         inner[:] = sorted(set(inner) - _NOT_ENTERED)
-        if _is_run(Path(place)):
-            runs.append(Path(place))
-        elif published_files(Path(place)):
-            published.append(Path(place))
-    return runs or published
+        found.append(Path(place))
+    return found
 
 
 def _is_run(folder: Path) -> bool:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -186,7 +185,12 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
         if any(own):
             chosen[place] = _most_measured(own)
     models: list[Rows] = [
-        {place: r for r in found for place in [_place(r, about)] if _asked(r) == chosen.get(place)}
+        {
+            place: r
+            for r in found
+            for place in [_place(r, about)]
+            if r.measurement.anywhere == chosen.get(place)
+        }
         for found in plain.values()
     ]
     groups = named_apart(group_runs(models))
@@ -251,14 +255,9 @@ def _place(record: Record, about: _Other) -> str:
     return place if about.metric in record.metrics and place in about.paper else ""
 
 
-def _asked(record: Record) -> Measurement:
-    """What was measured, of whatever model and data."""
-    return replace(record.measurement.question, data_hash=None, seed=None)
-
-
 def _most_measured(found: Sequence[Sequence[Record]]) -> Measurement:
     """What most runs have; of several the nearest to the paper's: sliding, whole, small strides."""
-    counts = Counter(asked for own in found for asked in {_asked(r) for r in own})
+    counts = Counter(asked for own in found for asked in {r.measurement.anywhere for r in own})
 
     def order(asked: Measurement) -> tuple[int, int, bool, int]:
         known = asked.protocol in PROTOCOLS

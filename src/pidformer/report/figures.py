@@ -77,28 +77,22 @@ def _ends(curves: Sequence[Curves], shape: str, unit: str = "") -> str:
 
 def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
     """Training loss and validation score over epochs, from the logs of a task's runs."""
-    losses, scores = [], []
-    headline: str | None = None
-    for group, members in trained(runs, task):
-        loss_lines, score_lines = [], []
-        for run in members:
-            logged = [r for r in run.of("train") if "epoch" in r.metrics]
-            epochs = {r.step: r.metrics["epoch"] for r in logged}
-            loss_lines.append(as_line([(r.metrics["epoch"], r.metrics["loss"]) for r in logged]))
-            scored = [r for r in run.of("evaluate") if r.step in epochs]
-            names = [n for n in HEADLINES if all(n in r.metrics for r in scored)]
-            if scored and names:
-                headline = headline or names[0]
-                score_lines.append(as_line([(epochs[r.step], r.metrics[headline]) for r in scored]))
-        if loss_lines[0][0]:
-            losses.append(Curves(group.label, group.is_controlled, tuple(loss_lines)))
-        if score_lines:
-            scores.append(Curves(group.label, group.is_controlled, tuple(score_lines)))
+
+    def drawn(name: str) -> list[Curves]:
+        known = [
+            (group, [as_line(points) for run in members if (points := run.curve(name))])
+            for group, members in groups
+        ]
+        return [Curves(one.label, one.is_controlled, tuple(lines)) for one, lines in known if lines]
+
+    groups = trained(runs, task)
+    losses = drawn("loss")
+    headline, scores = next(((n, own) for n in HEADLINES if (own := drawn(n))), ("", []))
     found = []
     if losses:
         words = f"Training loss by epoch, at the end: {_ends(losses, '.3f')}."
         found.append((curve_panel(losses, "training loss", "epoch", "loss", log=True), words))
-    if losses and scores and headline:
+    if losses and scores:
         name = HEADLINES[headline]
         words = f"Validation {name} by epoch, at the end: {_ends(scores, '.2f')}."
         found.append((curve_panel(scores, "validation", "epoch", name), words))
@@ -155,7 +149,7 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
     for attack in _attacks(groups):
         curves = [one for group in groups if (one := _curves(group, attack)) is not None]
         largest = max(c.runs[0][0][-1] for c in curves)
-        title, axes = TITLES.get(attack, attack), ("budget, of 255", "top-1, per cent")
+        title, axes = TITLES.get(attack, attack), ("budget, in 1/255", "top-1, per cent")
         words = (
             f"Accuracy by budget under {title}; at {largest:g}/255: {_ends(curves, '.1f', ' %')}."
         )
@@ -169,6 +163,7 @@ def differences_panel(
     labels: Sequence[str],
     words: Sequence[str],
     width: float = 4.6,
+    x: str = "",
 ) -> Panel:
     """Differences with their 95 % intervals, a line for each: green where the word is "better",
     red where it is "worse"."""
@@ -187,32 +182,34 @@ def differences_panel(
         axes.set_yticks(range(len(found)), [*reversed(labels)])
         axes.set_ylim(-0.7, len(found) - 0.3)
         axes.xaxis.set_major_locator(MaxNLocator(5))
-        axes.set_title(title)
+        axes.set(title=title, xlabel=x)
 
-    return Panel(draw, width, 1.3 + 0.32 * len(found))
+    return Panel(draw, width, 1.3 + 0.32 * len(found) + 0.3 * bool(x))
 
 
 def _curves(group: Group, attack: str) -> Curves | None:
-    points: dict[str, list[dict[str, Any]]] = {}
+    names = ("eps255", "top1", "top1_low", "top1_high")
+    by_run: dict[str, list[tuple[float, ...]]] = {}
     for point in sorted(curve_points([group], attack), key=lambda point: point["eps255"]):
-        points.setdefault(point["run"], []).append(point)
-    lines = {
-        name: [tuple(point[name] for point in own) for own in points.values()]
-        for name in ("eps255", "top1", "top1_low", "top1_high")
-    }
-    if not points:
+        by_run.setdefault(point["run"], []).append(tuple(point[name] for name in names))
+    if not by_run:
         return None
-    runs = tuple(zip(lines["eps255"], lines["top1"], strict=True))
-    band = (lines["top1_low"][0], lines["top1_high"][0]) if len(runs) == 1 else None
+    columns = [tuple(zip(*points, strict=True)) for points in by_run.values()]
+    band = (columns[0][2], columns[0][3]) if len(columns) == 1 else None
+    runs = tuple((budgets, top1) for budgets, top1, *_ in columns)
     return Curves(group.label, group.is_controlled, runs, band=band)
 
 
 def mean_curve(curves: Curves) -> Line:
     """The mean over runs, at the places that all have."""
-    shared = set(curves.runs[0][0]).intersection(*(run[0] for run in curves.runs))
-    xs = sorted(shared)
-    tables = [dict(zip(*run, strict=True)) for run in curves.runs]
-    return tuple(xs), tuple(sum(table[x] for table in tables) / len(tables) for x in xs)
+    return as_line(mean_points([tuple(zip(*run, strict=True)) for run in curves.runs]))
+
+
+def mean_points(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+    """(x, mean of y) over several curves, at the places that all have."""
+    tables = [dict(points) for points in curves]
+    shared = sorted(set.intersection(*map(set, tables))) if tables else []
+    return [(x, sum(table[x] for table in tables) / len(tables)) for x in shared]
 
 
 def draw_curves(

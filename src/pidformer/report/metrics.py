@@ -41,6 +41,8 @@ class Metric:
     """Which of the tables it stands in; empty: the first."""
     digits: int = 2
     difference_digits: int = 2
+    unit: str = "points"
+    """Of a difference."""
 
     def records(self, model: Seeded) -> list[Record]:
         return [r for run in model.runs if (r := self.find(run)) is not None]

@@ -145,13 +145,8 @@ def _parameters(folder: Path) -> float | None:
 
 def _curves(run: Run) -> dict[str, list[list[float]]]:
     """A few points of the training loss, validation scores and the control's size, by epoch."""
-    logged = [r for r in run.of("train") if "epoch" in r.metrics]
-    epochs = {r.step: r.metrics["epoch"] for r in logged}
-    found = {"loss": _thin([(r.metrics["epoch"], r.metrics["loss"]) for r in logged])}
-    for name in SCORES:
-        scored = [r for r in run.of("evaluate") if r.step in epochs and name in r.metrics]
-        if scored:
-            found[name] = _thin([(epochs[r.step], r.metrics[name]) for r in scored])
+    found = {"loss": _thin(run.curve("loss"))}
+    found |= {name: _thin(points) for name in SCORES if (points := run.curve(name))}
     sizes = [(r.metrics["epoch"], r.metrics["ratio"]) for r in run.of(CONTROL)]
     finite = [(epoch, ratio) for epoch, ratio in sizes if math.isfinite(ratio)]
     if finite:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from pidformer.display import plain_table
 from pidformer.report.metrics import Metric, compare_accuracy, compare_error, merged_corruptions
-from pidformer.report.table_view import NONE
+from pidformer.report.table_view import NONE, number_text
 from pidformer.report.templates import TEXTS
 from pidformer.results import Record
 from pidformer.robustness.compare import Group, Rows, has_outcomes
@@ -191,17 +191,14 @@ def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) 
 
 
 def cell_text(cell: Mean) -> str:
-    interval = "" if math.isnan(cell.low) else f" [{cell.low:.1f}, {cell.high:.1f}]"
-    return f"{cell.mean:.2f}{interval}"
+    return number_text(cell, interval_digits=1)
 
 
 def difference_texts(difference: Crossed | None) -> tuple[str, str]:
     """ "+1.20 [+0.4, +2.0]" and its p-value; a number without images and seeds has neither."""
     if difference is None:
         return "", ""
-    if math.isnan(difference.low):
-        return f"{difference.mean:+.2f}", ""
-    text = f"{difference.mean:+.2f} [{difference.low:+.1f}, {difference.high:+.1f}]"
+    text = number_text(difference, interval_digits=1, sign="+")
     return text, "" if math.isnan(difference.p) else f"{difference.p:.2g}"
 
 

@@ -21,6 +21,7 @@ from pidformer.report.table_view import (
     difference_cell,
     mean_cell,
     minus,
+    number_text,
 )
 from pidformer.report.templates import TEXTS
 from pidformer.results import Record
@@ -257,10 +258,11 @@ def twin_sentence(line: Table1Line, names: Sequence[str], place: int, base: int 
     found, own, other = line.differences[place], line.cells[place], line.cells[base]
     assert found is not None and own is not None and other is not None
     ending = "" if found.verdict else ", not a clear one"
+    points = minus(number_text(found, 1, sign="+")).replace(" [", " points [")
+    points += "" if "[" in points else " points"
     return (
         f"{names[place]} {own.mean:.1f} %, {names[base]} {other.mean:.1f} %, a "
-        + minus(f"difference of {found.mean:+.1f} points [{found.low:+.1f}, {found.high:+.1f}]")
-        + f"{ending}."
+        f"difference of {points}{ending}."
     )
 
 

@@ -82,6 +82,18 @@ def difference_cell(found: Crossed | None, digits: int = 2) -> CellView:
     return CellView(text, minus(small), is_clear=found.verdict != 0)
 
 
+def number_text(
+    found: Mean | Crossed, digits: int = 2, interval_digits: int | None = None, sign: str = ""
+) -> str:
+    """ "1.20 [0.40, 2.00]", with `sign` "+" "+1.20 [...]"; a number alone where the interval is not
+    known."""
+    text = f"{found.mean:{sign}.{digits}f}"
+    if math.isnan(found.low):
+        return text
+    low, high = (f"{e:{sign}.{interval_digits or digits}f}" for e in (found.low, found.high))
+    return f"{text} [{low}, {high}]"
+
+
 def minus(text: str) -> str:
     """With a proper minus sign."""
     return text.replace("-", "\u2212")

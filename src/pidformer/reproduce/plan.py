@@ -264,6 +264,14 @@ def study_plan(
     return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=_GPU)
 
 
+def run_seconds(study: StudyPlan, row: StudyRow, seed: int) -> float:
+    """A first guess of one run of a study, from its encoder's training to its publishing."""
+    task, guess = load_recipe(study.recipe).task, _seconds(study.recipe, row.overrides)
+    jobs = _study_jobs(Path(), study, row, seed, None, task, guess)
+    jobs = jobs if row.backbone is None else _begun_from(Path(), row, seed, None, jobs)
+    return sum(job.seconds or 0.0 for job in jobs)
+
+
 def _check_measure(measure: Measure, task: str) -> None:
     """Refuse a suite that the task does not have."""
     if task == "classification":
