@@ -66,6 +66,17 @@ def test_digits_between_colons_are_text():
     assert list(given.values()) == ["1:2:3", "12:30", "1:30.5", "-1:30", 12, 31, 1000]
 
 
+@pytest.mark.parametrize(
+    "text", ["a: 1\nb: 2\na: 3", "{a: {b: 1, b: 2}}", "- {a: 1}\n- {c: 1, c: 1}"]
+)
+def test_a_key_that_is_given_twice_is_refused(text):
+    """PyYAML would keep the last, and drop a whole section of a recipe without a word."""
+    with pytest.raises(InputError, match=r"it is not YAML .'[abc]' is given twice"):
+        parse_yaml(text, "it")
+    assert parse_yaml("- {a: 1}\n- {a: 1}", "it") == [{"a": 1}, {"a": 1}]
+    assert parse_yaml("x: &x {a: 1, b: 2}\ny: {<<: *x, a: 3}", "it")["y"] == {"a": 3, "b": 2}
+
+
 def test_unreadable_yaml_gets_one_short_line(tmp_path):
     for text in ("a: [", "a: " + "9" * 5000, "[" * 5000, "a: b: c\n" * 99):
         with pytest.raises(InputError, match="it is not YAML") as caught:

@@ -1,3 +1,7 @@
+from functools import partial
+
+import pytest
+
 from pidformer import results
 from pidformer.ledger import Ledger
 from pidformer.results import Record
@@ -21,3 +25,17 @@ def test_a_ledger_without_a_folder_measures_and_writes_nothing():
     first = ledger.measure({"row": "clean"}, lambda: ({"a": 1.0}, {"hits": [1]}))
     assert ledger.measure({"row": "clean"}, lambda: 1 / 0) is first
     assert first.details == {"hits": [1]}
+
+
+def test_a_ledger_tells_when_it_takes_a_record_of_another_place(tmp_path, recwarn):
+    """A set is known by labels and names: a foggy copy of one has the same."""
+    for name in ("clear", "foggy"):
+        (tmp_path / name).mkdir()
+    opened = partial(Ledger, "x", tmp_path, reads_images=True)
+    here, there = ({"data": str(tmp_path / name)} for name in ("clear", "foggy"))
+    first = opened(settings=here).measure({}, lambda: ({"a": 1.0}, {}))
+    assert opened(settings=here).finished({}).metrics == first.metrics
+    assert opened(settings={"data": "moved"}).finished({}).metrics == first.metrics
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match=r"measured on .*clear, and counts for .*foggy too"):
+        assert opened(settings=there).finished({}).metrics == first.metrics

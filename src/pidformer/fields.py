@@ -36,10 +36,17 @@ _LARGEST = 2**64
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML that reads 1e-3 as a number and 1:30 as text.
+    """YAML that reads 1e-3 as a number and 1:30 as text, and takes each key once.
 
-    YAML 1.1 wants 1.0e-3 and takes the rest for text, and 1:30 for ninety.
+    YAML 1.1 wants 1.0e-3 and takes the rest for text, and 1:30 for ninety. Of a key that is given
+    twice PyYAML keeps the last, a whole section of a recipe included.
     """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for place, key in enumerate(keys) if key in keys[:place]]:
+            raise ValueError(f"{shortened(twice[0])} is given twice")
+        return super().construct_mapping(node, deep)
 
 
 _Loader.add_implicit_resolver(

@@ -1,6 +1,7 @@
 """A folder's records as a ledger: what is there already is not measured again."""
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ class Ledger:
     settings: Mapping[str, Any]
     """What all its records say."""
     found: dict[Measurement, Record] = field(default_factory=dict)
+    reads_images: bool = False
+    """`data_hash` knows images by their labels and names, not by what is in them."""
 
     def __post_init__(self) -> None:
         if self.folder is not None:
@@ -35,7 +38,11 @@ class Ledger:
 
     def finished(self, about: Mapping[str, Any]) -> Record | None:
         """The record of the same measurement, if there is one."""
-        return self.found.get(Measurement.of(self.kind, {**self.settings, **about}))
+        asked = {**self.settings, **about}
+        record = self.found.get(Measurement.of(self.kind, asked))
+        if record is not None and self.reads_images and ranks.is_main():
+            _tell_of_another_place(record.settings.get("data"), asked.get("data"), self.folder)
+        return record
 
     def measure(self, about: Mapping[str, Any], work: Callable[[], Found]) -> Record:
         """The finished record, or a new one; `about` is what this one says beside `settings`."""
@@ -58,3 +65,15 @@ class Ledger:
             results.append(self.folder, record)
         self.found[record.measurement] = record
         return record
+
+
+def _tell_of_another_place(old: str | None, new: str | None, folder: str | Path | None) -> None:
+    """Warn of a record that was made with the files of another folder."""
+    if old is None or new is None or not (Path(old).exists() and Path(new).exists()):
+        return
+    if not Path(old).samefile(new):
+        warnings.warn(
+            f"what {folder} holds was measured on {old}, and counts for {new} too: labels and "
+            "names are the same; if the images are not, evaluate a copy of the run",
+            stacklevel=4,
+        )

@@ -139,6 +139,11 @@ def test_the_ood_split_of_a_parquet_set(tmp_path):
     found = measured(setup(tmp_path, Two()), OutOfDistribution("ood", "ood"))
     metrics = found.records["ood"].metrics  # it is surer of the brighter, which are outside
     assert metrics["auroc"] == 0 and metrics["images"] == 60 and metrics["outside"] == 20
+    limited = setup(tmp_path, Two(), limit=30)
+    part = measured(limited, OutOfDistribution("ood", "ood")).records["ood"]
+    assert (part.metrics["images"], part.metrics["outside"]) == (30, 10)  # the same share
+    assert part.metrics["aupr"] == pytest.approx(metrics["aupr"], abs=2)
+    assert part.measurement.threat != found.records["ood"].measurement.threat
 
 
 def test_an_incomplete_corruption_set_lists_what_is_missing(tmp_path):

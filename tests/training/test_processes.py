@@ -159,6 +159,23 @@ def test_two_compiled_processes_have_the_loss_curve_of_one(tmp_path, parallel):
 
 
 @pytest.mark.slow
+def test_processes_save_at_the_steps_of_the_recipe(tmp_path):
+    """Whatever the log's steps are: together they agree about nothing else in between."""
+    steps = ["schedule.steps=14", "train.checkpoint_steps=4", "train.log_steps=3"]
+    script = (
+        "from pidformer.runs import folder\n"
+        "from pidformer.training import loop\n"
+        "inner = loop.save_checkpoint\n"
+        "def told(run, step, *more):\n"
+        "    print('saved', step)\n"
+        "    return inner(run, step, *more)\n"
+        "loop.save_checkpoint = told\n"
+    )
+    said = ends_well(*two(script + COMMAND, *command(tmp_path / "run", *steps)))
+    assert [int(step) for step in re.findall(r"saved (\d+)", said)] == [4, 8, 12, 14]
+
+
+@pytest.mark.slow
 def test_no_thread_of_the_process_group_outlives_a_training(tmp_path):
     """One that did could abort the process as Python ended, its work done."""
     script = (

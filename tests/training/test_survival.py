@@ -19,6 +19,7 @@ from pidformer.runs.folder import load_checkpoint, save_checkpoint
 from pidformer.training import loop
 from pidformer.training.progress import TrainingProgress
 from pidformer.training.run import train
+from tests.data.sets import write_folders
 from tests.processes import Process, ends_well
 from tests.training.tiny import same_weights, stop_after, tiny_recipe
 
@@ -42,6 +43,30 @@ def test_a_run_that_ended_before_its_weights_were_written_gets_them(whole, tmp_p
     assert load_checkpoint(run).step == 33 and not (run / "model.safetensors").exists()
     assert train(tiny_recipe(), run, device="cpu", is_shown=False) == whole[1]
     assert same_weights(run, whole[0])
+
+
+def test_a_run_goes_on_with_other_classes_not_at_all_and_with_more_images_with_a_warning(
+    tmp_path, monkeypatch
+):
+    sizes = {"train": {"cat": 20, "dog": 20}, "val": {"cat": 4, "dog": 4}}
+    write_folders(tmp_path / "set", sizes)
+    write_folders(tmp_path / "more", sizes | {"train": {"cat": 20, "dog": 30}})
+    fruit = {
+        split: dict(zip(("apple", "pear"), n.values(), strict=True)) for split, n in sizes.items()
+    }
+    write_folders(tmp_path / "fruit", fruit)
+    recipe = tiny_recipe(
+        "data.mean=[0, 0, 0]", "data.std=[1, 1, 1]", "data.batch_size=8", "data.workers=0"
+    )
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 8)
+        with pytest.raises(RuntimeError, match="crash"):
+            train(recipe, run, data=tmp_path / "set", device="cpu", is_shown=False)
+    with pytest.raises(InputError, match=r"other data .the names of classes"):
+        train(recipe, run, data=tmp_path / "fruit", device="cpu", is_shown=False)
+    with pytest.warns(UserWarning, match="begun with 5 steps per epoch and goes on with 6"):
+        train(recipe, run, data=tmp_path / "more", device="cpu", is_shown=False)
 
 
 def test_a_run_that_ended_before_it_removed_old_checkpoints_removes_them(

@@ -144,4 +144,5 @@ def _ledger(setup: Setup, suite: Suite, folder: str | Path | None, command: str 
             "limit": setup.limit,
             "command": command,
         },
+        reads_images=True,
     )

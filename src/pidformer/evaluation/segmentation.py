@@ -115,7 +115,7 @@ class SegmentationSetup:
             "batch_size": self.max_windows,
             "command": self.command or shlex.join(sys.argv),
         }
-        return Ledger("segmentation", self.run, settings)
+        return Ledger("segmentation", self.run, settings, reads_images=True)
 
     def measure(
         self, threat: PixelThreat | None = None, *, row: str | None = None, views: str = "single"

@@ -56,10 +56,19 @@ class Setup:
         return self.subject.model.to(self.device)
 
     @cached_property
+    def whole(self) -> ImageSource:
+        """All clean images, labelled by the model's outputs."""
+        return self.in_model_classes(open_images(self.location, self.split))
+
+    @cached_property
     def source(self) -> ImageSource:
-        """The clean images, labelled by the model's outputs; `limit` of them."""
-        source = self.in_model_classes(open_images(self.location, self.split))
-        return source if self.limit is None else sample(source, self.limit, self.seed)
+        """The clean images that are shown: `limit` of them."""
+        return self.whole if self.limit is None else sample(self.whole, self.limit, self.seed)
+
+    def sampled_alike(self, source: ImageSource) -> ImageSource:
+        """As large a share of other images as `limit` leaves of the clean ones."""
+        share = len(self.source) / len(self.whole)
+        return sample(source, max(1, round(share * len(source))), self.seed)
 
     @cached_property
     def clean(self) -> EvalImages:

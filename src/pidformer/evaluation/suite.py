@@ -128,7 +128,8 @@ class OutOfDistribution:
     """How well low confidence tells images of no class from those of the clean set.
 
     "ood" takes the split of that name beside the clean set; "imagenet-o" follows its protocol: the
-    200 classes of ImageNet-O, on both sides.
+    200 classes of ImageNet-O, on both sides. A limit takes as large a share of those outside:
+    precision depends on how many of all they are.
     """
 
     name: str
@@ -140,7 +141,7 @@ class OutOfDistribution:
         return setup.absent(self.set) or setup.foreign(subset_classes(self.set))
 
     def about(self, setup: Setup) -> dict[str, Any]:
-        return {"threat": self.set}
+        return {"threat": self.set if setup.limit is None else f"{self.set}, sampled"}
 
     def measure(self, setup: Setup, watch: Watch) -> Found:
         if self.set == "ood":
@@ -150,6 +151,7 @@ class OutOfDistribution:
             classes = subset_classes(self.set)
             inside, outputs = restrict(setup.source, classes), setup.outputs(classes)
             outside = open_shift(setup.place(self.set))
+        outside = setup.sampled_alike(outside)
         sure_inside = self._confidence(setup, inside, outputs, watch)
         sure_outside = self._confidence(setup, outside, outputs, watch)
         metrics = ood_scores(sure_inside, sure_outside, seed=setup.seed)

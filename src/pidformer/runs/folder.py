@@ -117,7 +117,8 @@ def load_checkpoint(run: Path) -> Checkpoint | None:
         folder = run / "checkpoints" / f"step-{step:08d}"
         damage = _damage(folder)
         if damage is None:
-            tensors = {path.stem: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
+            files = sorted(folder.glob("*.safetensors"))
+            tensors = {path.stem: load_weights(path) for path in files}
             return Checkpoint(step, tensors, read_json(folder / "state.json"))
         before = "using the one before it" if step != _steps(run)[0] else "there is none before it"
         warnings.warn(f"checkpoint {folder} is damaged ({damage}); {before}", stacklevel=2)

@@ -112,6 +112,11 @@ class Engine:
             return norm.full_tensor()
         return norm if isinstance(norm, Tensor) else torch.tensor(norm)
 
+    def skip(self) -> None:
+        """Leave a step out after `clip`, of which the scaler of fp16 has to be told."""
+        if self._accelerator.scaler is not None:
+            self._accelerator.scaler.update()
+
     def sum(self, values: Tensor) -> Tensor:
         """Summed over processes."""
         return self._accelerator.reduce(values, "sum")

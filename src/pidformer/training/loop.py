@@ -32,6 +32,7 @@ from pidformer.runs.folder import (
 )
 from pidformer.runs.recipe import Recipe
 from pidformer.training.engine import Engine, compile_options, compile_seconds
+from pidformer.training.log import StepLog
 from pidformer.training.nonfinite import NonFiniteWatch
 from pidformer.training.optimizer import WeightAverage, build_optimizer, last_step, learning_rate
 from pidformer.training.progress import TrainingProgress
@@ -67,15 +68,13 @@ class Trainer:
         self.ramp = recipe.schedule.ramp
         self.step = 0
         self.saved_at = time.monotonic()
-        self._log = _Log(place.device)
+        self._log = StepLog(place.device)
         self._stopping = Stopping()
 
     def fit(self, progress: TrainingProgress) -> dict[str, float]:
         """Train to the end and return the final scores."""
         self._resume(progress)
         if self.step >= self.last_step:
-            if self.ramp is not None:
-                self.ramp.apply(self.model, 1.0)
             return self.evaluate()
         if self.step == 0:
             self._look_at_control()
@@ -126,6 +125,7 @@ class Trainer:
 
     def evaluate(self) -> dict[str, float]:
         """Scores on the validation set; of the averaged weights too, as ema_*."""
+        self._set_gains()
         scores = self._scores()
         if self.average is not None:
             with self.average.applied():
@@ -145,8 +145,7 @@ class Trainer:
         """
         if not has_control(self.model):
             return
-        if self.step == 0 and self.ramp is not None:
-            self.ramp.apply(self.model, 0.0)  # as the first step will
+        self._set_gains()
         place = self.engine.place
         exact = torch.autocast(place.device.type, enabled=False)
         with self.engine.evaluating(self.model), exact:
@@ -157,15 +156,19 @@ class Trainer:
         epoch = self.step / self.data.steps_per_epoch
         self._record("control", {"ratio": found.mean_ratio, "epoch": epoch}, {"ratio": layers})
 
+    def _set_gains(self) -> None:
+        """Gains that grow during training, as they are at this step."""
+        if self.ramp is not None:
+            self.ramp.apply(self.model, self.step / self.last_step)
+
     def _train_epoch(self, progress: TrainingProgress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
         epoch, begin = divmod(self.step, per_epoch)
         if not self._log.steps:  # its clock starts with the epoch, after the evaluation
-            self._log = _Log(self.engine.place.device)
+            self._log = StepLog(self.engine.place.device)
         for batch in self.data.epoch(epoch, begin):
             rate = learning_rate(self.recipe.schedule, self.recipe.peak_lr, self.step, per_epoch)
-            if self.ramp is not None:
-                self.ramp.apply(self.model, self.step / self.last_step)
+            self._set_gains()
             if self.must_compile:
                 seconds = compile_seconds(self.model, self.engine.place.device)
                 progress.tell(f"compiling (about {seconds} s)")
@@ -181,7 +184,7 @@ class Trainer:
             if self.step % train.log_steps == 0 or at_end:
                 self.watch.check_now()
                 self._write_log(rate, progress)
-                self._log = _Log(self.engine.place.device)
+                self._log = StepLog(self.engine.place.device)
             if self.step == self.last_step:
                 return  # a run counted in steps may end inside an epoch
             if not at_end:
@@ -199,10 +202,10 @@ class Trainer:
             group["lr"] = rate
         parts = equal_parts(batch, recipe.train.accumulate)
         total = torch.zeros((), device=engine.place.device)
-        for index, part in enumerate(parts):
+        for index, (part, share) in enumerate(zip(parts, self._shares(parts), strict=True)):
             with engine.accumulating(self.model, is_last=index == len(parts) - 1):
                 with engine.autocast():
-                    loss = self.task.loss(self.model, part) / len(parts)
+                    loss = self.task.loss(self.model, part) * share
                 engine.backward(loss)
             total += loss.detach()
         norm = engine.clip(self.model, recipe.optim.clip)
@@ -212,8 +215,18 @@ class Trainer:
             self.optimizer.step()
             if self.average is not None:
                 self.average.update()
+        else:
+            engine.skip()
         self.optimizer.zero_grad(set_to_none=True)
         return (total, norm) if is_accepted else None
+
+    def _shares(self, parts: list[Any]) -> list[Any]:
+        """What the loss of each part counts: their sum, averaged over processes, is the batch's."""
+        sizes = [self.task.size(part) for part in parts]
+        if sizes[0] is None:
+            return [1 / len(parts)] * len(parts)
+        mean = self.engine.sum(sum(sizes)).clamp(min=1) / self.engine.place.world_size
+        return [size / mean for size in sizes]
 
     def _write_log(self, rate: float, progress: TrainingProgress) -> None:
         log = self._log
@@ -247,14 +260,14 @@ class Trainer:
     def _save_or_stop(self, at_end: bool = False) -> None:
         if self.step == self.last_step:
             return  # about to be saved and to end anyway
-        train, world = self.recipe.train, self.engine.place.world_size
+        train, stopping = self.recipe.train, self._stopping.number is not None
         if train.checkpoint_steps is not None:
-            due = self.step % train.checkpoint_steps == 0
+            due = at_once = self.step % train.checkpoint_steps == 0
         else:
-            due = time.monotonic() - self.saved_at > train.checkpoint_seconds
-        stopping = self._stopping.number is not None
-        if world > 1:  # processes must agree, which costs a message: only now and then
-            if not at_end and self.step % min(train.log_steps, train.checkpoint_steps or 10**9):
+            due, at_once = time.monotonic() - self.saved_at > train.checkpoint_seconds, False
+        if self.engine.place.world_size > 1:
+            # processes must agree, which costs a message: only now and then
+            if not (at_end or at_once or self.step % train.log_steps == 0):
                 return
             due, stopping = self.engine.agree(due), self.engine.agree(stopping)
         if due or stopping:
@@ -278,6 +291,7 @@ class Trainer:
                 "skipped": self.watch.skipped,
                 "resident": self.data.is_resident,
                 "threads": self._threads(),
+                "steps_per_epoch": self.data.steps_per_epoch,
             }
             save_checkpoint(self.run, self.step, tensors, state)
             if final:
@@ -305,13 +319,7 @@ class Trainer:
                     "another --out"
                 ) from None
             self.step = found.step
-            before, now = found.state.get("threads"), self._threads()
-            if before and now and before != now and self.step < self.last_step:
-                warnings.warn(
-                    f"{self.run} was begun with {before} CPU threads and goes on with {now}: its "
-                    f"weights will differ in their last bits; OMP_NUM_THREADS={before} avoids it",
-                    stacklevel=2,
-                )
+            self._warn_of_changes(found.state)
             if self.step >= self.last_step and self.engine.is_main:
                 # ended between its last checkpoint and what follows one
                 keep_newest(self.run, self.step)
@@ -325,6 +333,25 @@ class Trainer:
             epoch = self.step / self.data.steps_per_epoch
             progress.tell(f"going on from step {self.step} (epoch {epoch:.2f})")
         progress.begin(self.step, self.last_step)
+
+    def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
+        """Say why a run that goes on will not end as if it had not been stopped."""
+        if self.step >= self.last_step:
+            return
+        old, now = before.get("threads"), self._threads()
+        if old and now and old != now:
+            warnings.warn(
+                f"{self.run} was begun with {old} CPU threads and goes on with {now}: its "
+                f"weights will differ in their last bits; OMP_NUM_THREADS={old} avoids it",
+                stacklevel=2,
+            )
+        steps, per_epoch = before.get("steps_per_epoch"), self.data.steps_per_epoch
+        if steps and steps != per_epoch:
+            warnings.warn(
+                f"{self.run} was begun with {steps} steps per epoch and goes on with {per_epoch}: "
+                "its training data have changed, and it ends elsewhere than a run on either",
+                stacklevel=2,
+            )
 
     def _threads(self) -> int | None:
         """Threads that share a sum on a CPU, in another order for another number of them."""
@@ -342,39 +369,6 @@ class Trainer:
         self.watch.skipped = int(found.state.get("skipped", 0))
         if isinstance(self.data, Relocatable):
             self.data.load_as(resident=found.state.get("resident"))
-
-
-class _Log:
-    """Sums since the last written line, on the device: reading them would stall it."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.loss_sum = torch.zeros((), device=device)
-        self.largest_norm = torch.zeros((), device=device)
-        self.steps = 0
-        self.begun = time.perf_counter()
-
-    def state(self, engine: Engine) -> dict[str, float]:
-        """What a checkpoint keeps between two lines, so that the next one is as if undisturbed."""
-        return {
-            "loss_sum": float(engine.sum(self.loss_sum.clone())),
-            "largest_norm": float(self.largest_norm),
-            "steps": self.steps,
-            "seconds": time.perf_counter() - self.begun,
-        }
-
-    def restore(self, state: dict[str, float] | None, engine: Engine) -> None:
-        """Put back what `state` gave; the sum over processes goes to the main one."""
-        if state is None:
-            return
-        self.loss_sum.fill_(state["loss_sum"] if engine.is_main else 0.0)
-        self.largest_norm.fill_(state["largest_norm"])
-        self.steps = int(state["steps"])
-        self.begun = time.perf_counter() - state["seconds"]
-
-    def add(self, loss: Tensor, norm: Tensor) -> None:
-        self.loss_sum += loss
-        self.largest_norm = torch.maximum(self.largest_norm, norm.to(self.largest_norm))
-        self.steps += 1
 
 
 def equal_parts(batch: Any, count: int) -> list[Any]:

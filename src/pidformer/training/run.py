@@ -100,8 +100,9 @@ def _check_data(out: Path, task: Task) -> None:
     held = folder.read_model_info(out)
     given = json.loads(json.dumps(dict(task.model_info())))
     lines = difference(held["build"], given["build"])
-    if not lines and held.get("tokenizer") != given.get("tokenizer"):
-        lines = ["the words of the vocabulary"]
+    for name, what in (("tokenizer", "words of the vocabulary"), ("classes", "names of classes")):
+        if not lines and held.get(name) != given.get(name):
+            lines = [f"the {what}"]
     if lines:
         raise InputError(
             f"{out} holds a run on other data ({'; '.join(lines)}); give the data it was begun "

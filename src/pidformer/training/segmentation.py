@@ -113,10 +113,14 @@ class Segmentation(ImageTask):
         )
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean over labelled pixels of a batch (of one process, as DDP has it)."""
+        """The mean over labelled pixels."""
         logits = model(self.normalised(batch.images)).float()
         total = F.cross_entropy(logits, batch.targets, ignore_index=IGNORED, reduction="sum")
-        return total / (batch.targets != IGNORED).sum().clamp(min=1)
+        return total / self.size(batch).clamp(min=1)
+
+    def size(self, batch: Batch) -> Tensor:
+        """Labelled pixels, of which parts and processes have different numbers."""
+        return (batch.targets != IGNORED).sum()
 
     def count(self, model: nn.Module, place: Place) -> Tensor:
         """The confusion matrix (K, K) as one line, and the pairs."""

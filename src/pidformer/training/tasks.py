@@ -81,6 +81,10 @@ class Task(Protocol):
 
     def loss(self, model: nn.Module, batch: Any) -> Tensor: ...
 
+    def size(self, batch: Any) -> Tensor | None:
+        """How many values the loss is a mean over; None where every part of a batch has as many."""
+        return None
+
     def count(self, model: nn.Module, place: Place) -> Tensor:
         """Sums over this process's share of the validation set, to be added over processes."""
         ...
