@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pidformer.data import Batch, open_images
 from pidformer.data.cache import cache_images
+from pidformer.data.formats.indexed import index_images
 from tests.data import sets
 from tests.data.batches import FULL, RAND, loader, same, ways
 
@@ -23,7 +24,9 @@ def test_resumed_epoch_is_the_tail_of_the_whole(augment, resident):
         assert same(list(resumed), whole[start:])
 
 
-@pytest.fixture(scope="module", params=["folders", "Parquet", "Arrow", "WebDataset", "cache"])
+@pytest.fixture(
+    scope="module", params=["folders", "Parquet", "Arrow", "WebDataset", "index", "cache"]
+)
 def location(request, tmp_path_factory):
     """The same kinds of pictures on disk, in every layout."""
     root, labels = tmp_path_factory.mktemp("sets"), [n % 2 for n in range(12)]
@@ -37,6 +40,9 @@ def location(request, tmp_path_factory):
             sets.write_arrow(root / "set", {"train": labels})
         case "WebDataset":
             sets.write_tars(root / "set", {"train": labels})
+        case "index":
+            tars = sets.write_tars(root / "tars", {"train": labels})
+            index_images(tars.as_uri(), root / "set")
         case "cache":
             cache_images(sets.write_photos(root / "photos", 12), root / "set", size=16)
     return root / "set"

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from timm.data import create_transform
 from torchvision import transforms
 
 from pidformer.data.pictures import (
@@ -107,6 +108,19 @@ def test_the_long_side_is_rounded_as_torchvision_has_it(width, height, size):
     )
     found = pixels(fit_for_evaluation(image, size, 0.875))
     np.testing.assert_array_equal(found, pixels(reference(image)))
+
+
+@pytest.mark.parametrize(
+    ("size", "kept"),
+    [(224, 0.9), (224, 0.95), (224, 0.875), (48, 0.875), (384, 1.0), (224, 224 / 248)],
+)
+def test_evaluation_is_timms(size, kept):
+    """Whose models were scored so: at 0.9 the short side becomes 248 of 248.9."""
+    theirs = create_transform(size, crop_pct=kept, interpolation="bicubic", normalize=False)
+    for width, height in ((500, 375), (333, 500)):
+        image = noise_image(width, height)
+        found = pixels(fit_for_evaluation(image, size, kept))
+        np.testing.assert_array_equal(found, theirs(image).numpy())
 
 
 def test_image_of_the_right_size_is_taken_as_it_is():

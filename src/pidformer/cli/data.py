@@ -1,4 +1,4 @@
-"""`pidformer data`: look at a folder before training on it, or decode it once."""
+"""`pidformer data`: look at a folder before training on it, decode it once, index a store."""
 
 from __future__ import annotations
 
@@ -82,6 +82,38 @@ def cache(folder: Path, out: Path, size: int = 256, as_json: Json = False) -> No
             typer.echo(f"{split}: {source.unreadable:,} unreadable, kept as such")
 
 
+def index(url: str, out: Path, as_json: Json = False) -> None:
+    """Index WebDataset shards in an object store, for --data of any command to read them there.
+
+    Every shard is read once. The same command goes on where it was stopped.
+
+    Example: pidformer data index s3://bucket/imagenet --out imagenet-index
+
+    Options:
+        url URL: Address that fsspec reads: s3://, gs://, hf://, https://, file:// and others.
+        --out: Folder of the index.
+    """
+    from pidformer.data.formats.indexed import index_images
+
+    found = index_images(url, out, is_shown=not as_json)
+    counts = {
+        split: {
+            "images": len(source),
+            "shards": len(source.names),
+            "classes": len(source.classes),
+        }
+        for split, source in found.items()
+    }
+    if as_json:
+        print_json(counts)
+        return
+    for split, count in counts.items():
+        typer.echo(
+            f"{split}: {count['images']:,} images in {count['shards']:,} shard(s), "
+            f"{count['classes']:,} classes"
+        )
+
+
 def _print(found: Checked, out: Path | None) -> None:
     from rich.console import Console
 
@@ -132,5 +164,5 @@ def _cells(split: SplitReport) -> tuple[str, ...]:
     )
 
 
-for command in (check, cache):
+for command in (check, cache, index):
     register(data, command)

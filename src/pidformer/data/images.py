@@ -25,7 +25,7 @@ from pidformer.data.augment import (
     train_transform,
 )
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
-from pidformer.data.pictures import fit, fit_for_evaluation, pixels
+from pidformer.data.pictures import evaluation_side, fit, fit_for_evaluation, pixels
 from pidformer.data.randomness import Purpose, numbers, seeded_globals
 from pidformer.data.sources import ImageSource, check_detail, stored_side
 from pidformer.data.storage import choose_storage, fits_in_memory
@@ -167,7 +167,7 @@ class TrainImages(TrainLoader[Image.Image]):
 class EvalImages(Loader[Image.Image]):
     """Unaugmented batches in order; the last may be smaller.
 
-    Short side to round(image_size / crop_ratio), bicubic, then the central square; an image that
+    Short side to floor(image_size / crop_ratio), bicubic, then the central square; an image that
     already is image_size x image_size is taken as it is, and a cache made with that short side
     gives the same pixels as the set itself. Process `rank` of `world_size` takes
     every world_size-th batch. Unreadable images are left out and counted in `skipped`, up to
@@ -186,7 +186,7 @@ class EvalImages(Loader[Image.Image]):
         arguments.check_counts(image_size=image_size, batch_size=batch_size)
         if not isinstance(crop_ratio, int | float) or not 0 < crop_ratio <= 1:
             raise InputError(f"crop_ratio must be in (0, 1], got {crop_ratio!r}; DeiT uses 0.875")
-        check_detail(source, short := round(image_size / crop_ratio))
+        check_detail(source, short := evaluation_side(image_size, crop_ratio))
         if (stored_side(source) or short) > short:
             warnings.warn(
                 f"the cache's images, shrunk to a short side of {stored_side(source)}, are shrunk "

@@ -25,7 +25,7 @@ from pidformer.data.arguments import (
 )
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.sources import Decodable
+from pidformer.data.sources import Decodable, Fetchable
 from pidformer.data.storage import decode_all
 from pidformer.devices import as_device, usable_cores
 from pidformer.errors import InputError, some
@@ -92,6 +92,8 @@ class Samples(Dataset[Loaded], Generic[T]):
         samples: list[Tensors] = []
         indices: list[int] = []
         unreadable: set[int] = set()
+        if isinstance(self._source, Fetchable):
+            self._source.fetch([index for index, *_ in places])
         for index, *where in places:
             try:
                 found, index, broken = first_readable(self._source, index, self._attempts)

@@ -1,6 +1,7 @@
 """One picture: from bytes to a PIL image in RGB, to a given size, to pixels."""
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,15 +59,24 @@ def fit(image: Image.Image, height: int, width: int) -> Image.Image:
     return _centre_crop(_cover(image, height, width), height, width)
 
 
+def evaluation_side(size: int, crop_ratio: float) -> int:
+    """The short side that evaluation resizes to: size / crop_ratio rounded down, as timm and DeiT.
+
+    >>> evaluation_side(224, 0.9)
+    248
+    """
+    return math.floor(size / crop_ratio + 1e-6)  # 224 / (224 / 248) may be just below 248
+
+
 def fit_for_evaluation(image: Image.Image, size: int, crop_ratio: float) -> Image.Image:
-    """Short side to round(size / crop_ratio), bicubic, then the central size x size.
+    """Short side to `evaluation_side`, bicubic, then the central size x size.
 
     A picture that already is size x size is taken as it is: it was cut for this size (Tiny
     ImageNet, ImageNet-C), and a second crop would only throw its border away.
     """
     if image.size == (size, size):
         return image
-    short = round(size / crop_ratio)
+    short = evaluation_side(size, crop_ratio)
     return _centre_crop(_cover(image, short, short), size, size)
 
 

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from PIL import Image
@@ -32,6 +32,13 @@ class Decodable(Protocol[Item]):
     def decode(self, index: int) -> Item:
         """One member; `UnreadableImage` for a broken one, `InputError` for impossible labels."""
         ...
+
+
+@runtime_checkable
+class Fetchable(Protocol):
+    """A set that is far away: asking for many members at once is faster."""
+
+    def fetch(self, indices: list[int]) -> None: ...
 
 
 class ImageSource(Decodable[Image.Image], Protocol):

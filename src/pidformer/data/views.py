@@ -12,7 +12,7 @@ from pidformer.data.arguments import check_counts
 from pidformer.data.images import EvalImages
 from pidformer.data.loaders import Batch
 from pidformer.data.randomness import Purpose, numbers
-from pidformer.data.sources import ImageSource, stored_side
+from pidformer.data.sources import Fetchable, ImageSource, stored_side
 from pidformer.errors import InputError, some
 
 
@@ -48,6 +48,10 @@ class ImageView:
 
     def decode(self, index: int) -> Image.Image:
         return self.source.decode(int(self.indices[index]))
+
+    def fetch(self, indices: list[int]) -> None:
+        if isinstance(self.source, Fetchable):
+            self.source.fetch(self.indices[indices].tolist())
 
 
 def relabel(source: ImageSource, classes: Sequence[str]) -> ImageView:

@@ -10,6 +10,7 @@ from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
 from pidformer.data.cache import cache_images
 from pidformer.data.check import check_data
+from pidformer.data.formats.indexed import index_images
 from pidformer.data.formats.table import FORMATS, find_format
 from pidformer.data.imagenet import subset_classes
 from pidformer.data.segmentation import open_segmentation
@@ -37,6 +38,10 @@ def write_cache(root: Path) -> None:
     cache_images(sets.write_photos(root.parent / "photos"), root, size=16)
 
 
+def write_index(root: Path) -> None:
+    index_images(str(sets.write_tars(root.parent / "tars", {"train": [0, 1], "val": [1]})), root)
+
+
 WRITERS = {
     "text": write_text,
     "ADE20K": pairs.write_ade,
@@ -46,6 +51,7 @@ WRITERS = {
     "ImageNet-C, Tiny-ImageNet-C and CIFAR-C": sets.write_cifar_c,
     "CIFAR": sets.write_cifar,
     "image cache": write_cache,
+    "index of an object store": write_index,
     "Arrow image set": lambda root: sets.write_arrow(root, {"train": [0, 1, 1], "test": [1, 0, 0]}),
     "WebDataset": lambda root: sets.write_tars(root, {"train": [0, 1, 1], "val": [1, 0, 0]}),
     "Parquet image set": write_image_parquet,

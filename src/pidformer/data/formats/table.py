@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pidformer.data import benchmarks
 from pidformer.data.digits import open_digits
-from pidformer.data.formats import arrow, cached, cifar, folders, parquet, tars, trees
+from pidformer.data.formats import arrow, cached, cifar, folders, indexed, parquet, tars, trees
 from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
@@ -121,6 +121,13 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
         notes=cached.cache_notes,
     ),
     Format(
+        name="index of an object store",
+        task="images",
+        holds=f"{indexed.FILE} (made by `pidformer data index`)",
+        splits=indexed.index_splits,
+        open=indexed.open_index,
+    ),
+    Format(
         name="Arrow image set",
         task="images",
         holds="train.arrow, or what `save_to_disk` of Hugging Face datasets wrote",
@@ -170,6 +177,7 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
     - Arrow: DIR/train.arrow, or DIR/train/data-00000-of-00002.arrow (`datasets.save_to_disk`)
     - WebDataset: DIR/train-000000.tar, of KEY.jpg with KEY.cls or KEY.json
     - CIFAR: DIR/cifar-10-batches-py or DIR/cifar-100-python (torchvision)
+    - an index of WebDataset shards in an object store (`pidformer data index`)
     - a cache of any of them (`pidformer data cache`)
     """
     folder = image_folder(location)

@@ -7,11 +7,11 @@ members keep a fixed order, which shuffling and exact resuming need.
 import os
 import re
 import tarfile
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -42,14 +42,16 @@ class Shard(NamedTuple):
 
 
 class TarImages:
-    """The samples of tar files, each read at its place."""
+    """The samples of tar files (`names`, below `root`), each read at its place."""
 
     channels = 3
 
-    def __init__(self, files: list[Path], indices: list[Shard], classes: tuple[str, ...]) -> None:
-        self.files, self.classes = files, classes
+    def __init__(
+        self, root: Path | str, names: Sequence[str], indices: list[Shard], classes: tuple[str, ...]
+    ) -> None:
+        self.root, self.names, self.classes = root, names, classes
         counts = [len(shard.keys) for shard in indices]
-        self._file = np.repeat(np.arange(len(files)), counts)
+        self._file = np.repeat(np.arange(len(names)), counts)
         self._keys, self._offsets, self._sizes, labels = map(
             np.concatenate, zip(*indices, strict=True)
         )
@@ -59,81 +61,102 @@ class TarImages:
         return len(self._keys)
 
     def name(self, index: int) -> str:
-        return f"{self.files[self._file[index]].name} {os.fsdecode(self._keys[index])}"
+        file = self.names[self._file[index]].rpartition("/")[2]
+        return f"{file} {os.fsdecode(self._keys[index])}"
 
     def decode(self, index: int) -> Image.Image:
-        size = int(self._sizes[index])
-        try:
-            with open(self.files[self._file[index]], "rb") as file:
-                file.seek(self._offsets[index])
-                data = file.read(size)
-        except OSError as error:
-            raise UnreadableImage(f"{type(error).__name__}: {error.strerror}") from None
-        if len(data) < size:
+        data = self._read(index)
+        if len(data) < self._sizes[index]:
             raise UnreadableImage("its tar file has been cut since it was opened")
         return read_picture(data)
 
+    def _read(self, index: int) -> bytes:
+        try:
+            with open(Path(self.root, self.names[self._file[index]]), "rb") as file:
+                file.seek(self._offsets[index])
+                return file.read(int(self._sizes[index]))
+        except OSError as error:
+            raise UnreadableImage(f"{type(error).__name__}: {error.strerror}") from None
+
 
 def tar_splits(folder: Path) -> list[str]:
-    return in_order(_found(folder))
+    return in_order(shards_by_split(_tars(folder)))
 
 
 def open_tars(folder: Path, split: str) -> TarImages:
     """The split's shards, their classes named in classnames.txt or numbered."""
-    files = _files(folder, split)
-    indices = [_index(path) for path in files]
+    found = shards_by_split(_tars(folder))
+
+    def read(split: str) -> tuple[list[str], list[Shard]]:
+        names = split_shards(folder, found, split)
+        return names, [_index(folder / name) for name in names]
+
+    names, indices = read(split)
+    classes = classes_of(folder, folder / names[0], split, indices, read)
+    return TarImages(folder, names, indices, classes)
+
+
+def classes_of(
+    folder: Path,
+    first: object,
+    split: str,
+    indices: Sequence[Shard],
+    read: Callable[[str], tuple[list[str], list[Shard]]],
+) -> tuple[str, ...]:
+    """Those named in classnames.txt, or as many numbers as the splits need; labels are checked."""
     if not sum(len(shard.keys) for shard in indices):
-        raise InputError(f"{files[0]} holds no KEY.jpg with KEY.cls or KEY.json; give image shards")
-    largest = max(int(shard.labels.max()) for shard in indices if len(shard.labels))
+        raise InputError(f"{first} holds no KEY.jpg with KEY.cls or KEY.json; give image shards")
+    labels = torch.from_numpy(np.concatenate([shard.labels for shard in indices]))
 
     def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
-        found = [_index(path) for path in _files(folder, other)]
-        return (), lambda: max(int(shard.labels.max(initial=-1)) for shard in found)
+        return (), lambda: max(int(shard.labels.max(initial=-1)) for shard in read(other)[1])
 
-    classes = _names(folder) or classes_of_others(folder, largest, look)
-    source = TarImages(files, indices, classes)
-    check_labels(folder / split, source.labels, classes)
-    return source
-
-
-def _names(folder: Path) -> tuple[str, ...]:
     path = folder / NAMES
-    return tuple(read_text(path, "file").splitlines()) if path.is_file() else ()
+    named = tuple(read_text(path, "file").splitlines()) if path.is_file() else ()
+    classes = named or classes_of_others(folder, int(labels.max()), look)
+    check_labels(folder / split, labels, classes)
+    return classes
 
 
-def _found(folder: Path) -> dict[str, list[tuple[int, Path]]]:
+def _tars(folder: Path) -> list[str]:
+    places = (folder, *(folder / name for name in (TRAIN, *VALIDATION)))
+    return [p.relative_to(folder).as_posix() for place in places for p in place.glob("*.tar")]
+
+
+def shards_by_split(names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
     """Numbered shards by split: [NAME-]train-000000.tar, or 000000.tar in a folder train."""
-    splits: dict[str, list[tuple[int, Path]]] = {}
-    for place in (folder, *(folder / name for name in (TRAIN, *VALIDATION))):
-        for path in sorted(place.glob("*.tar")):
-            match = _NUMBERED.fullmatch(path.stem)
-            name, number = (match["name"], int(match["number"])) if match else (path.stem, 0)
-            last = re.split(r"[-_.]", name)[-1]
-            split = last if last in (TRAIN, *VALIDATION) else name or TRAIN
-            split = split if place == folder else place.name
-            splits.setdefault(split, []).append((number, path))
+    splits: dict[str, list[tuple[int, str]]] = {}
+    for path in sorted(names):
+        place, _, file = path.removesuffix(".tar").rpartition("/")
+        match = _NUMBERED.fullmatch(file)
+        name, number = (match["name"], int(match["number"])) if match else (file, 0)
+        last = re.split(r"[-_.]", name)[-1]
+        split = place or (last if last in (TRAIN, *VALIDATION) else name or TRAIN)
+        splits.setdefault(split, []).append((number, path))
     return splits
 
 
-def _files(folder: Path, split: str) -> list[Path]:
-    found = _found(folder)
+def split_shards(
+    place: object, found: Mapping[str, list[tuple[int, str]]], split: str
+) -> list[str]:
+    """The shards of a split in `place`, in the order of their numbers, of which none may lack."""
     name = next((name for name in stored_names(split) if name in found), None)
     if name is None:
         raise InputError(
-            f"no split {split!r} in {folder}; its tar files are of {some(in_order(found))}; "
+            f"no split {split!r} in {place}; its tar files are of {some(in_order(found))}; "
             f"expected {split}-000000.tar or {split}/000000.tar"
         )
     numbers = dict(found[name])
     if len(numbers) < len(found[name]):
         raise InputError(
-            f"{folder} holds {len(found[name])} {name} shards with {len(numbers)} numbers; "
+            f"{place} holds {len(found[name])} {name} shards with {len(numbers)} numbers; "
             "keep those of one set"
         )
     low, high = min(numbers), max(numbers)
     gaps = islice((str(n) for n in range(low, high) if n not in numbers), 5)
     if high - low + 1 > len(numbers):
         raise InputError(
-            f"{folder} holds {len(numbers)} {name} shards up to number {high}, but not "
+            f"{place} holds {len(numbers)} {name} shards up to number {high}, but not "
             f"{', '.join(gaps)}; download what is missing"
         )
     return [numbers[number] for number in sorted(numbers)]
@@ -146,11 +169,16 @@ def _index(path: Path) -> Shard:
 @lru_cache(maxsize=10_000)
 def _indexed(path: Path, changed: int) -> Shard:
     """What a tar file holds; kept, since opening val looks into train for its classes."""
+    return read_index(path, partial(open, path, "rb"))
+
+
+def read_index(path: object, opened: Callable[[], Any]) -> Shard:
+    """What the tar file that `opened` gives holds; `path` for messages."""
     rows: dict[bytes, tuple[int, int]] = {}
     labels: dict[bytes, int] = {}
     end = 0
     try:
-        with tarfile.open(path, "r:") as tar:
+        with opened() as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for member in tar:
                 end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
                 folder, _, file = member.name.rpartition("/")
@@ -166,7 +194,9 @@ def _indexed(path: Path, changed: int) -> Shard:
                     found = _label(path, tar, member, kind)
                     if found is not None:
                         labels[key] = found
-        _check_end(path, end)
+            raw.seek(end)
+            if raw.read(_BLOCK) != bytes(_BLOCK):  # one that was cut between members
+                raise tarfile.ReadError("it has no end mark")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(
             f"cannot read {path} as tar ({cut(error)}); is it compressed, or cut short? "
@@ -183,15 +213,7 @@ def _indexed(path: Path, changed: int) -> Shard:
     return Shard(np.array([*rows], dtype=bytes), offsets, sizes, classes)
 
 
-def _check_end(path: Path, end: int) -> None:
-    """A whole tar ends with blocks of zeros; one that was cut between members does not."""
-    with open(path, "rb") as file:
-        file.seek(end)
-        if file.read(_BLOCK) != bytes(_BLOCK):
-            raise tarfile.ReadError("it has no end mark")
-
-
-def _label(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str) -> int | None:
+def _label(path: object, tar: tarfile.TarFile, member: tarfile.TarInfo, kind: str) -> int | None:
     """The class in KEY.cls, or in KEY.json, which may hold none."""
     if member.size > _MOST[kind]:
         raise InputError(f"{cut(member.name)!r} in {path} has {member.size} bytes; it is no label")

@@ -1,0 +1,236 @@
+"""WebDataset shards in an object store, read by an index that is made once.
+
+INDEX/pidformer-index.json names the store and its shards, INDEX/00000.npz and so on hold the places
+of each shard's samples. So any picture is one request for a range of bytes at any time, which
+shuffling the whole set and exact resuming need, and opening the set asks the store nothing. fsspec
+reads the store: s3://, gs://, hf://, https:// and others, by packages of their own.
+"""
+
+import json
+import time
+import zipfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pidformer.data.formats.shards import in_order
+from pidformer.data.formats.tars import (
+    NAMES,
+    Shard,
+    TarImages,
+    classes_of,
+    read_index,
+    shards_by_split,
+    split_shards,
+)
+from pidformer.data.sources import TRAIN, VALIDATION
+from pidformer.display import advancing
+from pidformer.errors import InputError, cut
+from pidformer.fields import as_plain, read_json, typed
+from pidformer.files import atomic_path, is_temporary, out_folder, write_whole
+
+FILE = "pidformer-index.json"
+VERSION = 1
+TRIES = 4
+"""Requests for a picture before the run ends, 1, 2 and 4 seconds apart."""
+_READERS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexPlan:
+    """The content of pidformer-index.json."""
+
+    url: str
+    tars: tuple[str, ...]
+    """Shards of all splits, by their names below the URL."""
+    version: int = VERSION
+
+    def files(self, folder: Path) -> dict[str, Path]:
+        """By shard, the file that holds its index."""
+        return {name: folder / f"{number:05d}.npz" for number, name in enumerate(self.tars)}
+
+
+class StoredImages(TarImages):
+    """The samples of the tar files below a URL, a range of bytes each."""
+
+    def __init__(
+        self, url: str, names: Sequence[str], indices: list[Shard], classes: tuple[str, ...]
+    ) -> None:
+        super().__init__(url, names, indices, classes)
+        self._ahead: dict[int, Any] = {}
+
+    def fetch(self, indices: list[int]) -> None:
+        """Ask for the pictures of a batch at once; `decode` finds them."""
+        self._ahead = {}
+        with suppress(Exception):  # `decode` asks for each by itself, and tells what is wrong
+            store, root = _store(str(self.root))
+            paths, starts, ends = zip(*(self._range(root, index) for index in indices), strict=True)
+            found = store.cat_ranges([*paths], [*starts], [*ends], on_error="return")
+            self._ahead = dict(zip(indices, found, strict=True))
+
+    def _range(self, root: str, index: int) -> tuple[str, int, int]:
+        start = int(self._offsets[index])
+        path = f"{root}/{self.names[self._file[index]]}"
+        return path, start, start + int(self._sizes[index])
+
+    def _read(self, index: int) -> bytes:
+        """The bytes of a picture. What the store refuses ends the run: to skip the picture, as a
+        damaged one, would change the batches with the state of the network."""
+        data: Any = self._ahead.get(index)
+        for number in range(TRIES):
+            if isinstance(data, bytes):
+                break
+            try:
+                store, root = _store(str(self.root))  # each process and thread has its own
+                path, start, end = self._range(root, index)
+                data = store.cat_file(path, start=start, end=end)
+            except Exception as error:  # each store has exceptions of its own
+                if number == TRIES - 1 or isinstance(error, FileNotFoundError | PermissionError):
+                    raise InputError(
+                        f"cannot read {self.name(index)} from {self.root} "
+                        f"({type(error).__name__}: {cut(error)}); run the same command to go on"
+                    ) from None
+                time.sleep(2**number)
+        if len(data) != self._sizes[index]:
+            raise InputError(
+                f"{self.root} gave {len(data)} bytes for {self.name(index)}, which has "
+                f"{self._sizes[index]}; index it again if it has changed, or copy it if it does "
+                "not answer requests for a range of bytes"
+            )
+        return bytes(data)
+
+
+def index_images(url: str, out: str | Path, *, is_shown: bool = False) -> dict[str, StoredImages]:
+    """Index the tar files below `url` in the folder `out`; the splits.
+
+    Every shard is read once. Stopped, the same call goes on with the shards that it lacks.
+    """
+    if "://" not in url:
+        url = Path(url).resolve().as_uri()
+    names, classes = _listed(url)
+    found = shards_by_split(names)
+    for split in found:
+        split_shards(url, {split: found[split]}, split)  # refuses a gap before anything is read
+    plan, out = IndexPlan(url=url, tars=tuple(names)), out_folder(out)
+    _begin(plan, out)
+    if classes is not None:
+        write_whole(out / NAMES, classes)
+    shards = plan.files(out).items()
+    with (
+        advancing("indexing shards", len(shards), is_shown=is_shown) as advance,
+        ThreadPoolExecutor(_READERS) as pool,
+    ):
+        for _ in pool.map(lambda shard: _write(url, *shard), shards):
+            advance(1)
+    return {split: open_index(out, split) for split in in_order(found)}
+
+
+def _begin(plan: IndexPlan, out: Path) -> None:
+    """Write the plan; of an index that was begun, check that it has the same."""
+    if (out / FILE).exists():
+        if read_plan(out) != plan:
+            raise InputError(
+                f"{out} is an index of other shards than {plan.url} holds; choose another --out"
+            )
+    elif held := [path.name for path in out.iterdir() if not is_temporary(path)]:
+        raise InputError(f"{out} is not empty ({held[0]}) and no index; choose another --out")
+    else:
+        write_whole(out / FILE, json.dumps(as_plain(asdict(plan)), indent=1) + "\n")
+
+
+def _listed(url: str) -> tuple[list[str], str | None]:
+    """The tar files below a URL, in it and in folders of splits, and its classnames.txt."""
+    try:
+        store, root = _store(url)
+        held = [path.removeprefix(root).strip("/") for path in store.find(root, maxdepth=2)]
+        classes = store.cat_file(f"{root}/{NAMES}").decode() if NAMES in held else None
+    except Exception as error:
+        raise InputError(f"cannot list {url} ({type(error).__name__}: {cut(error)})") from None
+    places = ("", TRAIN, *VALIDATION)
+    tars = [n for n in sorted(held) if n.endswith(".tar") and n.rpartition("/")[0] in places]
+    if not tars:
+        raise InputError(f"no tar file in {url}; give the address that holds train-000000.tar")
+    return tars, classes
+
+
+def _write(url: str, name: str, path: Path) -> None:
+    """Index one shard, if that has not been done."""
+    if path.exists():
+        return
+    store, root = _store(url)
+    try:
+        shard = read_index(f"{url}/{name}", partial(store.open, f"{root}/{name}", "rb"))
+    except InputError:
+        raise
+    except Exception as error:  # each store has exceptions of its own
+        raise InputError(
+            f"cannot read {url}/{name} ({type(error).__name__}: {cut(error)}); run the same "
+            "command to go on"
+        ) from None
+    with atomic_path(path) as temporary:
+        np.savez(temporary, **shard._asdict())
+
+
+def _store(url: str) -> tuple[Any, str]:
+    """fsspec's file system for this process and thread, and the path in it."""
+    from fsspec.core import url_to_fs  # slow to import; torch needs it, so it is there
+
+    try:
+        store, root = url_to_fs(url)
+    except (ImportError, ValueError) as error:  # no such protocol, or its package is missing
+        raise InputError(f"cannot reach {url}: {cut(error)}") from None
+    return store, root.rstrip("/")
+
+
+def read_plan(folder: Path) -> IndexPlan:
+    """What the index is to hold."""
+    try:
+        plan: IndexPlan = typed(IndexPlan, read_json(folder / FILE), key_of="index key")
+    except InputError as error:
+        raise InputError(f"{folder / FILE}: {error}; make the index again") from None
+    if plan.version != VERSION:
+        raise InputError(
+            f"{folder / FILE} is of version {plan.version}, this pidformer reads version "
+            f"{VERSION}; make the index again"
+        )
+    return plan
+
+
+def index_splits(folder: Path) -> list[str]:
+    if not (folder / FILE).is_file():
+        return []
+    try:
+        return in_order(shards_by_split(read_plan(folder).tars))
+    except InputError:  # opening it says why
+        return [TRAIN]
+
+
+def open_index(folder: Path, split: str) -> StoredImages:
+    """A split, if all its shards have been indexed."""
+    plan = read_plan(folder)
+    found, files = shards_by_split(plan.tars), plan.files(folder)
+
+    def read(split: str) -> tuple[list[str], list[Shard]]:
+        names = split_shards(folder, found, split)
+        return names, [_read_shard(files[name]) for name in names]
+
+    names, indices = read(split)
+    classes = classes_of(folder, f"{plan.url}/{names[0]}", split, indices, read)
+    return StoredImages(plan.url, names, indices, classes)
+
+
+def _read_shard(path: Path) -> Shard:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return Shard(**{name: file[name] for name in Shard._fields})
+    except (OSError, ValueError, LookupError, zipfile.BadZipFile) as error:
+        raise InputError(
+            f"{path} is missing or damaged ({cut(error)}); delete it and run the `pidformer data "
+            "index` that makes it again"
+        ) from None
