@@ -90,8 +90,8 @@ class Plan:
 
     @property
     def length(self) -> int:
-        """Tokens of a window, or of a sentence."""
-        return sentences.LENGTH if self.embeds else WINDOW
+        """Tokens of a window, or of two sentences."""
+        return 2 * sentences.LENGTH if self.embeds else WINDOW
 
     def loss(self, model: Any, ids: Tensor) -> Tensor:
         """What a step lowers, of a batch (B, N)."""

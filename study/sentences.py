@@ -1,8 +1,8 @@
 """Sentences as vectors: how a network that embeds them is trained, and how near a misspelt one
 stays to the sentence it was.
 
-Trained by contrast (SimCSE, Gao et al. 2021): each sentence of a batch goes through the network
-twice, with other draws of dropout, and the cosine of its two vectors must tell it from the others.
+Trained by contrast of neighbours (Neelakantan et al. 2022): of a batch of sentences, each must be
+told from the others by its cosine to the sentence that follows it in the text.
 """
 # S sentences, B in a batch, N tokens, C width
 
@@ -32,11 +32,11 @@ CLS, SEP = 101, 102
 AT_ONCE = 64
 ABOUT = "# A trained network of sentences, with a controller\n\n" + (
     "all-MiniLM-L6-v2, a BERT of 6 layers that others trained to embed sentences, fine-tuned on "
-    "stretches of 32 tokens of novels by contrast (SimCSE): `softmax` as it is, `pid` with a "
-    "controller (0.1, 0.003, 0.03; nobody tuned it) whose gains grow from zero over the first 30 % "
-    "of the steps. All weights are trained, and both see the same batches of a seed. The question: "
-    "does a sentence stay nearer to itself when its letters change? Registered as part 7 of "
-    "[study.md](study.md). A small study, made on a CPU.\n"
+    "stretches of 32 tokens of novels by contrast, each with the stretch that follows it: "
+    "`softmax` as it is, `pid` with a controller (0.1, 0.003, 0.03; nobody tuned it) whose gains "
+    "grow from zero over the first 30 % of the steps. All weights are trained, and both see the "
+    "same batches of a seed. The question: does a sentence stay nearer to itself when its letters "
+    "change? Registered as part 7 of [study.md](study.md). A small study, made on a CPU.\n"
 )
 
 
