@@ -48,11 +48,10 @@ def vectors(model: Any, ids: Tensor) -> Tensor:
 
 
 def contrast(model: Any, ids: Tensor) -> Tensor:
-    """- mean_b log softmax_c(cos(x_b, y_c) / T) at c = b: x and y differ in their dropout."""
-    first, second = vectors(model, torch.cat([ids, ids])).chunk(2)
-    return F.cross_entropy(
-        first @ second.T / TEMPERATURE, torch.arange(len(ids), device=ids.device)
-    )
+    """- mean_b log softmax_c(cos(x_b, y_c) / T) at c = b, of ids (B, 2 N): y follows x."""
+    first, second = vectors(model, torch.cat(ids.chunk(2, dim=1))).chunk(2)
+    own = torch.arange(len(ids), device=ids.device)
+    return F.cross_entropy(first @ second.T / TEMPERATURE, own)
 
 
 @torch.no_grad()
