@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,7 +42,8 @@ from pidformer.runs.recipe import (
 )
 from pidformer.runs.twins import control_free_hash, recipe_hash
 from pidformer.runs.weights import fingerprint
-from study.trained_networks import Pretrained, Scored
+from study import sentences
+from study.trained_networks import NAMES, Pretrained, Scored
 
 WINDOW = 256
 STRENGTHS = (1, 3, 5)
@@ -80,6 +81,22 @@ class Plan:
     """Tokens of each test text."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
+    @property
+    def embeds(self) -> bool:
+        """Whether the network embeds sentences, in place of predicting words."""
+        return self.network == NAMES["minilm"]
+
+    @property
+    def length(self) -> int:
+        """Tokens of a window, or of two sentences."""
+        return 2 * sentences.LENGTH if self.embeds else WINDOW
+
+    def loss(self, model: Any, ids: Tensor) -> Tensor:
+        """What a step lowers, of a batch (B, N)."""
+        if self.embeds:
+            return sentences.contrast(model, ids[:, : self.length])
+        return model(ids, labels=ids, use_cache=False).loss
+
     def jobs(self) -> Iterator[tuple[str, int]]:
         """Rows and seeds, the rows of a seed before the next."""
         for seed in self.seeds:
@@ -95,7 +112,7 @@ class Plan:
             seed=seed,
             model=model,
             data=DataRecipe(name=self.data.name, batch_size=self.batch_size),
-            text=TextRecipe(length=WINDOW, tokenizer=self.network),
+            text=TextRecipe(length=self.length, tokenizer=self.network),
             optim=OptimRecipe(lr=self.learning_rate, weight_decay=0.01, clip=1.0),
             schedule=ScheduleRecipe(
                 steps=self.steps,
@@ -110,7 +127,8 @@ class Plan:
 
     def command(self, seed: int) -> str:
         """What a stranger types."""
-        words = ["python -m study.retrofit finetune --data DATA"]
+        words = ["python -m study.retrofit finetune"]
+        words += ["--network minilm --data DATA" if self.embeds else "--data DATA"]
         words += ["--also", *(folder.name.upper() for folder in self.also)] if self.also else []
         words += [f"--gains {self.gains} --steps {self.steps} --batch-size {self.batch_size}"]
         words += [f"--limit {self.limit}"] if self.limit is not None else []
@@ -130,18 +148,19 @@ class Plan:
 
 
 def sizes(model: Any) -> dict[str, Any]:
-    """The sizes of a Llama, by the names that recipes have."""
+    """The sizes of a Llama or a BERT, by the names that recipes have."""
     names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    return {name: getattr(model.config, name) for name in (*names, "intermediate_size")}
+    names = (*names, "intermediate_size")
+    return {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
 
 
 def batches(
-    tokens: np.ndarray, steps: int, batch_size: int, seed: int, first: int = 0
+    tokens: np.ndarray, steps: int, batch_size: int, seed: int, first: int = 0, length: int = WINDOW
 ) -> Iterator[Tensor]:
-    """Windows (B, 257) of the training text, a function of seed and step alone."""
+    """Windows (B, length + 1) of the training text, a function of seed and step alone."""
     for step in range(first, steps):
-        places = np.random.default_rng([seed, step]).integers(len(tokens) - WINDOW, size=batch_size)
-        rows = [tokens[place : place + WINDOW + 1].astype(np.int64) for place in places]
+        places = np.random.default_rng([seed, step]).integers(len(tokens) - length, size=batch_size)
+        rows = [tokens[place : place + length + 1].astype(np.int64) for place in places]
         yield torch.from_numpy(np.stack(rows))
 
 
@@ -191,10 +210,10 @@ def train(
 
     model.train()
     first = len(losses)
-    for batch in batches(tokens, plan.steps, plan.batch_size, seed, first):
+    for batch in batches(tokens, plan.steps, plan.batch_size, seed, first, plan.length):
         if gains is not None:
             ramp.apply(model, len(losses) / plan.steps)
-        losses.append(_step(model, batch.to(plan.device), optimizer, schedule))
+        losses.append(_step(model, batch.to(plan.device), optimizer, schedule, plan.loss))
         if time.perf_counter() - saved > checkpoint_seconds:
             keep()
             saved = time.perf_counter()
@@ -206,10 +225,16 @@ def train(
     return Trained(before + time.perf_counter() - begun, losses)
 
 
-def _step(model: Any, ids: Tensor, optimizer: Any, schedule: Any) -> float:
+def _step(
+    model: Any,
+    ids: Tensor,
+    optimizer: Any,
+    schedule: Any,
+    loss_of: Callable[[Any, Tensor], Tensor],
+) -> float:
     device = ids.device.type
     with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-        loss = model(ids, labels=ids, use_cache=False).loss
+        loss = loss_of(model, ids)
     if not math.isfinite(value := float(loss.detach())):
         raise InputError("the loss is no number; choose smaller gains or more steps of warm-up")
     loss.backward()
@@ -246,9 +271,15 @@ class NetworkSetup(LanguageSetup):
 
 
 def measured(given: Pretrained, plan: Plan, folder: Path, gains: str | None) -> Iterator[Record]:
-    """Perplexity of every text, strided by half a window: clean, and of the first with noise."""
+    """Perplexity of every text, strided by half a window: clean, and of the first with noise.
+
+    Of a network that embeds sentences, how near they stay to themselves with noise.
+    """
     law = None if gains is None else as_text(resolve_gains(gains, 1))
     facts = {"weights": fingerprint(given.model), "gains": law}
+    if plan.embeds:
+        yield from sentences.measured_sentences(given, plan, folder, facts, STRENGTHS)
+        return
     for text in (plan.data, *plan.also):
         setup = NetworkSetup(
             run=folder,
@@ -302,7 +333,7 @@ def publish(
 def curve(losses: Sequence[float], plan: Plan, tokens: int) -> list[list[float]]:
     """Means over parts of the training, by epochs of the text."""
     parts = [part for part in np.array_split(np.array(losses), CURVE) if len(part)]
-    ends = np.cumsum([len(part) for part in parts]) * plan.batch_size * WINDOW / tokens
+    ends = np.cumsum([len(part) for part in parts]) * plan.batch_size * plan.length / tokens
     return [
         [round(float(x), 4), round(float(y.mean()), 5)] for x, y in zip(ends, parts, strict=True)
     ]

@@ -11,7 +11,7 @@ from pidformer.report.collect import PublishedRun, published_folders, read_folde
 from pidformer.reproduce.study import StudyPlan, load_study
 from pidformer.results import Record
 from pidformer.training.recipe import difference
-from study.retrofit_plan import RETROFIT
+from study.retrofit_plan import PLANS
 
 HERE = Path(__file__).parent
 CONFIRMING = 10
@@ -22,11 +22,11 @@ ABOUT = "about.md"
 
 def registered_studies() -> list[str]:
     """Names of the studies whose rows were fixed before any was run."""
-    return sorted([RETROFIT.name, *(path.stem for path in HERE.glob("*.yaml"))])
+    return sorted([*PLANS, *(path.stem for path in HERE.glob("*.yaml"))])
 
 
 def load_registered(name: str) -> StudyPlan:
-    return RETROFIT if name == RETROFIT.name else load_study(HERE / f"{name}.yaml")
+    return PLANS[name] if name in PLANS else load_study(HERE / f"{name}.yaml")
 
 
 def training_length(run: PublishedRun) -> tuple[int, str]:

@@ -26,7 +26,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 import pidformer as pf
@@ -35,9 +34,10 @@ from pidformer.data.text import Perturbation, open_corpus, perturb
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import write_whole
-from pidformer.statistics import mean_over_seeds, percentage
+from pidformer.statistics import mean_over_seeds
 from pidformer.training.language import window_nll
 from pidformer.tune.run import Space, search_grid
+from study import sentences
 from study.finetuned import (
     ABOUT,
     CHECKPOINT,
@@ -53,12 +53,13 @@ from study.finetuned import (
     sizes,
     train,
 )
+from study.sentences import LENGTH, cut, embedded, misspelt, nearness, numbers
 from study.trained_networks import NAMES, PACKAGES, Pretrained, Scored, pretrained, write_pieces
 
 SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
 """What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
-CLS, SEP = 101, 102
-"""Around a sentence, in BERT's vocabulary."""
+SHOWN = ("ppl", "cosine", "found")
+"""Of what is measured after fine-tuning, printed."""
 
 
 @torch.no_grad()
@@ -98,45 +99,26 @@ def similarity(model: Any, ids: Tensor) -> list[float]:
     return [round(layer, 4) for layer in token_similarity(model, ids).tolist()]
 
 
-@torch.no_grad()
-def embedded(given: Pretrained, sentences: list[np.ndarray]) -> Tensor:
-    """Sentences as all-MiniLM-L6-v2 embeds them: the mean of the last tokens, length 1; (S, C)."""
-    found = []
-    for tokens in sentences:
-        ids = torch.tensor([[CLS, *(int(token) for token in tokens), SEP]])
-        found.append(given.model(ids).last_hidden_state[0].mean(0))
-    return F.normalize(torch.stack(found), dim=-1)
-
-
 def noise(
-    given: Pretrained, tokens: np.ndarray, gains: Any, length: int = 32
+    given: Pretrained, tokens: np.ndarray, gains: Any, length: int = LENGTH
 ) -> Iterator[dict[str, Any]]:
     """How near a sentence stays to itself when letters change, plain and with `gains`.
 
     `cosine` of clean and noisy, and `found`: the share whose nearest clean sentence is their own.
     `difference` is that of the cosines, controlled minus plain, a pair for each sentence.
     """
-    starts = range(0, len(tokens) - length, length)
-    clean = [tokens[start : start + length] for start in starts]
-    for strength in (1, 3, 5):
-        kinds = [
-            Perturbation(kind="characters", strength=strength, seed=k) for k in range(len(clean))
-        ]
-        noisy = [
-            perturb(part, kind, given.tokenizer)[0] for part, kind in zip(clean, kinds, strict=True)
-        ]
-        line: dict[str, Any] = {"rate": kinds[0].rate, "sentences": len(clean), "gains": str(gains)}
-        cosines = []
-        for name, law in (("plain", None), ("controlled", gains)):
-            if law is not None:
-                pf.convert(given.model, law, inplace=True)
-            own, other = embedded(given, [part[:-1] for part in clean]), embedded(given, noisy)
-            cosine = other @ own.T
-            hits = int((cosine.argmax(1) == torch.arange(len(own))).sum())
-            cosines.append(cosine.diagonal())
-            line[name] = {"cosine": float(cosines[-1].mean())} | percentage("found", hits, len(own))
-        pf.revert(given.model)
-        yield line | {"difference": mean_over_seeds((cosines[1] - cosines[0]).tolist())[:3]}
+    parts = cut(tokens, length)
+    clean = [part[:-1] for part in parts]
+    models = {"plain": given.model, "controlled": pf.convert(given.model, gains)}
+    own = {name: embedded(model, clean) for name, model in models.items()}
+    for strength in STRENGTHS:
+        noisy = misspelt(parts, strength, given.tokenizer)
+        rate = Perturbation(kind="characters", strength=strength).rate
+        line: dict[str, Any] = {"rate": rate, "sentences": len(clean), "gains": str(gains)}
+        near = {name: nearness(own[name], embedded(models[name], noisy)) for name in models}
+        line |= {name: numbers(*found) for name, found in near.items()}
+        moved = near["controlled"][0] - near["plain"][0]
+        yield line | {"difference": mean_over_seeds(moved.tolist())[:3]}
 
 
 def tune(
@@ -187,12 +169,13 @@ def finetune(
         for record in measured(given, plan, folder, gains):
             records.append(record)
             row = f"{record.settings['data']}/{record.settings['row']}"
-            yield {"run": path.stem, "row": row, "ppl": record.metrics["ppl"]}
+            shown = {k: record.metrics[k] for k in SHOWN if k in record.metrics}
+            yield {"run": path.stem, "row": row} | shown
         loss = curve(trained.losses, plan, len(train_text))
         details = {"parameters": count, "loss": loss}
         publish(plan, variant, seed, recipe, records, trained, details, path)
         if not (out / "about.md").exists():
-            write_whole(out / "about.md", ABOUT)
+            write_whole(out / "about.md", sentences.ABOUT if plan.embeds else ABOUT)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         yield {"run": path.stem, "is_new": True, "train_seconds": round(trained.seconds, 1)}
 
@@ -301,8 +284,9 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _check(asked: argparse.Namespace) -> None:
-    if asked.network == "minilm" and asked.what in ("tune", "finetune"):
-        raise InputError(f"{asked.what} needs a language model; --network smollm2")
+    if asked.network == "minilm" and (asked.what == "tune" or asked.dry_run or asked.also):
+        words = "tune" if asked.what == "tune" else "--dry-run" if asked.dry_run else "--also"
+        raise InputError(f"{words} needs a language model; --network smollm2")
     if asked.network == "smollm2" and asked.what == "noise":
         raise InputError("noise needs a network that embeds sentences; --network minilm")
     if asked.what in ("finetune", "pieces") and not asked.out:

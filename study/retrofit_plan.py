@@ -1,4 +1,6 @@
-"""Rows and hypotheses of docs/study.md, part 6, which `study.retrofit` runs."""
+"""Rows and hypotheses of docs/study.md, parts 6 and 7, which `study.retrofit` runs."""
+
+from typing import Any
 
 from pidformer.reproduce.study import Hypothesis, StudyPlan, StudyRow
 
@@ -19,14 +21,25 @@ _NOTE = (
     f"{ALLOWED} nats are taken off the difference: better means that its interval ends below "
     f"{ALLOWED}, so that the controlled network is no worse"
 )
+
+
+def finetuned(about: str) -> dict[str, Any]:
+    """What both parts share: two rows, three seeds."""
+    return {
+        "recipe": "",
+        "rows": tuple(
+            StudyRow(name=name, group="finetuned", overrides=(), seeds=(10, 11, 12), suites={})
+            for name in ("softmax", "pid")
+        ),
+        "about": {"finetuned": about},
+        "halves": {"finetuned": None},
+    }
+
+
 RETROFIT = StudyPlan(
     name="retrofit",
-    recipe="",
     data=("novels", "wikitext"),
-    rows=tuple(
-        StudyRow(name=name, group="finetuned", overrides=(), seeds=(10, 11, 12), suites={})
-        for name in ("softmax", "pid")
-    ),
+    **finetuned("1,000 steps from trained weights"),
     primary=tuple(("pid", title) for title in (NOVELS, *NOISY)),
     hypotheses=(
         Hypothesis(
@@ -51,6 +64,28 @@ RETROFIT = StudyPlan(
             note=_NOTE,
         ),
     ),
-    about={"finetuned": "1,000 steps from trained weights"},
-    halves={"finetuned": None},
 )
+COSINES = tuple(f"novels, test, cosine, characters {s}" for s in (1, 3, 5))
+FOUND = "novels, test, found, characters 5"
+SENTENCES = StudyPlan(
+    name="retrofit-sentences",
+    data=("novels",),
+    **finetuned("100 steps from trained weights"),
+    primary=tuple(("pid", title) for title in (*COSINES, FOUND)),
+    hypotheses=(
+        Hypothesis(
+            name="S1",
+            text="after fine-tuning, a sentence stays nearer to itself when its letters change",
+            expects=dict.fromkeys(COSINES, "better"),
+            pairs=(PAIR,),
+        ),
+        Hypothesis(
+            name="S2",
+            text="it is found more often among the clean ones",
+            expects={FOUND: "better"},
+            pairs=(PAIR,),
+        ),
+    ),
+)
+PLANS = {plan.name: plan for plan in (RETROFIT, SENTENCES)}
+"""Registered in Python: what they run is no recipe of ours."""

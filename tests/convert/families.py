@@ -26,6 +26,12 @@ TIMM = {
     "relative post-norm": ("vit_srelpos_small_patch16_224", {"block_fn": ResPostRelPosBlock}),
     "naflex": ("naflexvit_base_patch16_gap", {}),
     "naflex factorised": ("naflexvit_base_patch16_parfac_gap", {}),
+    "sam": ("samvit_base_patch16_224", {"window_size": 3, "global_attn_indexes": (2,)}),
+    "sam rotated": (
+        "samvit_base_patch16",
+        {"window_size": 2, "global_attn_indexes": (0, 3), "neck_chans": 8, "head_hidden_size": 8}
+        | {"use_rel_pos": False, "use_rope": True, "init_values": 0.5},
+    ),
     "sapiens2": ("vit_base_patch16_sapiens2", {"num_kv_heads": (2, 1, 1, 2)}),
 }
 SMALL = {"img_size": 32, "embed_dim": 32, "depth": 4, "num_heads": 2, "num_classes": 5}

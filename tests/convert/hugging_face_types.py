@@ -10,6 +10,7 @@ SPECTRUM = SIZE | {"intermediate_size": 48, "max_length": 32, "num_mel_bins": 16
 SPECTRUM |= {"num_labels": 5, "frequency_stride": 8, "time_stride": 8}
 DISTIL = {"dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "vocab_size": 50}
 FALCON = TEXT | {"ffn_hidden_size": 48, "bias": True}
+T5 = {"d_model": 32, "num_layers": 3, "num_heads": 4, "d_kv": 8, "d_ff": 48, "vocab_size": 50}
 XGLM = {"d_model": 32, "num_layers": 3, "attention_heads": 4, "ffn_dim": 48, "vocab_size": 50}
 
 WHISPER = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "num_labels": 5}
@@ -88,10 +89,13 @@ TYPES = {
     "esm": encoder("Esm", TEXT | {"mask_token_id": 3}),
     "eurobert": encoder("EuroBert"),
     "modernbert": encoder("ModernBert"),
+    "mt5": encoder("MT5", T5, head="EncoderModel"),
     "nomic_bert": encoder("NomicBert"),
     "roberta-prelayernorm": encoder("RobertaPreLayerNorm"),
     "siglip2_text_model": encoder("Siglip2Text", head="Model"),
     "siglip_text_model": encoder("SiglipText", head="Model"),
+    "t5": encoder("T5", T5, head="EncoderModel"),
+    "umt5": encoder("UMT5", T5, head="EncoderModel"),
     "xlm-roberta": encoder("XLMRoberta"),
     "aimv2_vision_model": vision("Aimv2Vision", head="Model"),
     "audio-spectrogram-transformer": vision("AST", SPECTRUM, "ForAudioClassification", "sound"),

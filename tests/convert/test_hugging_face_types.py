@@ -15,7 +15,7 @@ from pidformer.errors import InputError
 from tests.convert.families import controls
 from tests.convert.hugging_face import FAMILIES as CORE
 from tests.convert.hugging_face import batch, build
-from tests.convert.hugging_face_types import TYPES, WHISPER
+from tests.convert.hugging_face_types import T5, TYPES, WHISPER
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 BY_LAYER = [GAINS, GAINS, pf.PIDGains(p=0.1, i=0.3, d=0.2, beta=0.8)]
@@ -235,7 +235,54 @@ def test_an_adapter_around_the_projection_is_given_the_control():
     torch.testing.assert_close(run(adapted.merge_and_unload(), x), beside, rtol=1e-4, atol=1e-4)
 
 
-def test_whisper_is_refused_with_its_decoder():
-    config = hf.WhisperConfig(**WHISPER, decoder_attention_heads=4, decoder_ffn_dim=16)
-    with pytest.raises(InputError, match="cross-attention has no value of its own token"):
-        pf.convert(hf.WhisperModel(config), GAINS)
+def two_models():
+    """CLIP, T5, MAE and Whisper as a whole, the part that can be converted, and a batch."""
+    words = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    words |= {"num_attention_heads": 4, "vocab_size": 50}
+    pixels = words | {"image_size": 16, "patch_size": 4}
+    ids, images = torch.arange(3, 9)[None], torch.randn(1, 3, 16, 16)
+    decoder = {"decoder_attention_heads": 4, "decoder_ffn_dim": 16}
+    mae = {f"decoder_{key}": words[key] for key in [*words][:4]}
+    sound = {"input_features": torch.randn(1, 16, 16), "decoder_input_ids": ids}
+    return {
+        "clip": (
+            hf.CLIPModel(hf.CLIPConfig(text_config=words, vision_config=pixels)),
+            ("text_model", "vision_model"),
+            {"input_ids": ids, "pixel_values": images},
+        ),
+        "t5": (
+            hf.T5ForConditionalGeneration(hf.T5Config(**T5)),
+            ("encoder",),
+            {"input_ids": ids, "decoder_input_ids": ids},
+        ),
+        "mae": (
+            hf.ViTMAEForPreTraining(hf.ViTMAEConfig(**pixels, **mae)),
+            ("vit",),
+            {"pixel_values": images, "noise": torch.arange(16.0)[None]},
+        ),
+        "whisper": (hf.WhisperModel(hf.WhisperConfig(**WHISPER, **decoder)), ("encoder",), sound),
+    }
+
+
+@pytest.mark.parametrize("name", ["clip", "t5", "mae", "whisper"])
+@torch.no_grad()
+def test_a_model_of_two_is_refused_with_the_parts_that_can_be_converted(name):
+    """And these work where they stand: zero gains change no bit of the whole."""
+    torch.manual_seed(0)
+    model, parts, x = two_models()[name]
+    with pytest.raises(InputError, match=f"by itself, its {' or its '.join(parts)} can be$"):
+        pf.convert(model, GAINS)
+    for parameter in model.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    plain = run(model.eval(), x)
+    for gains in (pf.PIDGains(), GAINS):
+        setattr(model, parts[-1], pf.convert(getattr(model, parts[-1]), gains))
+        assert torch.equal(run(model, x), plain) == (gains != GAINS)
+
+
+def test_a_decoder_across_which_nothing_can_be_converted_says_so():
+    config = hf.BartConfig(d_model=32, encoder_layers=1, decoder_layers=1, vocab_size=9)
+    with torch.device("meta"):
+        model = hf.BartModel(config)
+    with pytest.raises(InputError, match=r"has no value of its own token$"):
+        pf.convert(model, GAINS)

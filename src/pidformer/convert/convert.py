@@ -8,7 +8,7 @@ from torch import nn
 
 from pidformer.control.pid import FirstLayer
 from pidformer.convert.conversion import Conversion
-from pidformer.convert.timm import ControlledModel, convert_timm, is_timm, revert_timm
+from pidformer.convert.timm import MODELS, ControlledModel, convert_timm, is_timm, revert_timm
 from pidformer.errors import InputError
 from pidformer.models.gains import GainsLike
 from pidformer.models.vit import PIDVisionTransformer
@@ -78,8 +78,8 @@ def _way_in(model: nn.Module) -> Any:
     inner = getattr(model, "model", None)
     hint = f"; convert the {type(inner).__name__} inside it" if isinstance(inner, nn.Module) else ""
     raise InputError(
-        f"{type(model).__name__} cannot be converted: supported are timm's VisionTransformer, Eva, "
-        f"Beit and VisionTransformerRelPos, and models of transformers{hint}"
+        f"{type(model).__name__} cannot be converted: supported are timm's "
+        f"{', '.join(kind.__name__ for kind in MODELS)}, and models of transformers{hint}"
     )
 
 

@@ -1,6 +1,5 @@
 """The model types of Hugging Face that can be converted, and why others cannot."""
 
-import difflib
 import json
 from pathlib import Path
 
@@ -29,6 +28,6 @@ def check_family(name: str, given: object) -> str:
     reason = REFUSED.get(str(given))
     if reason is not None:
         raise InputError(f"{name} (model type {given!r}) cannot be converted: {reason}")
-    near = difflib.get_close_matches(str(given), FAMILIES, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else "docs/convert.md lists them"
-    raise InputError(f"{name} (model type {given!r}) is no type that can be converted; {hint}")
+    raise InputError(
+        f"{name} (model type {given!r}) cannot be converted; docs/convert.md lists those that can"
+    )

@@ -6,6 +6,7 @@ arguments, which every layer hands to attention.
 """
 
 import inspect
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -155,7 +156,29 @@ def _controlled(model: nn.Module) -> list[Any]:
 
 
 def _attention(model: Any) -> list[Any]:
-    """The self-attention modules, first layer first, or the reason why not."""
+    """The self-attention modules, first layer first; or why not, and what inside it can be."""
+    try:
+        return _self_attention(model)
+    except InputError as error:
+        parts = _convertible(model)
+        if not parts:
+            raise
+        raise InputError(f"{error}; by itself, its {' or its '.join(parts)} can be") from None
+
+
+def _convertible(model: nn.Module) -> list[str]:
+    """The names of models inside another that can be converted by themselves."""
+    found: list[str] = []
+    for name, part in model.named_modules():
+        is_new = name and not name.startswith(tuple(f"{outer}." for outer in found))
+        if is_new and isinstance(part, PreTrainedModel):
+            with suppress(InputError):
+                _self_attention(part)
+                found.append(name)
+    return found
+
+
+def _self_attention(model: Any) -> list[Any]:
     name, kind = type(model).__name__, getattr(model.config, "model_type", None)
     kind = check_family(name, kind)
     if model.config._attn_implementation not in PLAIN:
@@ -179,7 +202,7 @@ def _attention(model: Any) -> list[Any]:
         others = sorted({type(m).__name__ for m in model.modules() if "Attention" in str(type(m))})
         raise InputError(
             f"{name} has {len(found)} {FAMILIES[kind]} in {depth} layers (found: "
-            f"{', '.join(others) or 'no attention'}); only unchanged models can be converted"
+            f"{', '.join(others) or 'no attention'}), and cannot be converted as a whole"
         )
     return found
 

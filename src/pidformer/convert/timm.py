@@ -7,14 +7,13 @@ mark of the controller. Nothing else about them changes.
 # B images, N tokens, C width, H heads, D head dim
 
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat
 from timm.layers.attention import Attention, AttentionRope
-from timm.models import beit
+from timm.models import beit, vision_transformer_sam
 from timm.models.beit import Beit
 from timm.models.eva import Eva, EvaAttention, EvaBlock, EvaBlockPostNorm
 from timm.models.naflexvit import NaFlexVit
@@ -25,14 +24,19 @@ from timm.models.vision_transformer_relpos import (
     ResPostRelPosBlock,
     VisionTransformerRelPos,
 )
+from timm.models.vision_transformer_sam import VisionTransformerSAM
 from torch import Tensor, nn
 
-from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
+from pidformer.convert.controlled import Carried, Controlled, ControlledModel, made, projected
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.mark import Mark
+from pidformer.convert.timm_sam import (
+    ControlledSAM,
+    ControlledSAMAttention,
+    ControlledSAMBlock,
+)
 from pidformer.errors import InputError
-from pidformer.models.vit import ControlledDepth, learned_parameters
 from pidformer.nn.attention import attend, seen_values
 from pidformer.nn.depth import scan_blocks
 from pidformer.ops.attention import of_queries
@@ -40,33 +44,21 @@ from pidformer.ops.attention import of_queries
 for _step in ("seen_values", "of_queries"):
     torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
 
-Carried = tuple[Tensor, PIDState | None]
-MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos, NaFlexVit)
+MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos, NaFlexVit, VisionTransformerSAM)
 POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
-BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, *POST_NORM)
-ATTENTION = (Attention, AttentionRope, EvaAttention, beit.Attention, RelPosAttention)
+SAM_BLOCK, SAM_ATTENTION = vision_transformer_sam.Block, vision_transformer_sam.Attention
+BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, SAM_BLOCK, *POST_NORM)
+ATTENTION = (
+    *(Attention, AttentionRope, EvaAttention),
+    *(beit.Attention, RelPosAttention, SAM_ATTENTION),
+)
 
 REASONS = {
-    "VisionTransformerSAM": "most of its layers attend within windows, and padding there has no "
-    "value in the first layer",
     "Cait": "its heads mix each other's scores, so that a head's output is not of its own values",
     "SwinTransformer": "it merges tokens between its stages, and those have no value in the first "
     "layer",
 }
 """Why classes of timm that people ask for cannot be converted."""
-
-
-class Controlled:
-    """Marks what was converted; `original` is the class it was and becomes again."""
-
-    original: type[nn.Module]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        """For pickle, which finds a class by name: this one is made again by `_made`."""
-        kind: Any = type(self)
-        if "original" not in kind.__dict__:  # a subclass, with a name of its own
-            return super().__reduce_ex__(protocol)
-        return _empty, kind.__bases__, self.__getstate__()
 
 
 class ControlledAttention(Controlled):
@@ -86,7 +78,7 @@ class ControlledAttention(Controlled):
         is_causal: bool = False,
     ) -> Carried:
         gate = self.gate(x).sigmoid() if getattr(self, "gate", None) is not None else None
-        q, k, value = _projected(self, x)
+        q, k, value = projected(self, x)
         q, k = _through(self, "q_norm", q), _through(self, "k_norm", k)
         attn_mask = _biased(self, bias, attn_mask)
         if rope is not None:
@@ -106,27 +98,6 @@ class ControlledAttention(Controlled):
 
     def extra_repr(self) -> str:
         return shown_gains(self)
-
-
-def _projected(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, (B, H, N, D) each, as the three classes of timm make them."""
-    if attention.qkv is None:
-        q, k, v = (
-            project(x).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-            for project in (attention.q_proj, attention.k_proj, attention.v_proj)
-        )
-        return q, k, v
-    if getattr(attention, "q_bias", None) is None:
-        packed = attention.qkv(x)
-    else:
-        bias = torch.cat((attention.q_bias, attention.k_bias, attention.v_bias))
-        if attention.qkv_bias_separate:
-            packed = attention.qkv(x) + bias
-        else:
-            packed = F.linear(x, attention.qkv.weight, bias)
-    packed = packed.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
-    q, k, v = packed.unbind(0)
-    return q, k, v
 
 
 def _through(attention: Any, name: str, x: Tensor) -> Tensor:
@@ -175,22 +146,6 @@ def _scaled(block: Any, part: int, x: Tensor) -> Tensor:
         return getattr(block, f"ls{part}")(x)
     gamma = getattr(block, f"gamma_{part}")
     return x if gamma is None else gamma * x
-
-
-class ControlledModel(Controlled, ControlledDepth):
-    """A converted vision transformer."""
-
-    _no_split_modules: tuple[str, ...]
-    pidformer: Mark
-
-    @property
-    def gains(self) -> PIDGains | tuple[PIDGains, ...]:
-        """The gains the model was converted with: for all layers, or one per layer."""
-        return self.pidformer.conversion.model_gains
-
-    def no_weight_decay(self: Any) -> set[str]:
-        """timm's set, and the learned gains."""
-        return set(self.original.no_weight_decay(self)) | learned_parameters(self)
 
 
 class ControlledEva(ControlledModel):
@@ -260,8 +215,11 @@ MIXINS = {
     Beit: ControlledBias,
     VisionTransformerRelPos: ControlledBias,
     NaFlexVit: ControlledNaFlex,
+    VisionTransformerSAM: ControlledSAM,
 }
 """What replaces the loop of a model; of a plain vision transformer, `ControlledModel`."""
+PARTS = {SAM_BLOCK: (ControlledSAMAttention, ControlledSAMBlock)}
+"""What replaces attention and block, if not `ControlledAttention` and `ControlledBlock`."""
 
 
 def is_timm(model: nn.Module) -> bool:
@@ -281,13 +239,16 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     if is_again:
         revert_timm(model)
     for block in model.blocks:
-        block.attn.__class__ = _made(ControlledAttention, block.attn.__class__)
+        attention_mixin, block_mixin = PARTS.get(
+            type(block), (ControlledAttention, ControlledBlock)
+        )
+        block.attn.__class__ = made(attention_mixin, block.attn.__class__)
         block.attn.state_heads = heads
         block.out = nn.Identity()
-        block.__class__ = _made(ControlledBlock, block.__class__)
+        block.__class__ = made(block_mixin, block.__class__)
     conversion.put(attention, controllers)
     mixin = next((MIXINS[kind] for kind in MIXINS if isinstance(model, kind)), ControlledModel)
-    model.__class__ = _made(mixin, model.__class__)
+    model.__class__ = made(mixin, model.__class__)
     model.pidformer = Mark(conversion)
     model._no_split_modules = (type(model.blocks[0]).__name__,)
 
@@ -308,18 +269,6 @@ def revert_timm(model: Any) -> None:
     del model.pidformer, model._no_split_modules
 
 
-@cache
-def _made(mixin: Any, original: Any) -> Any:
-    name = f"Controlled{original.__name__}"
-    return type(name, (mixin, original), {"original": original, "__doc__": mixin.__doc__})
-
-
-def _empty(mixin: Any, original: Any) -> Any:
-    """An instance of a made class, to be filled by pickle."""
-    kind = _made(mixin, original)
-    return kind.__new__(kind)
-
-
 def _check(model: Any) -> None:
     known = next((kind for kind in MODELS if isinstance(model, kind)), None)
     if known is None or any(
@@ -331,7 +280,8 @@ def _check(model: Any) -> None:
         reason = next((f": {REASONS[kind]}" for kind in kinds if kind in REASONS), "")
         raise InputError(
             f"{kinds[0]} cannot be converted{reason}; those of timm's models can whose loop "
-            f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*, naflexvit_*)"
+            f"over depth is that of one of {names} (vit_*, deit_*, eva02_*, beit*_*, naflexvit_*, "
+            "samvit_*)"
         )
     if isinstance(model, NaFlexVit) and model.rope is not None:
         raise InputError("a NaFlexVit that rotates its positions cannot be converted; others can")
