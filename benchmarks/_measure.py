@@ -1,19 +1,25 @@
-"""The options that the measured benchmarks share with `pidformer bench`."""
+"""What the benchmarks share: the options of `pidformer bench`, and recording a call."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+
+import torch
 
 from pidformer.bench import Bench
 from pidformer.bench.run import ALL, Sections
 from pidformer.cli.bench import show_bench
 
 
-def measured(doc: str, sections: Sections) -> tuple[Bench, argparse.Namespace]:
-    """Read the options, measure every section and print its tables."""
+def measured(
+    doc: str, sections: Sections, *, name: str | None = None
+) -> tuple[Bench, argparse.Namespace]:
+    """Read the options, measure every section and print its tables; `name`: of the command."""
     parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--rounds", type=int, help="turns of each contender")
@@ -21,7 +27,7 @@ def measured(doc: str, sections: Sections) -> tuple[Bench, argparse.Namespace]:
     parser.add_argument("--out", type=Path, help="folder for results.jsonl")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of tables")
     options = parser.parse_args()
-    name = parser.prog.removesuffix(".py")
+    words = shlex.split(name or parser.prog.removesuffix(".py"))
     done = show_bench(
         ALL,
         sections=sections,
@@ -30,6 +36,23 @@ def measured(doc: str, sections: Sections) -> tuple[Bench, argparse.Namespace]:
         seed=options.seed,
         device=options.device,
         is_quiet=options.json,
-        command=shlex.join(["python", "-m", "benchmarks", name, *sys.argv[1:]]),
+        command=shlex.join(["python", "-m", "benchmarks", *words, *sys.argv[1:]]),
     )
     return done, options
+
+
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
+    """`run` is kept for its tensors: a graph holds their addresses alone."""
+    graph.replay()

@@ -1,18 +1,22 @@
 """The goals on one H200, and what is measured: all of `pidformer bench`, then a table of goals.
 
 python -m benchmarks goals [--device cuda] [--rounds 7] [--out DIR] [--json]
+python -m benchmarks goals --read DIR       # of rows that `pidformer bench --out DIR` has kept
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from benchmarks._measure import measured
+from pidformer import results
 from pidformer.bench import SECTIONS, attack, generate, model, operator, train
 from pidformer.bench.timing import Timing
 from pidformer.cli.options import tables
@@ -209,16 +213,36 @@ def goal_table(goals: Sequence[Goal]) -> Table:
     return table
 
 
+def kept(folder: Path) -> list[Timing]:
+    """Rows of a GPU that were kept in a folder; of those measured again the last."""
+    names = {field.name for field in fields(Timing)}
+    rows: dict[tuple[Any, ...], Timing] = {}
+    for record in results.read(folder):
+        if record.kind == "bench" and record.settings.get("device") != "CPU":
+            found = {**record.settings, **record.metrics}
+            row = Timing(**{name: value for name, value in found.items() if name in names})
+            key = (row.section, row.what, row.label, row.mode, row.dtype, *row.sizes.items())
+            rows[key] = row
+    return list(rows.values())
+
+
+def show(found: Sequence[Goal]) -> None:
+    console = tables()
+    console.print("\ngoals, one H200", style="bold")
+    console.print(goal_table(found))
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["--read"] and len(sys.argv) == 3:
+        show(goals(kept(Path(sys.argv[2]))))
+        return
     done, options = measured(__doc__, SECTIONS)
     # A CPU measures other sizes, which no goal is about.
     found = goals([] if done.header["device"] == "CPU" else done.rows)
     if options.json:
         print(json.dumps(done.to_dict() | {"goals": [goal.to_dict() for goal in found]}))
         return
-    console = tables()
-    console.print("\ngoals, one H200", style="bold")
-    console.print(goal_table(found))
+    show(found)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from benchmarks._measure import measured
+from benchmarks._measure import measured, recorded
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
 from pidformer.bench.timing import (
@@ -157,23 +157,6 @@ def _mode(setting: BenchSetting) -> Any:
 def _wrap(setting: BenchSetting) -> Callable[[Callable[[], object]], Callable[[], object]] | None:
     """On a GPU a CUDA graph of the call is timed: the host's launches do not count."""
     return recorded if setting.is_gpu else None
-
-
-def recorded(run: Callable[[], object]) -> Callable[[], object]:
-    """What replays the kernels of a call."""
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, stream=side):
-        run()
-    return partial(_replay, graph, run)
-
-
-def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
-    """`run` is kept for its tensors: a graph holds their addresses alone."""
-    graph.replay()
 
 
 def _group(

@@ -1,12 +1,14 @@
 """The kernels by themselves: are they right, how long do they take, which tiles are best.
 
-    python -m benchmarks.kernels [check] [time] [tune] [gelu]   on CUDA; default: check, time
-    python -m benchmarks.kernels time tune 65               shapes of 65 tokens only
+    python -m benchmarks.kernels [ceilings] [check] [time] [tune] [gelu]   default: check, time
+    python -m benchmarks.kernels time tune 65                        shapes of 65 tokens only
 
-`check` compares outputs and gradients with float64 on fresh random numbers and fails loudly.
-`time` gives the median ms of a controlled layer, forward and with backward. `tune` times the
-tiles of `short_attention` one by one, if their numbers are those of SDPA and the epilogue; the best
-belong into `ops/dispatch.py`. `gelu` does all three for `bias_gelu`, beside Inductor's.
+All need a CUDA device, but `check`: with TRITON_INTERPRET=1 it takes a few small cases on a CPU.
+`ceilings` measures what this device copies and multiplies at most. `check` compares outputs and
+gradients with float64 on fresh random numbers and fails loudly. `time` gives the median ms of a
+controlled layer, forward and with backward. `tune` times the tiles of `short_attention` one by one,
+if their numbers are those of SDPA and the epilogue; the best belong into `ops/dispatch.py`. `gelu`
+does all three for `bias_gelu`, beside Inductor's.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
+from benchmarks._measure import recorded
 from pidformer.control import PIDGains, PIDState
 from pidformer.control.pid import pid_step
 from pidformer.ops import dispatch, epilogue, gelu, short
@@ -44,19 +47,40 @@ SHAPES = (
 )
 LIMIT = {torch.bfloat16: 1e-2, torch.float16: 1.5e-3, torch.float32: 1e-5}
 STEPS, ROUNDS = 5, 9  # steps a graph, replays of it
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 NAMES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 def main() -> None:
-    if not torch.cuda.is_available():
-        sys.exit("benchmarks.kernels needs a CUDA device")
-    sections = {"check": check, "time": timings, "tune": tune, "gelu": gelus}
-    asked = [word for word in sys.argv[1:] if not word.isdigit()]
+    sections = {
+        "ceilings": ceilings,
+        "check": check,
+        "time": timings,
+        "tune": tune,
+        "gelu": gelus,
+    }
+    asked = [word for word in sys.argv[1:] if not word.isdigit()] or ["check", "time"]
     if wrong := [name for name in asked if name not in sections]:
         sys.exit(f"unknown section {wrong[0]!r}; known: {', '.join(sections)}")
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}\n", flush=True)
-    for name in asked or ["check", "time"]:
+    if DEVICE == "cpu" and not (asked == ["check"] and dispatch.is_interpreted()):
+        sys.exit(
+            "benchmarks.kernels needs a CUDA device; `check` also runs with TRITON_INTERPRET=1"
+        )
+    name = "Triton's interpreter" if DEVICE == "cpu" else torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}\n", flush=True)
+    for name in asked:
         sections[name]()
+
+
+def ceilings() -> None:
+    """What the device reaches at most: bytes read and written per second, operations per second."""
+    source = torch.randn(2**30, device="cuda")
+    target = torch.empty_like(source)
+    spent = _time_of(partial(target.copy_, source))
+    print(f"copy: {2 * source.nbytes / spent / 1e9:.2f} TB/s, read and written")
+    one, two = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    spent = _time_of(partial(torch.mm, one, two))
+    print(f"matrix product, bfloat16: {2 * 8192**3 / spent / 1e9:.0f} TFLOP/s", flush=True)
 
 
 # Are they right?
@@ -64,6 +88,28 @@ def main() -> None:
 
 def check() -> None:
     """Every case against float64; raises at the end if any is off."""
+    print("| N | D | type | heads | kind | op | output | worst gradient | |\n|" + "---|" * 9)
+    sizes = ((7, 3, False), (65, 1, True), (197, 3, False), (1025, 1, True))
+    wrong = 0
+    for case in _cases() if DEVICE == "cuda" else SMALL_CASES:
+        for op in ("short", "epilogue"):
+            wrong += _check_case(op, **case)
+    for law, size in itertools.product(LAWS, sizes if DEVICE == "cuda" else sizes[:1]):
+        wrong += check_law(law, *size)
+    if wrong:
+        raise SystemExit(f"{wrong} cases are wrong")
+    print("\nall right\n", flush=True)
+
+
+# No bfloat16: the interpreter multiplies such matrices as if they were integers.
+SMALL_CASES: tuple[dict[str, Any], ...] = (
+    {"tokens": 1, "dim": 16, "dtype": torch.float16},
+    {"tokens": 17, "dim": 24, "is_causal": True, "dtype": torch.float32},
+    {"tokens": 7, "dim": 16, "heads": 4, "kv": 2, "learned": True, "dtype": torch.float16},
+)
+
+
+def _cases() -> list[dict[str, Any]]:
     cases: list[dict[str, Any]] = [
         {"tokens": n, "dim": d, "dtype": t}
         for n, d, t in itertools.product(
@@ -79,30 +125,18 @@ def check() -> None:
     cases += [{"tokens": n, "dim": d} for n, d in ((1025, 64), (4096, 64), (1025, 80), (400, 128))]
     cases += [{"tokens": n, "dim": 64, "learned": True} for n in (197, 1025)]
     cases += [{"tokens": n, "dim": 64, "wide_sums": True} for n in (65, 197, 1025)]
-    print("| N | D | type | heads | kind | op | output | worst gradient | |\n|" + "---|" * 9)
-    wrong = 0
-    for case in cases:
-        for op in ("short", "epilogue"):
-            wrong += _check_case(op, **case)
-    sizes = ((7, 3, False), (65, 1, True), (197, 3, False), (1025, 1, True))
-    for law, (tokens, kv, is_causal) in itertools.product(LAWS, sizes):
-        wrong += _check_law(law, tokens, kv, is_causal)
-    torch.cuda.synchronize()
-    if wrong:
-        raise SystemExit(f"{wrong} cases are wrong")
-    print("\nall right\n", flush=True)
+    return cases
 
 
-def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -> bool:
-    """Three layers of a law on our kernels, all of them, against PyTorch's in float64."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = torch.bfloat16 if device == "cuda" else torch.float32
+def check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -> bool:
+    """Whether three layers of a law on our kernels, all of them, are off PyTorch's in float64."""
+    dtype = torch.bfloat16 if DEVICE == "cuda" else torch.float32
     drawn = [
-        torch.randn(2, heads, tokens, dim, device=device).to(dtype)
+        torch.randn(2, heads, tokens, dim, device=DEVICE).to(dtype)
         for _ in range(3)
         for heads in (3, kv, kv)
     ]
-    pull = [torch.randn(2, 3, tokens, dim, device=device) for _ in range(3)]
+    pull = [torch.randn(2, 3, tokens, dim, device=DEVICE) for _ in range(3)]
     found = []
     for name, wide in (("triton", dtype), ("torch", torch.float64)):
         leaves = [x.detach().to(wide).requires_grad_() for x in drawn]
@@ -115,8 +149,8 @@ def _check_law(law: str, tokens: int, kv: int, is_causal: bool, dim: int = 64) -
             loss = sum((out.to(wide) * g.to(wide)).sum() for out, g in zip(outs, pull, strict=True))
             found.append((outs, torch.autograd.grad(loss, leaves)))  # type: ignore[arg-type]
     (outs, grads), (exact, exact_grads) = found
-    error = max(map(_relative, outs, exact))
-    worst = max(map(_relative, grads, exact_grads))
+    error = max(map(relative, outs, exact))
+    worst = max(map(relative, grads, exact_grads))
     is_wrong = not (error < 2 * LIMIT[dtype] and worst < 4 * LIMIT[dtype])
     kind = ("causal " if is_causal else "") + law
     label = f"| {tokens} | {dim} | {NAMES[dtype]} | 3/{kv} | {kind} | three layers |"
@@ -171,15 +205,15 @@ def _errors(
     batch = 2
     values = (batch, kv, tokens, dim)
     given = {
-        "qkv": torch.randn(batch, tokens, heads + 2 * kv, dim, device="cuda").to(dtype),
-        "initial": torch.randn(values, device="cuda").to(dtype),
-        "integral": torch.randn(values, device="cuda").to(sums),
-        "previous": torch.randn(values, device="cuda").to(dtype),
-        "gains": torch.rand(3, kv, 1, 1, device="cuda"),
+        "qkv": torch.randn(batch, tokens, heads + 2 * kv, dim, device=DEVICE).to(dtype),
+        "initial": torch.randn(values, device=DEVICE).to(dtype),
+        "integral": torch.randn(values, device=DEVICE).to(sums),
+        "previous": torch.randn(values, device=DEVICE).to(dtype),
+        "gains": torch.rand(3, kv, 1, 1, device=DEVICE),
     }
-    grads = [torch.randn(batch, heads, tokens, dim, device="cuda").to(dtype)]
-    grads += [torch.randn(values, device="cuda").to(sums)]
-    grads += [torch.randn(values, device="cuda").to(dtype) for _ in range(2)]
+    grads = [torch.randn(batch, heads, tokens, dim, device=DEVICE).to(dtype)]
+    grads += [torch.randn(values, device=DEVICE).to(sums)]
+    grads += [torch.randn(values, device=DEVICE).to(dtype) for _ in range(2)]
 
     def gains_of(inputs: dict[str, Tensor]) -> Any:
         from pidformer.control.gains import GainTensors
@@ -205,7 +239,7 @@ def _errors(
         wide_k, wide_v = (x.repeat_interleave(heads // kv, 1) for x in (k, v))
         score = q @ wide_k.transpose(-2, -1) / dim**0.5
         if is_causal:
-            later = torch.ones(tokens, tokens, dtype=torch.bool, device="cuda").triu(1)
+            later = torch.ones(tokens, tokens, dtype=torch.bool, device=DEVICE).triu(1)
             score = score.masked_fill(later, -torch.inf)
         state = PIDState(inputs["initial"], inputs["integral"], inputs["previous"])
         control, after = pid_step(v, state, gains_of(inputs))
@@ -230,21 +264,22 @@ def _errors(
                     )
                 )
             )
-    out = max(_relative(a, b) for a, b in zip(outs[0][:2], outs[1][:2], strict=True))
+    out = max(relative(a, b) for a, b in zip(outs[0][:2], outs[1][:2], strict=True))
     if not with_backward:
         return out, 0.0, ""
     heads_at = {"q": slice(0, heads), "k": slice(heads, heads + kv), "v": slice(heads + kv, None)}
     worst = {
-        name: _relative(pulled[0]["qkv"][:, :, part], pulled[1]["qkv"][:, :, part])
+        name: relative(pulled[0]["qkv"][:, :, part], pulled[1]["qkv"][:, :, part])
         for name, part in heads_at.items()
         if tokens > 1 or name == "v"  # one key: its score has no influence
     }
-    worst |= {n: _relative(pulled[0][n], x) for n, x in pulled[1].items() if n != "qkv"}
+    worst |= {n: relative(pulled[0][n], x) for n, x in pulled[1].items() if n != "qkv"}
     name = max(worst, key=lambda key: worst[key])
     return out, worst[name], name
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
+def relative(found: Tensor, expected: Tensor) -> float:
+    """||found - expected|| / ||expected||."""
     found, expected = found.detach().double(), expected.detach()
     return float((found - expected).norm() / expected.norm())
 
@@ -332,26 +367,21 @@ def _time(
             )
 
     with torch.set_grad_enabled(with_backward):
-        return _recorded(step)
+        return _time_of(step)
 
 
-def _recorded(step: Callable[[], object]) -> float:
-    """Median ms of a step, recorded as a CUDA graph."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+def _time_of(step: Callable[[], object]) -> float:
+    """Median ms of a step, recorded as a CUDA graph of a few."""
+
+    def steps() -> None:
         for _ in range(STEPS):
             step()
-    times = []
+
+    replay, times = recorded(steps), []
     for _ in range(ROUNDS + 1):
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record()
-        graph.replay()
+        replay()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / STEPS)
@@ -408,10 +438,10 @@ def _gelu_row(name: str, way: Callable[..., Tensor], shape: tuple[int, ...], lab
     try:
         exact = F.gelu(wide[0] + wide[1])
         expected = (exact, *torch.autograd.grad(exact, wide, grad.double()))
-        error = max(map(_relative, step(), expected))
+        error = max(map(relative, step(), expected))
         with torch.no_grad():
-            forward = _recorded(lambda: way(x, bias))
-        print(f"| {name} | {label} | {error:.1e} | {forward:.4f} | {_recorded(step):.4f} |")
+            forward = _time_of(lambda: way(x, bias))
+        print(f"| {name} | {label} | {error:.1e} | {forward:.4f} | {_time_of(step):.4f} |")
     except Exception as error:
         print(f"| {name} | {label} | {type(error).__name__}: {str(error)[:200]} | | |")
     sys.stdout.flush()
@@ -483,7 +513,7 @@ def _try(
     expected = _numbers(_ways(shape)["SDPA + epilogue"], shape, with_backward)
     try:
         with _tiles(**tiles):
-            off = _relative(_numbers(make, shape, with_backward), expected.double())
+            off = relative(_numbers(make, shape, with_backward), expected.double())
             if not off < 2 * LIMIT[torch.bfloat16]:
                 raise ArithmeticError(f"off by {off:.1e}")
             return _time(make, shape, with_backward)

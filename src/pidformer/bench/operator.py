@@ -19,6 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
 from pidformer.control import PIDGains, as_feedback
 from pidformer.control.feedback import acting_law
+from pidformer.control.gains import Gains
 from pidformer.control.pid import lean_state
 from pidformer.ops import pid_attention
 
@@ -73,19 +74,19 @@ def contenders(
 ) -> list[Case]:
     """Attention and PID attention; on a GPU the compiled operator, relatives, flash attention."""
     gains = PIDGains.parse(GAINS)
-    make = partial(_chain, size, setting, is_training)
+    make = partial(chain, size, setting, is_training)
     cases: list[Case] = [
         Case(label=ATTENTION, make=lambda: make(attend=_plain)),
-        Case(label=PID, make=lambda: make(attend=partial(_controlled, pid_attention, gains))),
+        Case(label=PID, make=lambda: make(attend=partial(controlled, pid_attention, gains))),
     ]
     if not (setting.is_gpu if with_variants is None else with_variants):
         return cases
     if is_training and size.tokens >= LONG:
         compiled = torch.compile(pid_attention, dynamic=False)
-        run = partial(_controlled, compiled, gains)
+        run = partial(controlled, compiled, gains)
         cases.append(Case(label=COMPILED, make=lambda: make(attend=run)))
     for name in (*LAWS, f"{GAINS},1,step=0.5"):
-        run_law = partial(_controlled, pid_attention, as_feedback(name))
+        run_law = partial(controlled, pid_attention, as_feedback(name))
         cases.append(Case(label=f"{ATTENTION}, {name}", make=partial(make, attend=run_law)))
     flash = SDPBackend.FLASH_ATTENTION
     run_flash = partial(make, attend=_plain, backend=flash)
@@ -96,7 +97,8 @@ def _plain(layers: Layers) -> list[Tensor]:
     return [F.scaled_dot_product_attention(q, k, v) for q, k, v in layers]
 
 
-def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]:
+def controlled(attention: Any, gains: Gains, layers: Layers) -> list[Tensor]:
+    """The outputs of layers in a row, whose state goes from one to the next."""
     state, law = None, acting_law(gains)
     outs: list[Tensor] = []
     for q, k, v in layers:
@@ -107,7 +109,7 @@ def _controlled(attention: Any, gains: PIDGains, layers: Layers) -> list[Tensor]
     return outs
 
 
-def _chain(
+def chain(
     size: OperatorSize,
     setting: BenchSetting,
     is_training: bool,
@@ -115,6 +117,7 @@ def _chain(
     attend: Callable[[Layers], list[Tensor]],
     backend: SDPBackend | None = None,
 ) -> Callable[[], object]:
+    """What runs `attend` on layers with random q, k, v, and their gradients if `is_training`."""
     generator = torch.Generator(setting.device).manual_seed(setting.seed)
 
     def draw() -> Tensor:  # (B, N, H, D) in memory, as a projection leaves it

@@ -16,7 +16,7 @@ from pidformer.control.pid import (
     pid_step,
 )
 from pidformer.errors import InputError
-from pidformer.ops import dispatch
+from pidformer.ops import dispatch, plain
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
 from pidformer.ops.exclude import exclude, excludes, takes_exclude
@@ -62,7 +62,8 @@ def pid_attention(
     the control for after.
     """
     _check_shapes(q, k, v, value, packed)
-    check_first_layer(first_layer)
+    if first_layer != "free":
+        check_first_layer(first_layer)
     acting: Gains | None = acting_law(read_gains(gains))
     if value is None and mixes(acting):
         value, v, packed = v, mixed_values(v, state, acting), None
@@ -106,6 +107,8 @@ def pid_attention(
         return out, after
     elif way == "epilogue" and state is not None and out.dtype == own.dtype:
         return control_epilogue(out, own, state, acting)
+    elif state is not None and plain.takes(out, own, state, acting):
+        return control_epilogue(out, own, state, acting, is_plain=True)
     return feed_back(out, own, state, acting, first_layer, gate=gate)
 
 
@@ -191,7 +194,7 @@ def _way(
     scale: float | None,
 ) -> dispatch.Route:
     """The way these inputs take through `dispatch`, after checks on what only we know."""
-    if dispatch.selected() == "torch" or not plan.is_possible:
+    if not dispatch.is_asked(q) or not plan.is_possible:
         return "torch"
     is_controlled = plan.state is not None and plan.gains is not None
     if plan.state is not None and plan.gains is not None:
@@ -256,6 +259,8 @@ def _causal_mask(q: Tensor, k: Tensor, attn_mask: Tensor | None) -> Tensor:
 def _check_shapes(
     q: Tensor, k: Tensor, v: Tensor, value: Tensor | None = None, packed: Tensor | None = None
 ) -> None:
+    if value is packed is None and q.shape == k.shape == v.shape and q.ndim > 2 and q.shape[-3]:
+        return
     if min(q.ndim, k.ndim, v.ndim) < 3:
         problem = "q, k, v must be (..., heads, tokens, head_dim)"
     elif k.shape[:-1] != v.shape[:-1] or q.shape[-1] != k.shape[-1] or q.shape[:-3] != k.shape[:-3]:

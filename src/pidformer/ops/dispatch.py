@@ -14,22 +14,18 @@ work for all multiprocessors (`ALONE`).
 import os
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_legacy_batchedtensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import (
-    is_in_torch_dispatch_mode,
-    is_traceable_wrapper_subclass,
-)
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pidformer.errors import unknown
 
@@ -157,61 +153,6 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-class KernelOp:
-    """A function that launches our kernels, also registered as the operator pidformer::`name`.
-
-    A compiler gets the operator, and sees through `triton_op` to the kernels: it launches them
-    itself and plans their memory (interpreted ones it must not see). So does whatever else looks at
-    operators, and autograd, which refuses second derivatives. Otherwise the function is called as
-    it is: the registered one would take the host several times as long.
-    """
-
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
-        is_seen = has_triton() and not is_interpreted()
-        register = torch.library.triton_op if is_seen else torch.library.custom_op
-        self.function = function
-        self.op = register(f"pidformer::{name}", mutates_args=())(_filled(function))
-
-    def register_fake(self, function: Callable[..., Any]) -> None:
-        self.op.register_fake(_filled(function))
-
-    def __call__(self, *inputs: Any) -> Any:
-        return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)
-
-
-def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with empty tensors for the outputs that it does not make: operators have no None
-    among theirs."""
-
-    @wraps(function)
-    def filled(*inputs: Any) -> Any:
-        made = function(*inputs)
-        if isinstance(made, Tensor):
-            return made
-        return tuple(inputs[0].new_empty(0) if x is None else x for x in made)
-
-    return filled
-
-
-def _is_observed(inputs: tuple[Any, ...]) -> bool:
-    """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd, vmap."""
-    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
-        return True
-    if torch._C._are_functorch_transforms_active():
-        return True
-    has_grad = torch.is_grad_enabled()
-    for x in inputs:
-        if isinstance(x, Tensor):
-            if type(x) not in _PLAIN or (has_grad and x.requires_grad):
-                return True
-            if is_legacy_batchedtensor(x):  # gradients asked for in a batch: one stands for many
-                return True
-    return False
-
-
-_PLAIN = (Tensor, torch.nn.Parameter)
-
-
 @contextmanager
 def kernels(name: Kernels) -> Iterator[None]:
     """Within this block the operator runs on these kernels: "torch", "auto" or "triton".
@@ -245,7 +186,7 @@ def route(
     state: tuple[Tensor, ...] | None,
 ) -> Route:
     """Which way these inputs take; `is_plain`: attention alone, there is nothing to control."""
-    if _selected == "torch" or (_selected == "auto" and not q.is_cuda):
+    if not is_asked(q):
         return "torch"
     reason = _obstacle(q, v, state)
     if reason is not None:
@@ -255,6 +196,12 @@ def route(
     if _is_short(q, k, v, has_mask, dropout_p, scale):
         return "short"
     return "torch" if is_plain else "epilogue"
+
+
+def is_asked(q: Tensor) -> bool:
+    """Whether our kernels are to run where q is, if they can."""
+    name = selected()
+    return name == "triton" or (name == "auto" and q.is_cuda)
 
 
 def needs_grad(*tensors: Tensor | None) -> bool:
@@ -305,17 +252,18 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
         for x in state:
             if x.ndim != 4 or x.device != v.device:
                 return "the state is not on the device of the values"
-    if _is_transformed():
+    if is_transformed():
         return "under torch.func, forward-mode gradients, export or a function mode only PyTorch's"
     return _unusable(q.device.type, q.device.index)
 
 
 def is_usable(x: Tensor) -> bool:
     """Whether our kernels run where x is, and nobody looks at or transforms what is computed."""
-    return not _is_transformed() and _unusable(x.device.type, x.device.index) is None
+    return not is_transformed() and _unusable(x.device.type, x.device.index) is None
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
+    """Whether `torch.func`, forward-mode gradients, export or a function mode is at work."""
     if torch.compiler.is_compiling():
         # `is_exporting()` is true under torch 2.11's compiler too
         return torch.compiler._is_exporting_flag

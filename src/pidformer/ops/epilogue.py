@@ -28,28 +28,34 @@ from pidformer.control.pid import (
     check_terms,
     next_state,
 )
-from pidformer.ops import dispatch
+from pidformer.ops import dispatch, plain
 from pidformer.ops.dispatch import power_of_two
-from pidformer.ops.launch import cached_by_size, launch
+from pidformer.ops.launch import KernelOp, cached_by_size, launch
 
 Numbers = tuple[float, float, float, float]
 
 
-def control(out: Tensor, value: Tensor, state: PIDState, gains: Gains) -> tuple[Tensor, PIDState]:
+def control(
+    out: Tensor, value: Tensor, state: PIDState, gains: Gains, *, is_plain: bool = False
+) -> tuple[Tensor, PIDState]:
     """out + p e + i S + d (v_{l-1} - v) and the state for the next layer, as `pid_step` does.
 
     out (B, H, N, D); value and the state (B, Hkv, N, D), any strides. The result lies in memory as
-    (B, N, H, D): merging the heads costs nothing.
+    (B, N, H, D): merging the heads costs nothing. With `is_plain` PyTorch's kernels compute it
+    (`ops.plain`), without gradients in the memory of `out`.
     """
     check_terms(state, gains)
-    tensor, numbers = kernel_gains(gains, value.shape[1], value.device)
+    tensor, numbers = kernel_gains(gains, value.shape[-3], value.device)
     integral = given_integral(state)
     initial, previous = given_values(state, gains)
     inputs = (out, value, initial, previous, integral, tensor, *numbers, keeps_sum(state))
     if not dispatch.needs_grad(out, value, initial, integral, previous, tensor):
-        u, total = control_forward(*inputs)
+        if is_plain:
+            u, total = plain.control_forward(*inputs, is_ours=True)
+        else:
+            u, total = control_forward(*inputs)
         return u, next_state(state, initial, total, value)
-    u, total, initial, value = _Control.apply(*inputs, keeps_value(state))
+    u, total, initial, value = _Control.apply(*inputs, keeps_value(state), is_plain)
     return u, next_state(state, initial, total, value)
 
 
@@ -109,13 +115,14 @@ def given_integral(state: PIDState) -> Tensor | None:
 class _Control(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> tuple[Tensor | None, ...]:
-        """Of what `control_forward` takes, and whether the values are handed on."""
-        out, value, initial, previous, _integral, gains, *numbers, has_sum, is_handed_on = inputs
+        """Of what `control_forward` takes; whether the values are handed on; on whose kernels."""
+        *given, is_handed_on, is_plain = inputs
+        out, value, initial, previous, _integral, gains, *numbers, has_sum = given
         ctx.set_materialize_grads(False)
         ctx.shape, ctx.dtype = out.shape, out.dtype
-        ctx.numbers, ctx.heads = numbers, value.shape[1]
-        ctx.is_second, ctx.has_sum = previous is None, has_sum
-        u, total = control_forward(*inputs[:-1])
+        ctx.numbers, ctx.heads = numbers, value.shape[-3]
+        ctx.is_second, ctx.is_plain = previous is None, is_plain
+        u, total = (plain.control_forward if is_plain else control_forward)(*given)
         kept = total if has_sum else None
         if gains is not None:  # else linear in everything: nothing to keep
             ctx.save_for_backward(gains, value, initial, previous, kept)
@@ -132,7 +139,7 @@ class _Control(torch.autograd.Function):
         if grad is None:  # only the state is part of the loss
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
         if grad is None:
-            return (None,) * 12
+            return (None,) * 13
         gains = d_gains = None
         if ctx.saved_tensors:
             gains, value, initial, previous, total = ctx.saved_tensors
@@ -141,7 +148,7 @@ class _Control(torch.autograd.Function):
         d_value, *state_grads = state_gradients(
             ctx, ctx.needs_input_grad[4], grad, grad_integral, grad_value, grad_initial, gains
         )
-        return grad, d_value, *state_grads, d_gains, *[None] * 6
+        return grad, d_value, *state_grads, d_gains, *[None] * 7
 
 
 def state_gradients(
@@ -155,7 +162,8 @@ def state_gradients(
 ) -> tuple[Tensor | None, ...]:
     """Gradients of v_l, v_0, v_{l-1} and the sum, which is asked for if it `is_summed`."""
     writes_sum = is_summed and not passes_integral(gains, ctx.numbers[1])
-    d_value, d_integral, d_initial, d_previous = control_backward(
+    backward = plain.control_backward if ctx.is_plain else control_backward
+    d_value, d_integral, d_initial, d_previous = backward(
         grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, writes_sum, ctx.heads,
         *ctx.numbers,
     )  # fmt: skip
@@ -164,7 +172,7 @@ def state_gradients(
     return d_value, d_initial, None if ctx.is_second else d_previous, d_integral
 
 
-@partial(dispatch.KernelOp, "control")
+@partial(KernelOp, "control")
 def control_forward(
     out: Tensor,
     value: Tensor,
@@ -212,7 +220,7 @@ def _control_outputs(
     return empty_rows(out, out.shape), total  # type: ignore[return-value]
 
 
-@partial(dispatch.KernelOp, "control_backward")
+@partial(KernelOp, "control_backward")
 def control_backward(
     grad: Tensor,
     grad_integral: Tensor | None,
@@ -280,7 +288,7 @@ def _control_gradients(
     return empty_rows(grad, shape), integral, empty_rows(grad, shape), previous  # type: ignore[return-value]
 
 
-@partial(dispatch.KernelOp, "gain_gradient")
+@partial(KernelOp, "gain_gradient")
 def gain_gradient(
     grad: Tensor,
     value: Tensor,

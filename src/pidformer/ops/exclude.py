@@ -16,7 +16,7 @@ from pidformer.control.feedback import Law
 from pidformer.control.gains import acts
 from pidformer.ops import dispatch
 from pidformer.ops.epilogue import control_plan, empty_rows, token_rows, unit_rows
-from pidformer.ops.launch import launch
+from pidformer.ops.launch import KernelOp, launch
 
 
 def excludes(gains: Any) -> bool:
@@ -63,7 +63,7 @@ class _Exclude(torch.autograd.Function):
         return d_out, d_value, parts.sum((0, 2)) if is_learned else None, None
 
 
-@partial(dispatch.KernelOp, "exclude")
+@partial(KernelOp, "exclude")
 def exclude_forward(out: Tensor, value: Tensor, shares: Tensor | None, share: float) -> Tensor:
     """u; without autograd, which `exclude` adds."""
     from pidformer.ops import epilogue_kernels
@@ -79,7 +79,7 @@ def _(out: Tensor, *_: object) -> Tensor:
     return empty_rows(out, out.shape)
 
 
-@partial(dispatch.KernelOp, "exclude_backward")
+@partial(KernelOp, "exclude_backward")
 def exclude_backward(
     grad: Tensor,
     out: Tensor,

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import Tiles, power_of_two
-from pidformer.ops.launch import launch
+from pidformer.ops.launch import KernelOp, launch
 
 CHUNK = 128
 """Rows of a program: their sum is one row of what is left to add for the bias's gradient."""
@@ -54,7 +54,7 @@ class _BiasGelu(torch.autograd.Function):
         return d_x, parts.sum(0).to(bias.dtype)
 
 
-@partial(dispatch.KernelOp, "gelu")
+@partial(KernelOp, "gelu")
 def gelu_forward(x: Tensor, bias: Tensor) -> Tensor:
     """gelu(x + bias); without autograd, which `bias_gelu` adds."""
     from pidformer.ops import gelu_kernels
@@ -70,7 +70,7 @@ def _(x: Tensor, bias: Tensor) -> Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@partial(dispatch.KernelOp, "gelu_backward")
+@partial(KernelOp, "gelu_backward")
 def gelu_backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, and parts (chunks, C) of the bias's."""
     from pidformer.ops import gelu_kernels

@@ -1,5 +1,6 @@
-"""Launches of our kernels: what Triton decides anew at each launch is decided once per shape.
+"""Our kernels as operators, and their launches.
 
+What Triton decides anew at each launch can be decided once per shape.
 Triton's own launch binds and inspects every argument, some 45 of them, which takes the host longer
 than the kernel takes the device. All that it looks for is in the key here: types, sizes, strides,
 which tensors are absent, and that all are aligned to 16 bytes; otherwise its own launch is used.
@@ -13,9 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from pidformer.ops.dispatch import Tiles, is_interpreted
+from pidformer.ops.dispatch import Tiles, has_triton, is_interpreted
 
 MOST = 4096
 """Kernels kept; shapes that never end start over."""
@@ -99,3 +101,58 @@ def _launch(
         kernel = torch.library.wrap_triton(kernel)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return kernel[(programs,)](*tensors, *others, *constants, **options)
+
+
+class KernelOp:
+    """A function that launches our kernels, also registered as the operator pidformer::`name`.
+
+    A compiler gets the operator, and sees through `triton_op` to the kernels: it launches them
+    itself and plans their memory (interpreted ones it must not see). So does whatever else looks at
+    operators, and autograd, which refuses second derivatives. Otherwise the function is called as
+    it is: the registered one would take the host several times as long.
+    """
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        is_seen = has_triton() and not is_interpreted()
+        register = torch.library.triton_op if is_seen else torch.library.custom_op
+        self.function = function
+        self.op = register(f"pidformer::{name}", mutates_args=())(_filled(function))
+
+    def register_fake(self, function: Callable[..., Any]) -> None:
+        self.op.register_fake(_filled(function))
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)
+
+
+def _filled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with empty tensors for the outputs that it does not make: operators have no None
+    among theirs."""
+
+    @wraps(function)
+    def filled(*inputs: Any) -> Any:
+        made = function(*inputs)
+        if isinstance(made, Tensor):
+            return made
+        return tuple(inputs[0].new_empty(0) if x is None else x for x in made)
+
+    return filled
+
+
+def _is_observed(inputs: tuple[Any, ...]) -> bool:
+    """Whether somebody has to see an operator: a compiler, a mode, a subclass, autograd, vmap."""
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode():
+        return True
+    if torch._C._are_functorch_transforms_active():
+        return True
+    has_grad = torch.is_grad_enabled()
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if type(x) not in PLAIN or (has_grad and x.requires_grad):
+                return True
+            if is_legacy_batchedtensor(x):  # gradients asked for in a batch: one stands for many
+                return True
+    return False
+
+
+PLAIN = (Tensor, torch.nn.Parameter)

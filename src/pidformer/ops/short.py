@@ -41,7 +41,7 @@ from pidformer.ops.epilogue import (
     unit_rows,
     zero_gradient,
 )
-from pidformer.ops.launch import cached_by_size, launch
+from pidformer.ops.launch import KernelOp, cached_by_size, launch
 
 _LOG2_E = math.log2(math.e)
 _NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
@@ -115,6 +115,7 @@ class _Short(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.heads, ctx.numbers, ctx.options = kv_heads, options[:4], options[4:]
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
+        ctx.is_plain = False
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype
         u, total, lse = short_forward(
@@ -154,7 +155,7 @@ class _Short(torch.autograd.Function):
         return *first_grads, *state_grads, d_gains, *[None] * 9
 
 
-@partial(dispatch.KernelOp, "short_attention")
+@partial(KernelOp, "short_attention")
 def short_forward(
     q: Tensor,
     k: Tensor,
@@ -233,7 +234,7 @@ def _forward_outputs(
     return empty_rows(q, q.shape), total, lse  # type: ignore[return-value]
 
 
-@partial(dispatch.KernelOp, "short_attention_backward")
+@partial(KernelOp, "short_attention_backward")
 def short_backward(
     q: Tensor,
     k: Tensor,

@@ -1,0 +1,165 @@
+"""The one command for a GPU: what ends badly costs no more than itself, and a dry run on a CPU."""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from benchmarks import gpu, paths
+from benchmarks.goals import kept
+from benchmarks.gpu import Piece, run_piece
+from pidformer.bench import model
+from pidformer.bench.timing import Workload, rows_of
+from pidformer.errors import InputError
+from pidformer.ops import gelu
+from pidformer.results import append, read
+
+RUN = "timeit -n 1 -r 1"
+"""A module of Python's that runs a text once."""
+RIGHT = f"{RUN} \"print('measured')\""
+
+
+def ended(folder):
+    return {line["piece"]: line for line in map(json.loads, (folder / "pieces.jsonl").open())}
+
+
+@pytest.fixture
+def pieces(monkeypatch):
+    """A crash, a hang, something missing, and one that is right."""
+    chosen = {
+        "crash": Piece(command=f"{RUN} 'import os; os.abort()'", limit=60),
+        "hang": Piece(command=f"{RUN} 'import time; time.sleep(600)'", limit=1),
+        "missing": Piece(command="pytest", limit=60, needs=("no_such_module",)),
+        "on a GPU": Piece(command="timeit", limit=60, dry=None),
+        "right": Piece(command=RIGHT, limit=60),
+    }
+    monkeypatch.setattr(gpu, "PIECES", chosen)
+    return chosen
+
+
+def call(monkeypatch, *arguments):
+    monkeypatch.setattr("sys.argv", ["gpu", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stopped:
+        gpu.main()
+    return stopped.value.code
+
+
+def test_a_crash_and_a_hang_cost_one_piece_each(pieces, monkeypatch, tmp_path, capsys):
+    assert call(monkeypatch, "--out", tmp_path, "--dry") == 2  # pieces that went wrong
+    found = ended(tmp_path)
+    states = {name: line["state"] for name, line in found.items()}
+    assert states == {
+        "crash": "failed",
+        "hang": "stopped",
+        "missing": "left out",
+        "on a GPU": "left out",
+        "right": "done",
+    }
+    assert found["hang"]["seconds"] < 30 and "no_such_module" in found["missing"]["why"]
+    out = capsys.readouterr().out
+    assert "measured" in out and "measured" in (tmp_path / "right.txt").read_text()
+    assert "| hang | stopped in" in out
+
+
+def test_a_second_call_goes_on_and_a_named_piece_is_run_again(pieces, monkeypatch, tmp_path):
+    del pieces["hang"], pieces["crash"]
+    for expected in (3, 5):  # what was left out is asked again, what is done is not
+        assert call(monkeypatch, "--out", tmp_path, "--dry") == 0
+        assert len((tmp_path / "pieces.jsonl").read_text().splitlines()) == expected
+    call(monkeypatch, "--out", tmp_path, "--dry", "right")
+    assert len((tmp_path / "pieces.jsonl").read_text().splitlines()) == 6
+
+
+def test_no_piece_begins_that_has_no_time(tmp_path):
+    piece = Piece(command=RIGHT, limit=60)
+    assert run_piece(piece, tmp_path / "x.txt", 5.0, is_dry=True)["state"] == "left out"
+    assert not (tmp_path / "x.txt").exists()
+
+
+def test_what_hangs_is_ended_with_its_children(tmp_path):
+    """A child that outlives its piece would hold the device."""
+    marker = tmp_path / "child"
+    code = f"import time; time.sleep(4); open({str(marker)!r}, 'w')"
+    run = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {code!r}])"
+    piece = Piece(command=f"{RUN} {shlex.quote(run)}", limit=2)
+    assert run_piece(piece, tmp_path / "x.txt", 60.0, is_dry=True)["state"] == "stopped"
+    time.sleep(4)
+    assert not marker.exists()
+
+
+def test_unknown_pieces_and_a_missing_gpu_are_one_line(monkeypatch, tmp_path):
+    if not torch.cuda.is_available():
+        assert "--dry" in call(monkeypatch, "--out", tmp_path)
+    monkeypatch.setattr("sys.argv", ["gpu", "--out", str(tmp_path), "--dry", "chek"])
+    with pytest.raises(InputError, match="did you mean 'check'"):
+        gpu.main()
+
+
+def test_every_path_and_section_has_a_piece():
+    assert set(paths.PATHS) < set(gpu.PIECES)
+    assert {f"bench-{name}" for name in gpu.SECTIONS} < set(gpu.PIECES)
+    order = list(gpu.PIECES)
+    assert order.index("check") < order.index("bench-operator") < order.index("goals")
+    assert "tests/ops/test_launch.py" in gpu.PIECES["tests"].gpu
+
+
+def times(*ratios):
+    group = Workload(section="paths", what="x", mode="eager")
+    rows = []
+    for ratio in ratios:
+        rows += rows_of(group, {paths.DEFAULT: [1.0], "path": [ratio]})
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("problem", "ratios", "expected"),
+    [
+        ("", (0.7, 1.0), "make default"),
+        ("", (0.7, 1.1), "keep"),
+        ("", (0.99, 1.01), "delete"),
+        ("", (1.3,), "delete"),
+        ("other bits", (0.5,), "delete"),
+        ("", (), "keep"),
+    ],
+)
+def test_verdicts(problem, ratios, expected):
+    found, why = paths.verdict(problem, times(*ratios))
+    assert found == expected and (not problem or problem in why)
+
+
+def test_goals_read_what_was_kept_of_a_gpu(tmp_path):
+    group = Workload(
+        section="model", what="DeiT-base, training step", mode="compiled",
+        sizes={"image": 224, "patch": 16},
+    )  # fmt: skip
+    for device, seconds in (("NVIDIA H200", 9.0), ("NVIDIA H200", 10.5), ("CPU", 99.0)):
+        for row in rows_of(group, {model.TWIN: [10.0], model.PID: [seconds]}):
+            append(tmp_path, row.to_record({"device": device}))
+    found = {row.label: row for row in kept(tmp_path)}
+    assert len(found) == 2 and found[model.PID].ratio == pytest.approx(1.05)
+    assert found[model.PID] == rows_of(group, {model.TWIN: [10.0], model.PID: [10.5]})[1]
+
+
+def test_a_path_that_is_wrong_is_found_out(monkeypatch):
+    """The checks see kernels whose numbers are a little off."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    assert paths.PATHS["gelu"].problem(device) == ""
+    real = gelu.gelu_forward
+    monkeypatch.setattr(gelu, "gelu_forward", lambda *given: 1.1 * real(*given))
+    assert "off float64" in paths.PATHS["gelu"].problem(device)
+
+
+@pytest.mark.slow
+def test_a_dry_run_goes_through_all_pieces(tmp_path):
+    words = [sys.executable, "-m", "benchmarks", "gpu", "--out", str(tmp_path), "--dry"]
+    done = subprocess.run([*words, "--minutes", "60"], capture_output=True, text=True, cwd=gpu.ROOT)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr
+    states = {name: line["state"] for name, line in ended(tmp_path).items()}
+    assert list(states) == list(gpu.PIECES)
+    assert {name for name, state in states.items() if state != "done"} == {"ceilings", "ways"}
+    assert "| direct | none | a CPU cannot say |" in done.stdout and "not measured" in done.stdout
+    assert {row.settings["section"] for row in read(tmp_path)} == {*gpu.SECTIONS, "paths", "growth"}
