@@ -9,6 +9,7 @@ import torch
 
 from pidformer.analysis import eigenvalues, mean_cosine, rank_measures
 from pidformer.control import StabilityReport, simulate, stability_report
+from pidformer.control.feedback import acting_law
 from pidformer.lab.controller import kernel_of, start
 from pidformer.lab.knobs import Knobs
 
@@ -80,15 +81,17 @@ def _stability_words(found: Look) -> str:
             "What is left is what all tokens share."
         )
     if report.stable:
+        is_bounded = math.isfinite(report.gain_margin)
+        most = f"{report.gain_margin:.2f}" if is_bounded else "any number of"
         return (
             f"Stable for {where}. The slowest mode shrinks to {report.worst_radius:.3f} of its "
             f"size per layer and is down to 1 % after {report.settling_depth} layers; all gains "
-            f"could be {report.gain_margin:.2f} times as large."
+            f"could be {most} times as large."
         )
     if report.worst_radius <= 1 + 1e-9:
         return f"On the edge for {where}: one mode neither grows nor decays."
     way_out = f"Scale the gains by less than {report.gain_margin:.2f}, or design them."
-    if knobs.kappa_min == -1:
+    if knobs.kappa_min == -1 and getattr(acting_law(knobs.gains), "scale", 1) == 1:
         way_out = "At kappa_min = -1 no gains are stable: raise it."
     return (
         f"Unstable for {where}: the mode at kappa = {report.worst_kappa.real:.3g} grows "

@@ -1,6 +1,8 @@
 """The numbers behind the sliders."""
 
+import json
 import math
+import shlex
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pidformer import control
+from pidformer.cli import main
 from pidformer.errors import InputError
 from pidformer.lab.controller import draws, kernel_of, start
 from pidformer.lab.knobs import LIMITS, PRESETS, Knobs
@@ -21,7 +24,10 @@ def value_of(limits):
 
 
 knobs = st.builds(
-    Knobs, causal=st.booleans(), **{name: value_of(limits) for name, limits in LIMITS.items()}
+    Knobs,
+    causal=st.booleans(),
+    implicit=st.booleans(),
+    **{name: value_of(limits) for name, limits in LIMITS.items()},
 )
 
 
@@ -93,6 +99,23 @@ def test_similarity_and_rank_by_the_definition():
         share = sizes / sizes.sum()
         rank = math.exp(-sum(s * math.log(s) for s in share if s > 0))
         assert found.rank[layer] == pytest.approx(rank, rel=1e-6)
+
+
+@pytest.mark.parametrize(("step", "implicit"), [(0.5, False), (1.0, True), (0.75, True)])
+def test_the_command_judges_the_same_discretisation(step, implicit, capsys):
+    given = Knobs(p=0.8, i=0.5, d=0.05, beta=0.1, step=step, implicit=implicit)
+    with pytest.raises(SystemExit):
+        main([*shlex.split(given.command())[1:], "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    report = control.stability_report(given.gains, given.kappa_min)
+    assert printed["worst_radius"] == pytest.approx(report.worst_radius, rel=1e-12)
+    assert printed["worst_radius"] != control.stability_report("deit").worst_radius
+
+
+@pytest.mark.parametrize("kind", ["P", "PI", "PID"])
+def test_a_design_of_shorter_steps_is_cut_to_the_sliders(kind):
+    made = Knobs(kappa_min=0.0, d=0.4, step=0.5, implicit=True).designed(kind)
+    assert made.p == LIMITS["p"].high and control.is_stable(made.gains, 0.0)
 
 
 @pytest.mark.slow

@@ -24,6 +24,12 @@ SETTINGS = [
     Knobs(p=0.3, i=0, d=0.2, kappa_min=0.5, tokens=24, causal=True),
     Knobs(p=0, i=0, d=0.6, kappa_min=-1),
     Knobs(p=0.5, i=0.3, kappa_min=-1),
+    Knobs(p=0.8, i=0.5, d=0.05, beta=0.1, implicit=True),
+    Knobs(p=0.8, i=0.5, d=0.05, beta=0.1, step=0.5, kappa_min=-1),
+    Knobs(p=1.3, i=2.2, d=0.3, step=0.7, implicit=True, kappa_min=-0.4, depth=20),
+    Knobs(p=0.6, i=0, d=0, step=0.6),
+    Knobs(p=1.4, i=2.0, d=0.55, step=0.8),
+    Knobs(p=0.4, i=0, d=0.5, implicit=True, kappa_min=-1),
 ]
 
 
@@ -59,7 +65,7 @@ def test_the_page_has_the_numbers_of_python(opened, knobs):
     assert facts["worst radius"] == pytest.approx(report.worst_radius, abs=1e-6)
     there = float(control.spectral_radius(facts["worst kappa"], knobs.gains))
     assert there == pytest.approx(report.worst_radius, abs=1e-6)
-    assert facts["gain margin"] == pytest.approx(report.gain_margin, rel=1e-12)
+    assert facts["gain margin"] == pytest.approx(report.gain_margin, rel=1e-9)
     settling = math.nan if report.settling_depth is None else report.settling_depth
     assert facts["settling depth"] == pytest.approx(settling, nan_ok=True)
     assert facts["smallest eigenvalue"] == pytest.approx(expected.eigenvalues[0], abs=1e-7)
@@ -106,6 +112,42 @@ def test_its_responses_are_those_of_python(opened, p, i, d):
         tracking, sensitivity = wanted.tracking.abs()[:, 0], wanted.sensitivity.abs()[:, 0]
         assert [s["tracking"] for s in sizes] == pytest.approx(tracking.tolist(), rel=1e-9)
         assert [s["sensitivity"] for s in sizes] == pytest.approx(sensitivity.tolist(), rel=1e-9)
+
+
+def discretisation(step, derivative):
+    return f"step: {step}, implicit: {'true' if derivative == 'implicit' else 'false'}"
+
+
+@pytest.mark.parametrize(("step", "derivative"), [(0.5, "explicit"), (0.7, "implicit")])
+def test_its_loop_follows_the_discretisation(opened, step, derivative):
+    gains = control.discretised("0.8,0.5,0.1", derivative=derivative, step=step)
+    given = f"{{p: 0.8, i: 0.5, d: 0.1, {discretisation(step, derivative)}}}"
+    page = opened(Knobs()).page
+    for kappa in (-1, 0.2, 1):
+        found = page.evaluate(f"pidlab.poles({kappa}, {given})")
+        for z in control.poles(gains, kappa).tolist():
+            assert min(abs(complex(*other) - z) for other in found) < 1e-6
+        for name, call in (
+            ("1, 0", control.step_response),
+            ("0, 1", control.disturbance_response),
+        ):
+            row = page.evaluate(f"pidlab.respond({kappa}, {given}, 24, {name})")
+            assert row == pytest.approx(call(gains, kappa).tolist(), rel=1e-9, abs=1e-12)
+        size = page.evaluate(f"pidlab.frequency({kappa}, {given}, 0.5)")
+        wanted = control.frequency_response(gains, kappa, 0.5)
+        assert size["tracking"] == pytest.approx(float(wanted.tracking.abs()), rel=1e-9)
+        assert size["sensitivity"] == pytest.approx(float(wanted.sensitivity.abs()), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["P", "PD", "PI", "PID"])
+@pytest.mark.parametrize(("step", "derivative"), [(0.5, "explicit"), (0.7, "implicit")])
+def test_its_design_for_a_discretisation_is_as_fast_as_ours(opened, kind, step, derivative):
+    form = {"derivative": derivative, "step": step}
+    form_there = discretisation(step, derivative)
+    made = opened(Knobs()).page.evaluate(f"pidlab.design('{kind}', -0.2, 0.1, {{{form_there}}})")
+    best = control.design_gains(kind, -0.2, d=0.1 if "D" in kind else None, **form)
+    reached = control.worst_radius(control.discretised(control.PIDGains(**made), **form), -0.2)
+    assert reached <= control.worst_radius(best, -0.2) + 2e-3
 
 
 @pytest.mark.parametrize("name", ["p", "i", "d"])

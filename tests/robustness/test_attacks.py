@@ -211,7 +211,7 @@ def test_repr_is_short():
         (lambda: FGSM(eps=-0.1), r"\[0, 1\]"),
         (lambda: FGSM(eps=float("nan")), r"\[0, 1\]"),
         (lambda: PGD(step_size=2), "step_size"),
-        (lambda: PGD(steps=0), "at least 1"),
+        (lambda: PGD(steps=0), ">= 1, got 0"),
         (lambda: PGD(restarts=2, random_start=False), "random_start"),
     ],
 )

@@ -267,7 +267,7 @@ def test_normalized_is_the_attack_on_the_input_of_the_network(data):
         (lambda: APGD(targets=3), "dlr"),
         (lambda: APGD(rho=1.0), "rho"),
         (lambda: FAB(beta=1.0), "beta"),
-        (lambda: FAB(targets=0), "at least 1"),
+        (lambda: FAB(targets=0), ">= 1, got 0"),
         (lambda: Square(p_init=0.0), "p_init"),
         (lambda: AutoAttack(norm="L1"), "norm"),
         (lambda: AutoAttack(version="rand"), "standard"),

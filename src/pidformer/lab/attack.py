@@ -137,9 +137,9 @@ class Attacked:
     def pictures(self, factor: float) -> list[tuple[str, str]]:
         """The image, its change times `factor` and the result, each with its words."""
         shown = (
-            (self.image, f"original, {self.before[self.truth]:.0%} {self.classes[self.truth]}"),
-            (0.5 + factor * self.change, f"perturbation, {factor:g} times"),
-            (self.attacked, f"result, {max(self.after):.0%} {self.classes[best(self.after)]}"),
+            (self.image, f"original: {self.classes[self.truth]}, {self.before[self.truth]:.0%}"),
+            (0.5 + factor * self.change, f"perturbation, {factor:g} times as large"),
+            (self.attacked, f"result: {self.classes[best(self.after)]}, {max(self.after):.0%}"),
         )
         return [(png_uri(pixels), text) for pixels, text in shown]
 

@@ -227,18 +227,20 @@ let heat = { key: "", picture: null };
 function drawRegion() {
   const [pTop, iTop] = [SETUP.limits.p.high, SETUP.limits.i.high];
   const c = chart("region", [0, pTop], [0, iTop], ["p", "i"]);
-  const key = [knobs.d, knobs.kappa_min, c.color("stable")].join();
+  const key = [knobs.d, knobs.step, knobs.implicit, knobs.kappa_min, c.color("stable")].join();
   if (heat.key !== key) heat = { key, picture: heatOf(c, pTop, iTop) };
   c.pen.imageSmoothingEnabled = true;
   c.pen.drawImage(heat.picture, c.frame.left, c.frame.top, c.frame.right - c.frame.left, c.frame.bottom - c.frame.top);
   c.axes();
-  const budget = 2 * (1 + knobs.kappa_min) - 4 * knobs.d;
-  c.inside(() => { if (budget > 0) c.line([[budget / 2, 0], [0, budget]], "bad", 2.4); });
-  star(c, ...found.fastest);
+  const most = pidlab.bound(knobs.kappa_min, found.gains) - pidlab.shareOfD(found.gains), share = knobs.step / 2;
+  c.inside(() => {
+    if (most > 0) c.line([[most, 0], [0, most / share]], "bad", 2.4);
+    star(c, ...found.fastest);
+  });
   c.spot(knobs.p, knobs.i, 7.5, c.color(found.report.stable ? "good" : "bad"), "white");
-  c.canvas.setAttribute("aria-label", `Stable region: 2p + i < ${pidlab.general(budget, 4)} for this d. These gains have 2p + i = ${pidlab.general(2 * knobs.p + knobs.i, 4)}.`);
+  c.canvas.setAttribute("aria-label", `Stable region: p + ${share} i < ${pidlab.general(most, 4)} for this d. These gains have p + ${share} i = ${pidlab.general(knobs.p + share * knobs.i, 4)}.`);
   c.canvas.tipAt = (event) => {
-    const { p, i } = c.canvas.pointAt(event), g = { p, i, d: knobs.d };
+    const { p, i } = c.canvas.pointAt(event), g = { ...found.gains, p, i };
     const worst = Math.max(pidlab.radius(knobs.kappa_min, g), pidlab.radius(1, g));
     return `p ${p}, i ${i}: ${worst < 1 ? "stable" : "not stable"}, largest |pole| ${pidlab.general(worst, 3)}`;
   };
@@ -309,7 +311,7 @@ function heatOf(c, pTop, iTop) {
   const rgb = (name) => { pen.fillStyle = c.color(name); pen.fillRect(0, 0, 1, 1); return pen.getImageData(0, 0, 1, 1).data; };
   const [pale, deep, red] = ["stable", "stable-deep", "unstable"].map(rgb);
   for (let row = 0; row < side; row++) for (let column = 0; column < side; column++) {
-    const g = { p: (pTop * (column + 0.5)) / side, i: (iTop * (side - row - 0.5)) / side, d: knobs.d };
+    const g = { ...found.gains, p: (pTop * (column + 0.5)) / side, i: (iTop * (side - row - 0.5)) / side };
     const worst = Math.max(pidlab.radius(knobs.kappa_min, g), pidlab.radius(1, g));
     const share = Math.min(1, Math.max(0, (1 - worst) / 0.55));
     for (let k = 0; k < 3; k++)

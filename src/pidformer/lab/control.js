@@ -70,17 +70,24 @@ const pidlab = (() => {
     return symmetricEigenvalues(kernel.map((row, i) => row.map((x, j) => Math.sqrt(x * kernel[j][i]))));
   }
 
+  // Gains in steps h of depth, their derivative explicit or implicit, are explicit gains of whole
+  // steps at eigenvalues slope kappa + shift: a layer goes the share s = h or h / (1 + d).
+  function law({ p, i, d, step = 1, implicit = false }) {
+    const s = step / (implicit ? 1 + d : 1);
+    return { p: s * p, i: s * step * i, d: implicit ? 0 : d, slope: s, shift: 1 - s };
+  }
+
   // v(l+1) = K v(l) + control(l); the first layer sets the reference and is not controlled.
   function simulate(kernel, first, gains, steps) {
-    const found = [first];
+    const found = [first], { p, i, d, slope, shift } = law(gains ?? { p: 0, i: 0, d: 0 });
     let value = first, integral = first.map((row) => row.map(() => 0)), previous = first;
     for (let layer = 0; layer < steps; layer++) {
-      const mixed = kernel.map((row) => value[0].map((_, c) => row.reduce((sum, w, j) => sum + w * value[j][c], 0)));
+      const mixed = kernel.map((row, n) => value[0].map((_, c) => slope * row.reduce((sum, w, j) => sum + w * value[j][c], 0) + shift * value[n][c]));
       if (layer > 0 && gains) {
         for (let n = 0; n < mixed.length; n++) for (let c = 0; c < mixed[n].length; c++) {
           const error = gains.beta * first[n][c] - value[n][c];
           integral[n][c] += error;
-          mixed[n][c] += gains.p * error + gains.i * integral[n][c] + gains.d * (previous[n][c] - value[n][c]);
+          mixed[n][c] += p * error + i * integral[n][c] + d * (previous[n][c] - value[n][c]);
         }
       }
       previous = value; value = mixed; found.push(value);
@@ -113,8 +120,8 @@ const pidlab = (() => {
 
   // Roots of the characteristic polynomial of the loop at eigenvalue kappa.
   function poles(kappa, g) {
-    if (g.i > 0) return cubic(g.p + g.i + g.d - 1 - kappa, kappa - g.p - 2 * g.d, g.d);
-    return cubic(g.p + g.d - kappa, -g.d, 0);
+    const { p, i, d, slope, shift } = law(g), k = slope * kappa + shift;
+    return i > 0 ? cubic(p + i + d - 1 - k, k - p - 2 * d, d) : cubic(p + d - k, -d, 0);
   }
 
   // The poles as one gain takes `values` and the others stay.
@@ -125,10 +132,15 @@ const pidlab = (() => {
   const kind = (g) => (g.p > 0 ? "P" : "") + (g.i > 0 ? "I" : "") + (g.d > 0 ? "D" : "") || "softmax";
 
   function isStable(g, kappaMin) {
-    if (g.d >= 1 || g.i >= 4 * (1 + g.d)) return false;
-    const low = g.p + g.i / 2 + 2 * g.d - 1, high = 1 + g.p + (g.d * g.i) / (1 + g.d);
-    return low < kappaMin && 1 < high;
+    const { p, i, d, slope, shift } = law(g);
+    if (d >= 1 || i >= 4 * (1 + d)) return false;
+    const low = p + i / 2 + 2 * d - 1, high = 1 + p + (d * i) / (1 + d);
+    return low < slope * kappaMin + shift && slope + shift < high;
   }
+
+  // Stable gains with p > 0 have p + h i / 2 + 2 d / h < 2 / h - 1 + kappa_min (implicit: - 2 d / h).
+  const bound = (kappaMin, { step = 1 }) => 2 / step - 1 + kappaMin;
+  const shareOfD = ({ d, step = 1, implicit = false }) => ((implicit ? -2 : 2) * d) / step;
 
   function report(g, kappaMin) {
     let worst = -1, where = kappaMin;
@@ -136,20 +148,21 @@ const pidlab = (() => {
       const kappa = kappaMin + ((1 - kappaMin) * k) / (GRID - 1), r = radius(kappa, g);
       if (r > worst + 1e-13) { worst = r; where = kappa; }
     }
-    const load = g.p + g.i / 2 + 2 * g.d, stable = isStable(g, kappaMin);
+    const load = g.p + ((g.step ?? 1) * g.i) / 2 + shareOfD(g), stable = isStable(g, kappaMin);
     const settling = !stable || worst >= 1 ? null
       : worst > 0 ? Math.max(1, Math.ceil(Math.log(SETTLED) / Math.log(worst) - 1e-9)) : 1;
-    return { stable, radius: worst, kappa: where, margin: load > 0 ? (1 + kappaMin) / load : Infinity, settling };
+    return { stable, radius: worst, kappa: where, margin: load > 1e-12 ? bound(kappaMin, g) / load : Infinity, settling };
   }
 
   // One mode from rest, v_0 .. v_layers: the reference steps to `reference`, and every layer adds `disturbance`.
   function respond(kappa, g, layers, reference, disturbance) {
+    const { p, i, d, slope, shift } = law(g);
     let value = 0, integral = 0, previous = 0;
     const found = [0];
     for (let layer = 0; layer < layers; layer++) {
       const error = reference - value;
       integral += error;
-      value = kappa * value + g.p * error + g.i * integral + g.d * (error - previous) + disturbance;
+      value = (slope * kappa + shift) * value + p * error + i * integral + d * (error - previous) + disturbance;
       previous = error;
       found.push(value);
     }
@@ -159,10 +172,10 @@ const pidlab = (() => {
   // Sizes of T (reference to value) and S (sensitivity) at z = e^(i omega): L = C / (z - kappa).
   function frequency(kappa, g, omega) {
     const over = ([a, b], [c, d]) => { const n = c * c + d * d; return [(a * c + b * d) / n, (b * c - a * d) / n]; };
-    const z = [Math.cos(omega), Math.sin(omega)], less = [z[0] - 1, z[1]];
+    const { p, i, d, slope, shift } = law(g), z = [Math.cos(omega), Math.sin(omega)], less = [z[0] - 1, z[1]];
     const sum = over(z, less), change = over(less, z);
-    const control = [g.p + g.i * sum[0] + g.d * change[0], g.i * sum[1] + g.d * change[1]];
-    const loop = over(control, [z[0] - kappa, z[1]]), rest = Math.hypot(1 + loop[0], loop[1]);
+    const control = [p + i * sum[0] + d * change[0], i * sum[1] + d * change[1]];
+    const loop = over(control, [z[0] - slope * kappa - shift, z[1]]), rest = Math.hypot(1 + loop[0], loop[1]);
     return { tracking: Math.hypot(...loop) / rest, sensitivity: 1 / rest };
   }
 
@@ -190,15 +203,15 @@ const pidlab = (() => {
     return { similarity, rank };
   }
 
-  // Fastest p (and i) for a fixed d; closed form without d, else a grid that closes in.
-  function design(kindWanted, kappaMin, d) {
-    const m = (1 + kappaMin) / 2, hasIntegral = kindWanted.includes("I");
-    const fixed = kindWanted.includes("D") ? d : 0;
-    let best = { p: m, i: hasIntegral ? m : 0, d: fixed };
-    if (!fixed) return best;
+  // Fastest p (and i) for a fixed d; closed form without an explicit d, else a grid that closes in.
+  function design(kindWanted, kappaMin, d, { step = 1, implicit = false } = {}) {
+    const hasIntegral = kindWanted.includes("I"), fixed = kindWanted.includes("D") ? d : 0;
+    const m = (1 + kappaMin) / 2 + 1 / law({ d: fixed, step, implicit }).slope - 1;
+    let best = { p: m, i: hasIntegral ? m / step : 0, d: fixed };
+    if (!fixed || implicit) return best;
     const cost = (p, i) => {
       let worst = 0;
-      for (let k = 0; k <= 24; k++) worst = Math.max(worst, radius(kappaMin + ((1 - kappaMin) * k) / 24, { p, i, d: fixed }));
+      for (let k = 0; k <= 24; k++) worst = Math.max(worst, radius(kappaMin + ((1 - kappaMin) * k) / 24, { p, i, d: fixed, step }));
       return worst;
     };
     let reach = 1, lowest = cost(best.p, best.i);
@@ -216,17 +229,17 @@ const pidlab = (() => {
   }
 
   function look(knobs) {
-    const gains = { p: knobs.p, i: knobs.i, d: knobs.d, beta: knobs.beta };
+    const { p, i, d, beta, step, implicit } = knobs, gains = { p, i, d, beta, step, implicit };
     const kernel = kernelOf(knobs), first = start(knobs).values;
     const free = simulate(kernel, first, null, knobs.depth), held = simulate(kernel, first, gains, knobs.depth);
     const without = alike(free), withControl = alike(held);
-    const m = (1 + Math.max(knobs.kappa_min, -0.99)) / 2;
+    const fastest = design(i > 0 ? "PI" : "P", Math.max(knobs.kappa_min, -0.99), 0, knobs);
     const kappas = [knobs.kappa_min, (1 + knobs.kappa_min) / 2, 1];
     const found = {
       knobs, gains, kind: kind(gains), report: report(gains, knobs.kappa_min),
       eigenvalues: eigenvalues(kernel, knobs.causal), free, held,
       freeSimilarity: without.similarity, similarity: withControl.similarity,
-      freeRank: without.rank, rank: withControl.rank, fastest: [m, gains.i > 0 ? m : 0], kappas,
+      freeRank: without.rank, rank: withControl.rank, fastest: [fastest.p, fastest.i], kappas,
       step: kappas.map((kappa) => respond(kappa, gains, RESPONSE, 1, 0)),
       disturbance: kappas.map((kappa) => respond(kappa, gains, RESPONSE, 0, 1)),
     };
@@ -250,11 +263,11 @@ const pidlab = (() => {
     if (["softmax", "D"].includes(which) && edge)
       lines.push("No control: the constant mode (kappa = 1) neither grows nor decays, all others fade. What is left is what all tokens share.");
     else if (r.stable)
-      lines.push(`Stable for ${where}. The slowest mode shrinks to ${r.radius.toFixed(3)} of its size per layer and is down to 1 % after ${r.settling} layers; all gains could be ${r.margin.toFixed(2)} times as large.`);
+      lines.push(`Stable for ${where}. The slowest mode shrinks to ${r.radius.toFixed(3)} of its size per layer and is down to 1 % after ${r.settling} layers; all gains could be ${Number.isFinite(r.margin) ? r.margin.toFixed(2) : "any number of"} times as large.`);
     else if (edge) lines.push(`On the edge for ${where}: one mode neither grows nor decays.`);
     else
       lines.push(`Unstable for ${where}: the mode at kappa = ${general(r.kappa, 3)} grows ${r.radius.toFixed(3)}x per layer. `
-        + (knobs.kappa_min === -1 ? "At kappa_min = -1 no gains are stable: raise it." : `Scale the gains by less than ${r.margin.toFixed(2)}, or design them.`));
+        + (knobs.kappa_min === -1 && law(found.gains).slope === 1 ? "At kappa_min = -1 no gains are stable: raise it." : `Scale the gains by less than ${r.margin.toFixed(2)}, or design them.`));
     const show = (x) => (Number.isNaN(x) ? "undefined (they vanished)" : x.toFixed(3));
     const end = (list) => list[list.length - 1], reach = (rows) => Math.max(...rows.flat().map(Math.abs));
     const grown = reach(end(found.held)) / reach(found.held[0]);
@@ -271,5 +284,5 @@ const pidlab = (() => {
     return lines;
   }
 
-  return { draws, kernelOf, eigenvalues, simulate, poles, locus, radius, respond, frequency, report, isStable, design, look, kind, general };
+  return { draws, kernelOf, eigenvalues, simulate, poles, locus, radius, respond, frequency, report, isStable, bound, shareOfD, design, look, kind, general };
 })();

@@ -8,14 +8,16 @@ from typing import Any
 import gradio as gr
 
 from pidformer.control.design import DESIGNS
+from pidformer.errors import InputError
 from pidformer.lab.address import from_values
-from pidformer.lab.knobs import PRESETS, Knobs
+from pidformer.lab.knobs import PRESETS, VIEWS, Knobs
 from pidformer.lab.sharing import QUIET, Shared, always_last, explanation, sharing_box, slider
 from pidformer.lab.static import charts_html
 
 DRAW = "(...values) => { window.labDraw(values); }"
 """Verdict and charts are made by the browser: they answer to a slider in one frame."""
 NAMES = [field.name for field in fields(Knobs)]
+BOXES = VIEWS["controller"]["boxes"]
 
 
 def controller_view(shared: Shared) -> gr.Textbox:
@@ -37,8 +39,8 @@ def controller_view(shared: Shared) -> gr.Textbox:
                 }
             with gr.Group(elem_classes="knobs"):
                 sliders = [
-                    gr.Checkbox(False, label="causal attention", elem_id="knob-causal")
-                    if name == "causal"
+                    gr.Checkbox(False, elem_id=f"knob-{name}", label=BOXES[name]["label"])
+                    if name in BOXES
                     else slider("controller", Knobs, name, prefix="knob")
                     for name in NAMES
                 ]
@@ -58,7 +60,10 @@ def controller_view(shared: Shared) -> gr.Textbox:
         return [*(getattr(knobs, name) for name in NAMES), *_show(knobs)]
 
     def designed(kind: str, knobs: Knobs) -> Knobs:
-        return knobs if knobs.kappa_min == -1 else knobs.designed(kind)  # at -1 no gains are stable
+        try:
+            return knobs.designed(kind)
+        except InputError:  # at kappa_min -1, or with this d, no gains are stable
+            return knobs
 
     changes: dict[gr.Button, Callable[[Knobs], Knobs]] = {
         button: partial(replace, **PRESETS[name]) for name, button in presets.items()

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pidformer.control import PIDGains, design_gains
+from pidformer.control import PIDGains, design_gains, discretised
 from pidformer.errors import InputError
 from pidformer.fields import read_yaml
 from pidformer.lab.address import from_query, to_query
@@ -53,6 +53,8 @@ class Knobs:
     i: float = 0.3
     d: float = 0.05
     beta: float = 1.0
+    step: float = 1.0
+    implicit: bool = False
     kappa_min: float = 0.0
     tokens: int = 10
     sharpness: float = 1.0
@@ -62,22 +64,30 @@ class Knobs:
 
     def __post_init__(self) -> None:
         check_sliders(self, "controller")
-        object.__setattr__(self, "causal", bool(self.causal))
+        for box in VIEWS["controller"]["boxes"]:
+            object.__setattr__(self, box, bool(getattr(self, box)))
+
+    @property
+    def _form(self) -> dict[str, Any]:
+        return {"derivative": "implicit" if self.implicit else "explicit", "step": self.step}
 
     @property
     def gains(self) -> PIDGains:
-        return PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta)
+        return discretised(PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta), **self._form)
 
     def with_gains(self, gains: PIDGains) -> Knobs:
-        """The same view with other gains, rounded to what the sliders can show."""
-        steps = {name: LIMITS[name].step for name in ("p", "i", "d", "beta")}
-        rounded = {k: round(step * round(getattr(gains, k) / step), 6) for k, step in steps.items()}
-        return replace(self, **rounded)
+        """The same view with other gains, rounded and cut to what the sliders can show."""
+        shown = {}
+        for name in ("p", "i", "d", "beta"):
+            _, high, step, *_ = LIMITS[name]
+            shown[name] = min(high, round(step * round(getattr(gains, name) / step), 6))
+        return replace(self, **shown)
 
     def designed(self, kind: str) -> Knobs:
         """The fastest gains of this kind for kappa_min; PD and PID keep the d of the slider."""
         d = self.d if "D" in kind and self.d > 0 else None
-        return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d))
+        form = self._form
+        return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d, **form))
 
     def to_query(self) -> str:
         """The address of this view: only what differs from the defaults."""
@@ -91,9 +101,11 @@ class Knobs:
     def command(self) -> str:
         """The same judgement on the command line."""
         beta = "" if self.beta == 1 else f",{self.beta:g}"
+        form = " --derivative implicit" * self.implicit
+        form += "" if self.step == 1 else f" --step {self.step:g}"
         return (
             f"pidformer stability --gains {self.p:g},{self.i:g},{self.d:g}{beta} "
-            f"--kappa-min {self.kappa_min:g}"
+            f"--kappa-min {self.kappa_min:g}{form}"
         )
 
     def python(self) -> str:

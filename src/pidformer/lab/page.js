@@ -1,13 +1,13 @@
 // The page: reads the knobs, draws the charts, keeps the address.
 const names = Object.keys(SETUP.defaults);
-const whole = ["tokens", "depth", "seed"];
+const whole = ["tokens", "depth", "seed"], boxes = ["implicit", "causal"];
 let knobs = fromAddress(), found = null, layerShown = null, waiting = false, timer = 0;
 
 function fromAddress() {
   const given = new URLSearchParams(location.hash.slice(1) || location.search), read = { ...SETUP.defaults };
   for (const name of names) {
     if (!given.has(name)) continue;
-    if (name === "causal") { read.causal = ["1", "true", "True"].includes(given.get(name)); continue; }
+    if (boxes.includes(name)) { read[name] = ["1", "true", "True"].includes(given.get(name)); continue; }
     const value = Number(given.get(name)), limits = SETUP.limits[name];
     if (given.get(name) !== "" && value >= limits.low && value <= limits.high) read[name] = whole.includes(name) ? Math.trunc(value) : value;
   }
@@ -21,7 +21,8 @@ function address() {
 
 function command() {
   const g = (name) => pidlab.general(knobs[name]), beta = knobs.beta === 1 ? "" : "," + g("beta");
-  return `pidformer stability --gains ${g("p")},${g("i")},${g("d")}${beta} --kappa-min ${g("kappa_min")}`;
+  const form = (knobs.implicit ? " --derivative implicit" : "") + (knobs.step === 1 ? "" : ` --step ${g("step")}`);
+  return `pidformer stability --gains ${g("p")},${g("i")},${g("d")}${beta} --kappa-min ${g("kappa_min")}${form}`;
 }
 
 function set(changes) { knobs = { ...knobs, ...changes }; layerShown = null; refresh(); }
@@ -34,7 +35,7 @@ function refresh() {  // at most once a frame
 
 function show() {
   for (const name of names) {
-    if (name === "causal") { at("causal").checked = knobs.causal; continue; }
+    if (boxes.includes(name)) { at(name).checked = knobs[name]; continue; }
     at(name).value = knobs[name];
     at(`${name}-shown`).textContent = pidlab.general(knobs[name]);
     at(name).setAttribute("aria-valuetext", `${name} ${pidlab.general(knobs[name])}`);
@@ -82,13 +83,13 @@ async function copy(text, what) {
 
 for (const name of names) at(name).addEventListener("input", (event) => {
   cancelAnimationFrame(timer); at("play").textContent = "Play";
-  set({ [name]: name === "causal" ? event.target.checked : Number(event.target.value) });
+  set({ [name]: boxes.includes(name) ? event.target.checked : Number(event.target.value) });
 });
 for (const button of document.querySelectorAll("[data-preset]"))
   button.addEventListener("click", () => set(SETUP.presets[button.dataset.preset]));
 for (const button of document.querySelectorAll("[data-design]"))
   button.addEventListener("click", () => {
-    const made = pidlab.design(button.dataset.design, Math.max(knobs.kappa_min, -0.99), knobs.d), changes = {};
+    const made = pidlab.design(button.dataset.design, Math.max(knobs.kappa_min, -0.99), knobs.d, knobs), changes = {};
     for (const name of ["p", "i", "d"]) {
       const { step, high } = SETUP.limits[name];
       changes[name] = Math.min(high, Number((Math.round(made[name] / step) * step).toFixed(6)));

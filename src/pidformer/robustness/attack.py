@@ -1,8 +1,9 @@
 """What all attacks share: checks, modes, precision, gradients, who is still standing; and the
 balls, boxes and planes of the L-infinity and the L2 norm."""
 
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
@@ -198,7 +199,7 @@ def logits_of(model: Model, images: Tensor) -> Tensor:
 
 def is_right(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     """Which images are classified right, (B,), whatever the precision of the search."""
-    return judge(model)(images).argmax(-1) == labels
+    return logits_in(judge(model)(images)).argmax(-1) == labels
 
 
 def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tensor:
@@ -240,10 +241,26 @@ def _ascent(
     return logits.detach(), losses.detach(), gradient
 
 
-def check_finite(is_finite: Tensor) -> None:
+def check_finite(gradient: Tensor) -> None:
     """Refuse NaN in a gradient: its sign is 0, so it would look like a model that resists."""
-    if not bool(is_finite.all()):
+    if not bool(torch.stack(gradient.aminmax()).isfinite().all()):
         raise InputError("the gradient of the model's loss is not finite; check its logits")
+
+
+def check_path(ranges: Sequence[Sequence[Tensor]]) -> None:
+    """`check_finite` of a whole path, given the least and the largest entry of each gradient.
+
+    A path without any slope is told: it may be that of a model that rounds, or is too sure.
+    """
+    found = torch.stack([end for ends in ranges for end in ends]).cpu()  # no wait but this one
+    check_finite(found)
+    if not found.any():
+        warnings.warn(
+            "the gradient of the model's loss is 0 in every pixel, so the attack follows nothing "
+            "and its accuracy is no robustness; try Square(), which needs no gradients, or "
+            "APGD(loss='dlr')",
+            stacklevel=4,
+        )
 
 
 def on_survivors(
@@ -264,13 +281,6 @@ def on_survivors(
         attacked[alive[is_broken]] = found[is_broken]
         alive = alive[~is_broken]
     return attacked
-
-
-def check_steps(**counts: int) -> None:
-    """Refuse a count below 1."""
-    if any(count < 1 for count in counts.values()):
-        names, values = " and ".join(counts), " and ".join(map(str, counts.values()))
-        raise InputError(f"{names} must be at least 1, got {values}")
 
 
 def likely_class(model: Model, images: Tensor, labels: Tensor, place: int) -> Tensor | None:

@@ -14,14 +14,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     UNBOUNDED,
     Attack,
     AttackBatch,
     ascent,
-    check_finite,
-    check_steps,
+    check_path,
     confirm,
     judge,
     logits_of,
@@ -56,7 +56,7 @@ class FGSM(Attack):
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """One step of `eps`, which cannot leave the ball."""
         _, _, gradient = ascent(model, batch.images, cross_entropy, batch.labels)
-        check_finite(gradient.isfinite())
+        check_path([gradient.aminmax()])
         return gradient.sign_().mul_(self.eps).add_(batch.images).clamp_(*batch.bounds)
 
 
@@ -81,7 +81,7 @@ class PGD(Attack):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_budget("eps", self.eps)
-        check_steps(steps=self.steps, restarts=self.restarts)
+        check_counts(steps=self.steps, restarts=self.restarts)
         if self.step_size is None:
             crossing = round(2.5 * 255 * self.eps / self.steps, 6) / 255
             object.__setattr__(self, "step_size", crossing)
@@ -122,10 +122,10 @@ class PGD(Attack):
         attacked = torch.clamp(attacked, low, high)
         result = None  # made when the first image comes to rest
         rows = torch.arange(len(labels), device=labels.device)
-        is_finite = torch.ones((), dtype=torch.bool, device=labels.device)
+        ranges = []
         for _ in range(self.steps):
             logits, _, gradient = ascent(model, attacked, cross_entropy, labels)
-            is_finite &= gradient.isfinite().all()  # looked at once, at the end: no device waits
+            ranges.append(gradient.aminmax())  # looked at once, at the end: no device waits
             if self.early_stop:
                 alive = confirm(model, attacked, labels, logits.argmax(-1) == labels)
                 if not bool(alive.all()):
@@ -136,7 +136,7 @@ class PGD(Attack):
                     if not len(rows):
                         break
             attacked = torch.clamp(gradient.sign_().mul_(self.step_size).add_(attacked), low, high)
-        check_finite(is_finite)
+        check_path(ranges)
         if result is None:
             return attacked
         result[rows] = attacked
@@ -172,7 +172,7 @@ class SLD(Attack):
         self._read_budgets("step_size")
         check_distance("eps", self.eps)
         check_distance("step_size", self.step_size)
-        check_steps(steps=self.steps)
+        check_counts(steps=self.steps)
         if not 0 < self.sparsity < 1:
             raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
 
@@ -180,16 +180,16 @@ class SLD(Attack):
         """The last step's images."""
         images, labels, _, bounds = batch
         attacked = images
-        is_finite = torch.ones((), dtype=torch.bool, device=images.device)
+        ranges = []
         for _ in range(self.steps):
             _, _, gradient = ascent(model, attacked, cross_entropy, labels)
-            is_finite &= gradient.isfinite().all()
+            ranges.append(gradient.aminmax())
             moved = attacked + self.step_size * _largest(gradient, self.sparsity)
             change = moved.clamp(*bounds) - images
             length = change.abs().sum((1, 2, 3), keepdim=True)
             change = change * (self.eps / length.clamp(min=self.eps))
             attacked = (images + change).clamp(*bounds)
-        check_finite(is_finite)
+        check_path(ranges)
         return attacked
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
@@ -18,7 +19,6 @@ from pidformer.robustness.attack import (
     Bounds,
     ascent,
     check_finite,
-    check_steps,
     confirm,
     into_ball,
     is_right,
@@ -63,7 +63,7 @@ class APGD(BallAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_steps(steps=self.steps, restarts=self.restarts)
+        check_counts(steps=self.steps, restarts=self.restarts)
         if self.loss not in ("ce", "dlr"):
             raise InputError(f"loss must be ce or dlr, got {shortened(self.loss)}")
         if self.targets < 0 or (self.targets and self.loss != "dlr"):
@@ -89,7 +89,7 @@ class APGD(BallAttack):
         last_check = 0
         for k in range(self.steps + 1):
             logits, losses, gradient = ascent(model, path.x, *self._loss_of(path))
-            check_finite(gradient.isfinite())
+            check_finite(gradient)
             alive = confirm(model, path.x, path.labels, logits.argmax(-1) == path.labels)
             if not bool(alive.all()):
                 result[path.rows[~alive]] = path.x[~alive]
@@ -222,7 +222,7 @@ class FAB(BallAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_steps(steps=self.steps, targets=self.targets)
+        check_counts(steps=self.steps, targets=self.targets)
         if not (self.eta >= 1 and 0 < self.beta < 1):
             raise InputError(
                 f"eta must be at least 1 and beta in (0, 1), got {self.eta:g} and {self.beta:g}"
@@ -260,7 +260,7 @@ class FAB(BallAttack):
     ) -> Tensor:
         images, labels, _, bounds = batch
         _, gap, gradient = ascent(model, x, logit_difference, labels, targets)
-        check_finite(gradient.isfinite())
+        check_finite(gradient)
         normal = gradient.flatten(1)
         offset = (normal * x.flatten(1)).sum(1) - gap.to(x.dtype)
         step = onto_plane(x.flatten(1), normal, offset, self.norm, bounds).view_as(x)

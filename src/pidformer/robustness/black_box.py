@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import (
     Attack,
@@ -16,7 +17,6 @@ from pidformer.robustness.attack import (
     BallAttack,
     Bounds,
     check_finite,
-    check_steps,
     confirm,
     is_right,
     length,
@@ -137,7 +137,7 @@ class Square(BallAttack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_steps(queries=self.queries)
+        check_counts(queries=self.queries)
         if not 0 < self.p_init <= 1:
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
 
@@ -239,7 +239,7 @@ class SPSA(Attack):
         self._read_budgets("delta", "lr")
         check_budget("eps", self.eps)
         check_budget("delta", self.delta)
-        check_steps(steps=self.steps, samples=self.samples)
+        check_counts(steps=self.steps, samples=self.samples)
         if not (self.delta > 0 and self.lr > 0):
             raise InputError(f"delta and lr must be above 0, got {self.delta:g} and {self.lr:g}")
         if self.chunk < 2:
@@ -269,7 +269,7 @@ class SPSA(Attack):
                     break
             centre = 2 * images if self.compat else attacked
             gradient = self.estimate(model, centre, labels, draws.at(step))
-            check_finite(gradient.isfinite())
+            check_finite(gradient)
             mean = torch.lerp(mean, gradient, 1 - _BETAS[0])
             square = torch.lerp(square, gradient.square(), 1 - _BETAS[1])
             scale = (square / (1 - _BETAS[1] ** step)).sqrt() + _SMALL

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer import ranks
-from pidformer.errors import InputError
+from pidformer.errors import InputError, shortened
 from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
 from pidformer.results import Record, as_text
@@ -47,8 +47,7 @@ def evaluate(
     killed evaluation goes on where it stopped. `classes` are the only outputs that count, when
     the data has fewer than the model. `watch(row, images)` is called after every batch.
     """
-    if not isinstance(threats, Mapping):
-        threats = {"clean" if t is None else repr(t): t for t in threats}
+    threats = _named(threats)
     about = dict(settings or {}) | {"seed": seed}
     if folder is not None and isinstance(model, nn.Module):
         about.setdefault("weights", fingerprint(model))
@@ -59,6 +58,18 @@ def evaluate(
         work = partial(accuracy, model, data, threat, seed=seed, classes=classes, watch=told)
         found[row] = ledger.measure({"row": row, "threat": as_text(threat)}, work)
     return found
+
+
+def _named(threats: Any) -> Mapping[str, Threat | None]:
+    named = threats
+    if isinstance(threats, Sequence) and not isinstance(threats, str):
+        named = {"clean" if threat is None else repr(threat): threat for threat in threats}
+    if isinstance(named, Mapping) and all(t is None or callable(t) for t in named.values()):
+        return named
+    raise InputError(
+        "threats are a list, or a mapping by name, of None (clean) and attacks such as "
+        f"FGSM(eps='3/255'), got {shortened(threats)}; threat_from('fgsm') reads a name"
+    )
 
 
 def accuracy(
@@ -76,7 +87,10 @@ def accuracy(
     )
     total = len(right)
     if not total:
-        raise InputError("there are no images to evaluate; is the limit 0, or the folder empty?")
+        raise InputError(
+            "there are no images to evaluate; is the limit 0, or the folder empty? A generator of "
+            "batches is walked only once: give a list or a DataLoader"
+        )
     metrics = percentage("top1", int(right.sum()), total)
     if outputs > 5:  # of five classes all are among the best five
         metrics |= percentage("top5", int(right5.sum()), total)
@@ -107,30 +121,48 @@ def hits_under(
     device = _device(model)
     kept = None if classes is None else torch.as_tensor(classes, device=device)
 
+    def answers(images: Tensor, labels: Tensor) -> Tensor:
+        with evaluating(model), torch.no_grad():
+            logits = logits_of(model, images)
+        check_logits(logits, labels)
+        return logits
+
     def hits(batch: tuple[Tensor, Tensor], place: int) -> tuple[Tensor, Tensor, int]:
         images, labels = batch
         if device is not None:
             images, labels = images.to(device), labels.to(device)
-        shown = images
-        if threat is not None:
-            shown = threat(model, images, labels, seed=seed, offset=place)
-        with evaluating(model), torch.no_grad():
-            logits = logits_of(model, shown)
-        check_logits(logits, labels)
+        try:
+            shown = images
+            if threat is not None:
+                shown = threat(model, images, labels, seed=seed, offset=place)
+        except (IndexError, RuntimeError):  # torch's, where a label has no logit
+            answers(images, labels)
+            raise
+        logits = answers(shown, labels)
         if kept is not None:
             masked = torch.full_like(logits, -float("inf"))
             logits = masked.index_copy(1, kept, logits[:, kept])
         outputs = logits.shape[1] if kept is None else len(kept)
-        is_hit = logits.topk(min(5, outputs)).indices == labels[:, None]
+        above = _above(logits, labels[:, None])
         if watch is not None:
             watch(place + len(labels))
-        return is_hit[:, 0].cpu(), is_hit.any(1).cpu(), outputs
+        return (above < 1).cpu(), (above < 5).cpu(), outputs
 
     found = ranks.spread(data, hits)
     if not found:
         return np.zeros(0, bool), np.zeros(0, bool), 0
     best, best5, outputs = zip(*found, strict=True)
     return torch.cat(best).numpy(), torch.cat(best5).numpy(), outputs[-1]
+
+
+def _above(logits: Tensor, labels: Tensor) -> Tensor:
+    """How many classes come before the true one (B, 1): larger logits, and equal ones before it.
+
+    So 0 is where argmax gives the label, by which attacks decide. topk orders ties in any way.
+    """
+    own = logits.gather(1, labels)
+    is_before = torch.arange(logits.shape[1], device=labels.device) < labels
+    return ((logits > own) | ((logits == own) & is_before)).sum(1)
 
 
 def check_logits(logits: Tensor, labels: Tensor) -> None:

@@ -54,5 +54,8 @@ def _pick(logits: Tensor, classes: Tensor) -> Tensor:
 
 def _top(logits: Tensor, count: int) -> Tensor:
     if logits.shape[1] < count:
-        raise InputError(f"this loss needs at least {count} classes, got {logits.shape[1]}")
+        raise InputError(
+            f"this loss needs at least {count} classes, got {logits.shape[1]}; PGD, APGD with "
+            "loss='ce', FAB and Square take any"
+        )
     return logits.topk(count, dim=1).values
