@@ -1,7 +1,8 @@
 """The description for a package index: README.md without what needs the repository beside it.
 
 An index shows the text alone, where a relative link leads nowhere and a picture is missing. So
-pictures are left out and relative links become their text. All else is in pyproject.toml.
+pictures are left out with their captions, and relative links become their text. All else is in
+pyproject.toml.
 """
 
 import re
@@ -9,7 +10,9 @@ from pathlib import Path
 
 from setuptools import setup
 
-PICTURES = re.compile(r"<picture>.*?</picture>\n*|!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", re.DOTALL)
+PICTURES = re.compile(
+    r"<picture>.*?</picture>\n(<sub>.*?</sub>)?\n*|!\[[^\]]*\]\((?!https?:)[^)]*\)\n*", re.DOTALL
+)
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:)[^)]*\)")
 
 

@@ -6,7 +6,9 @@ import sys
 from contextlib import ExitStack
 
 import pytest
+import torch
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from pidformer.errors import InputError
 from pidformer.files import (
@@ -41,6 +43,21 @@ def holder(tmp_path):
         assert process.stdout.readline() == "held\n"
         yield process
         process.kill()
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_weights_have_the_rights_of_other_new_files(tmp_path, mask):
+    """safetensors gives a file to its owner alone."""
+    before = os.umask(mask)
+    try:
+        with atomic_path(tmp_path / "a.safetensors") as temporary:
+            save_file({"a": torch.ones(1)}, temporary)
+        with atomic_folder(tmp_path / "folder") as folder:
+            save_file({"a": torch.ones(1)}, folder / "a.safetensors")
+    finally:
+        os.umask(before)
+    for path in tmp_path.rglob("*.safetensors"):
+        assert path.stat().st_mode & 0o777 == 0o666 & ~mask
 
 
 def test_a_file_is_replaced_only_when_it_is_whole(tmp_path):

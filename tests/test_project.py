@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -101,12 +102,16 @@ RUN = {"check": True, "capture_output": True, "text": True, "env": ALONE}
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    out = tmp_path_factory.mktemp("wheel")
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)], **RUN
-    )
-    (path,) = out.glob("*.whl")
+def distributions(tmp_path_factory):
+    """The folder of the source distribution and of the wheel that is built from it."""
+    out = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], **RUN)
+    return out
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions):
+    (path,) = distributions.glob("*.whl")
     return path
 
 
@@ -173,6 +178,15 @@ def test_the_wheel_has_its_data_and_metadata_that_stand_alone(wheel):
     assert "Ten lines" in text and not re.search(r"\]\((?!https?:)|<picture|srcset", text)
     assert about["Summary"] and about["Keywords"] and about["License-Expression"] == "Apache-2.0"
     assert about["Description-Content-Type"] == "text/markdown"
+
+
+@pytest.mark.slow
+def test_the_source_distribution_has_the_package_and_no_part_of_the_tests(distributions):
+    (path,) = distributions.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2].partition("/")[0] for name in archive.getnames()}
+    assert {"src", "setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE"} <= names
+    assert "tests" not in names  # setuptools takes tests/test*.py, without what they import
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """What a repository shows to strangers: picture, citation, templates, workflow."""
 
 import importlib.util
+import json
 import re
 from pathlib import Path
 
@@ -40,9 +41,26 @@ def test_the_first_screen_has_picture_sentences_install_and_code_in_this_order()
     places = [
         README.index(text) for text in ("<picture>", "\npidformer puts", "pip install", "```python")
     ]
-    assert places == sorted(places) and README[: places[-1]].count("\n") < 25
+    assert places == sorted(places) and README[: places[-1]].count("\n") < 26
     alternative = re.search(r'<img [^>]*alt="([^"]+)"', README)
     assert alternative is not None and len(alternative[1]) > 50
+
+
+def test_the_numbers_of_the_first_screen_are_those_of_the_table_and_of_performance():
+    first, rest = README.split("\n## Install\n")
+    differences = re.findall(r"[+\u2212][\d.]+ \[[^\]]+\]", first)
+    made = rest.split("<!-- results:")[1].split("<!-- end of results -->")[0]
+    assert differences and all(f"{found}; 100 epochs, 5 seeds" in made for found in differences)
+    costs = first.split("**What it costs:**")[1].splitlines()[0]
+    measured = (ROOT / "docs/performance.md").read_text(encoding="utf-8").split("## Measured")[1]
+    ratios = re.findall(r"\d\.\d\d", costs)
+    assert len(ratios) == 4 and all(f"| {ratio} |" in measured for ratio in ratios)
+    families = json.loads((ROOT / "src/pidformer/convert/families.json").read_text())
+    types = {name for kind in ("decoders", "encoders", "vision") for name in families[kind]}
+    assert f"one of {len(types)} Hugging Face model types" in first
+    site = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    for number in (*differences, *(f"{ratio} " for ratio in ratios), f"one of {len(types)} "):
+        assert number in site
 
 
 def test_the_citation_is_the_papers_in_readme_and_cff_and_the_version_is_ours():
@@ -85,4 +103,5 @@ def test_the_description_for_a_package_index_needs_no_file_beside_it(monkeypatch
     text = loaded("setup.py").description(README)
     assert text.startswith("# pidformer\n\npidformer puts")
     assert "<picture" not in text and "](" not in text
+    assert "charts" not in text  # no word about a picture that is not there
     assert "docs/control.md" in text and "@inproceedings" in text and "| Clean accuracy |" in text

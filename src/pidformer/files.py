@@ -39,7 +39,9 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
     temporary = temporary_beside(path)
     try:
         with _errors_of_the_system(path):
+            rights = _rights_of_new_files(temporary)
             yield temporary
+        _allow(temporary, rights)
         _sync(temporary)
         os.replace(temporary, path)
     finally:
@@ -67,13 +69,32 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
         raise InputError(f"cannot write {path} ({error.strerror})") from None
     try:
         with _errors_of_the_system(path):
+            rights = _rights_of_new_files(temporary / "probe")
             yield temporary
         for found in (*temporary.rglob("*"), temporary):
+            _allow(found, rights)
             _sync(found)
         os.replace(temporary, path)
         _sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _rights_of_new_files(probe: Path) -> int:
+    """What the user's umask leaves to a new file; the umask itself is read by changing it."""
+    probe.touch()
+    try:
+        return probe.stat().st_mode & 0o666
+    finally:
+        probe.unlink()
+
+
+def _allow(path: Path, rights: int) -> None:
+    """Add rights that are missing: safetensors keeps its files from all but their owner."""
+    mode = path.stat().st_mode
+    if rights & ~mode:
+        with suppress(OSError):  # a disk without rights
+            path.chmod(mode | rights)
 
 
 @contextmanager

@@ -76,6 +76,15 @@ def test_what_is_done_is_read_from_the_folders(whole):
     assert {line.state for line in look(plan).lines} == {"done"}
 
 
+def test_a_job_is_done_when_its_process_has_let_go_of_it(whole):
+    """Its time is written last; a plan that looked on said "train ...: 0 s"."""
+    plan = whole.plan
+    with claimed(plan.out / "claims", "train.softmax"):
+        states = {line.job.id: line.state for line in look(plan).lines}
+        assert states["train.softmax"].startswith("running (") and states["train.pid"] == "done"
+    assert {line.state for line in look(plan).lines} == {"done"}
+
+
 def test_no_network_is_built_to_see_what_is_done(whole, monkeypatch):
     """Several processes look at a hundred finished runs, again and again."""
     job_kinds._outline.cache_clear()

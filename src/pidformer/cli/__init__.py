@@ -35,6 +35,9 @@ from pidformer.fields import check_text
 # typer carries its own click, or depends on it, by version; this finds the base class of either.
 _CommandLineError: Any = typer.BadParameter.__mro__[2]
 
+_OPTIONAL = {"transformers": "lm", "tokenizers": "lm"}
+"""Packages that many commands need for language models alone, and their extra."""
+
 
 class _Commands(CommandGroup):
     """Hands on which signal ended a command; typer's releases tell it in their own ways."""
@@ -96,6 +99,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error.format_message())
     except InputError as error:
         _fail(str(error))
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package not in _OPTIONAL:
+            raise
+        _fail(f"this needs {package}: pip install 'pidformer[{_OPTIONAL[package]}]'")
     except BrokenPipeError:
         sys.stderr.close()  # `pidformer ... | head` is no error
         sys.exit(0)

@@ -162,7 +162,8 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
     """The plan as it stands, without working on it or writing anything.
 
     `done` and `broken` are what is known already; added is what is done by now, here or elsewhere,
-    and what cannot be read: a damaged file, say.
+    and what cannot be read: a damaged file, say. A job is not done while a process still holds it:
+    its time is written last.
     """
     done, broken = set() if done is None else done, {} if broken is None else broken
     times = Times(plan.out / "jobs")
@@ -170,7 +171,7 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
         if job.id in done:
             continue
         try:
-            if is_done(job):
+            if is_done(job) and holder(plan.out / "claims", job.id) is None:
                 done.add(job.id)
                 broken.pop(job.id, None)
         except InputError as error:

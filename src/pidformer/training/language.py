@@ -25,6 +25,8 @@ class Language(Task):
     is_lower_better = True
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
+        import transformers  # noqa: F401  the extra `lm`: asked for before the text is read
+
         data = required(data, recipe)
         text = recipe.text or TextRecipe()
         self.recipe, self.text, self.location = recipe, text, data
