@@ -190,7 +190,7 @@ def finetune(
             yield {"run": path.stem, "row": row, "ppl": record.metrics["ppl"]}
         loss = curve(trained.losses, plan, len(train_text))
         details = {"parameters": count, "loss": loss}
-        publish(plan, variant, seed, recipe, records, trained, details, path)
+        publish(plan, seed, recipe, records, trained, details, path)
         if not (out / "about.md").exists():
             write_whole(out / "about.md", ABOUT)
         (folder / CHECKPOINT).unlink(missing_ok=True)
