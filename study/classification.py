@@ -256,7 +256,7 @@ def _group(
     shown = {*names, *(one.twin for one in compared)}
     own = study.only([run for run in study.runs if run.variant in shown])
     metrics = classification_metrics(own.runs, half)
-    body = [_PARTS[half], *accuracy_tables(own, metrics, compared, plan.seed_counts)]
+    body = [_PARTS[half], *accuracy_tables(own, metrics, compared, plan.seeds)]
     asked = [pair for pair in plan.contrasts if pair[0] in names]
     contrasts = compare_pairs(study, asked, metrics)
     if contrasts:

@@ -27,8 +27,8 @@ from pidformer.evaluation.language import LanguageSetup
 from pidformer.files import atomic_path, write_whole
 from pidformer.ledger import Ledger
 from pidformer.models.gains import resolve_gains
-from pidformer.report.collect import read_run
-from pidformer.report.publish import shrink
+from pidformer.report.collect import SHARED, read_run
+from pidformer.report.publish import first_line, shrink
 from pidformer.results import Record, as_text
 from pidformer.runs.model import LanguageModel
 from pidformer.runs.recipe import (
@@ -40,7 +40,7 @@ from pidformer.runs.recipe import (
     TextRecipe,
     TrainRecipe,
 )
-from pidformer.runs.twins import control_free_hash, recipe_hash
+from pidformer.runs.twins import recipe_hash
 from pidformer.runs.weights import fingerprint
 from study import sentences
 from study.trained_networks import NAMES, Pretrained, Scored
@@ -297,35 +297,23 @@ def measured(given: Pretrained, plan: Plan, folder: Path, gains: str | None) -> 
 
 
 def publish(
-    plan: Plan, variant: str, seed: int, recipe: Mapping[str, Any], records: Sequence[Record],
+    plan: Plan, seed: int, recipe: Mapping[str, Any], records: Sequence[Record],
     trained: Trained, details: Mapping[str, Any], path: Path,
 ) -> None:  # fmt: skip
     """One file of a study: the run, and what was measured of it."""
-    last = records[-1].settings
-    shared = ("weights", "gains", "machine")
-    settings = {
-        "study": path.parent.name,
-        "run": path.stem,
-        "variant": variant,
-        "seed": seed,
-        "task": "language",
-        "recipe": recipe,
-        "recipe_hash": recipe_hash(recipe),
-        "twin": control_free_hash(recipe),
-        "data": plan.data.name,
-        "command": plan.command(seed),
-        **{key: last.get(key) for key in shared},
-    }
-    header = Record(
-        kind="run",
+    first = first_line(
+        path.parent.name,
+        path.stem,
+        recipe,
+        recipe_hash(recipe),
+        plan.command(seed),
+        records,
         metrics={"train_seconds": trained.seconds, "parameters": float(details["parameters"])},
-        settings=settings,
         details={"loss": details["loss"]},
-        time=records[-1].time,
     )
-    lines = [header]
+    lines = [first]
     for record in shrink(records):
-        own = {k: v for k, v in record.settings.items() if k not in shared and v is not None}
+        own = {k: v for k, v in record.settings.items() if k not in SHARED and v is not None}
         lines.append(replace(record, settings=own | {"command": plan.command(seed)}))
     write_whole(path, "".join(line.to_json() + "\n" for line in lines))
 

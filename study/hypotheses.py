@@ -155,7 +155,7 @@ class _Asker:
 
     def _seeds(self, one: Compared, *pairs: Pair) -> str:
         """How many there are, and of how many that were registered."""
-        given = {row.name: {*row.seeds} for row in self.plan.rows}
+        given = self.plan.seeds
         registered = len(set.intersection(*(given[row] for pair in pairs for row in pair)))
         count = one.found.seeds
         text = str(count) if count >= registered else f"{count} of {registered}"

@@ -17,8 +17,6 @@ from study.comparisons import Compared
 _WIDTH = 4.6
 _TITLE = 36
 """Letters of a title that have room over a panel whose labels are long."""
-_DECADE = 10
-"""Lengths that span it have a logarithmic axis."""
 _FREE = 4
 """Lines whose names find a free place in a panel."""
 
@@ -61,27 +59,43 @@ def points_panel(
     *,
     is_plain: Sequence[bool],
     is_line: bool = False,
+    is_log: bool = False,
 ) -> Panel:
-    """Points with intervals, hollow where they are of one seed; `is_line`: joined, over lengths."""
+    """Points with intervals, hollow where they are of one seed; `is_line`: joined; `is_log`: and
+    over a logarithmic axis."""
     draw = partial(
-        _draw_points, series=series, title=title, x=x, y=y, is_plain=is_plain, is_line=is_line
-    )
+        _draw_points, series=series, is_plain=is_plain, is_line=is_line or is_log, is_log=is_log,
+        title=title, xlabel=x, ylabel=y,
+    )  # fmt: skip
     return Panel(draw, _WIDTH, 3.2)
+
+
+def lines_panel(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    title: str,
+    x: str,
+    y: str,
+    is_plain: Sequence[bool],
+) -> Panel:
+    """Points (x, y) without intervals, joined."""
+    series = {label: [Point(*point) for point in points] for label, points in lines.items()}
+    return points_panel(series, title, x, y, is_plain=is_plain, is_line=True)
 
 
 def _draw_points(
     figure: Figure | SubFigure,
     series: Mapping[str, Sequence[Point]],
-    title: str,
-    x: str,
-    y: str,
     is_plain: Sequence[bool],
     is_line: bool,
+    is_log: bool,
+    **words: str,
 ) -> None:
     axes: Axes = figure.subplots()
     colors = run_colors([not plain for plain in is_plain])
     has_intervals = any(not math.isnan(p.low) for points in series.values() for p in points)
     for number, ((label, points), color) in enumerate(zip(series.items(), colors, strict=True)):
+        if not points:
+            continue
         # beside each other, so that intervals of one length are seen
         aside = 1.03**number if is_line and has_intervals else 1.0
         for point in points:
@@ -104,7 +118,7 @@ def _draw_points(
             color=color,
             label=label,
             marker="o",
-            markersize=5,
+            markersize=4 if is_line and not has_intervals else 5,
             linewidth=1.8 if is_line else 0,
         )
         for point in (point for point in points if point.is_hollow):
@@ -116,46 +130,15 @@ def _draw_points(
         axes.axvline(0, color=INK, linewidth=0.9)
     if any(point.is_hollow for points in series.values() for point in points):
         axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
-    if is_line:
+    if is_log:
         places = sorted({point.x for points in series.values() for point in points})
-        if places[-1] >= _DECADE * places[0]:
-            axes.set_xscale("log")
-            axes.set_xticks(places, [f"{place:g}" for place in places])
-            axes.xaxis.set_minor_locator(NullLocator())
-    axes.set(title=title, xlabel=x, ylabel=y)
-    if (len(series) > 1 or is_line) and not is_named:
+        axes.set_xscale("log")
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.set_minor_locator(NullLocator())
+    axes.set(**words)
+    if len(series) > _FREE and is_line and not has_intervals:
+        low, high = axes.get_ylim()  # room for the names above the lines
+        axes.set_ylim(low, high + 0.09 * (high - low) * -(-len(series) // 2))
+        axes.legend(fontsize=8, ncols=2, loc="upper center", columnspacing=1.0)
+    elif (len(series) > 1 or is_line) and not is_named:
         axes.legend(fontsize=9)
-
-
-def lines_panel(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    title: str,
-    x: str,
-    y: str,
-    is_plain: Sequence[bool],
-) -> Panel:
-    draw = partial(_draw_lines, lines=lines, title=title, x=x, y=y, is_plain=is_plain)
-    return Panel(draw, _WIDTH, 3.2)
-
-
-def _draw_lines(
-    figure: Figure | SubFigure,
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    title: str,
-    x: str,
-    y: str,
-    is_plain: Sequence[bool],
-) -> None:
-    axes: Axes = figure.subplots()
-    colors = run_colors([not plain for plain in is_plain])
-    for (label, points), color in zip(lines.items(), colors, strict=True):
-        if points:
-            look = {"color": color, "label": label, "linewidth": 1.8}
-            axes.plot(*zip(*points, strict=True), **look, marker="o", markersize=4)  # type: ignore[arg-type]
-    axes.set(title=title, xlabel=x, ylabel=y)
-    if len(lines) <= _FREE:
-        axes.legend(fontsize=9)
-        return
-    low, high = axes.get_ylim()  # room for the names above the lines
-    axes.set_ylim(low, high + 0.09 * (high - low) * -(-len(lines) // 2))
-    axes.legend(fontsize=8, ncols=2, loc="upper center", columnspacing=1.0)

@@ -173,7 +173,7 @@ def finetune(
             yield {"run": path.stem, "row": row} | shown
         loss = curve(trained.losses, plan, len(train_text))
         details = {"parameters": count, "loss": loss}
-        publish(plan, variant, seed, recipe, records, trained, details, path)
+        publish(plan, seed, recipe, records, trained, details, path)
         if not (out / "about.md").exists():
             write_whole(out / "about.md", sentences.ABOUT if plan.embeds else ABOUT)
         (folder / CHECKPOINT).unlink(missing_ok=True)

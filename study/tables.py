@@ -1,6 +1,6 @@
 """Markdown tables of variants and metrics."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from pidformer.control import PIDGains
 from pidformer.models.gains import as_gains
@@ -46,16 +46,16 @@ def _layers_text(gains: Sequence[PIDGains]) -> str:
 
 
 def by_variant(
-    study: Study, metrics: Sequence[Metric], registered: Mapping[str, int] | None = None
+    study: Study, metrics: Sequence[Metric], registered: Mapping[str, Collection[int]] | None = None
 ) -> str:
     """A line for each variant that was measured, with its seeds; a column for each metric.
 
-    `registered`: how many seeds were asked for.
+    `registered`: the seeds that were asked for.
     """
     heads = ["", "control", "seeds", *(metric.title for metric in metrics)]
     rows = []
     for v in study.variants:
-        wanted = (registered or {}).get(v.name, 0)
+        wanted = len((registered or {}).get(v.name, ()))
         measured = [run for run in v.runs if any(m.find(run) is not None for m in metrics)]
         if not measured:
             continue
@@ -83,7 +83,7 @@ def accuracy_tables(
     study: Study,
     metrics: Sequence[Metric],
     compared: Sequence[Compared],
-    registered: Mapping[str, int] | None = None,
+    registered: Mapping[str, Collection[int]] | None = None,
 ) -> list[str]:
     """Means and paired differences; another domain and samples of images in tables of their own."""
     body = []

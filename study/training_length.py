@@ -140,7 +140,7 @@ def _accuracy(series: Sequence[Sequence[_Row]], metric: Metric) -> tuple[Panel, 
         means = [(row.epochs, metric.mean(row.variant)) for row in own]
         lines[_name(own)] = [Point(x, found.mean) for x, found in means if found is not None]
     plain = [own[0].variant.is_plain for own in series]
-    panel = points_panel(lines, metric.title, "epochs", "per cent", is_plain=plain, is_line=True)
+    panel = points_panel(lines, metric.title, "epochs", "per cent", is_plain=plain, is_log=True)
     return panel, f"{metric.title} over epochs"
 
 
@@ -157,5 +157,5 @@ def _differences(
         ]
     plain = [False] * len(lines)
     words = f"{title} minus softmax"
-    panel = points_panel(lines, words, "epochs", "points", is_plain=plain, is_line=True)
+    panel = points_panel(lines, words, "epochs", "points", is_plain=plain, is_log=True)
     return panel, f"{words}, over epochs with 95 % intervals"

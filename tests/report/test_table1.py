@@ -1,12 +1,20 @@
+from math import nan
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from pidformer.errors import InputError
-from pidformer.report.table1 import as_data, cell_text, rich_table, table1
+from pidformer.report.collect import collect
+from pidformer.report.table1 import Table1Line, as_data, cell_text, rich_table, table1
+from pidformer.report.table1_view import robustness, robustness_views, twin_sentence
+from pidformer.report.table_view import Sources
 from pidformer.results import Record
 from pidformer.robustness.compare import compare, group_runs, twins_of
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
-from pidformer.statistics import crossed_items, pack, percentage
+from pidformer.statistics import Crossed, Mean, crossed_items, pack, percentage
+
+ROOT = Path(__file__).parents[2]
 
 
 def record(row, right, *, gains=None, seed=0, label="m", **more):
@@ -181,3 +189,25 @@ def test_a_model_is_compared_with_the_softmax_one_of_its_recipe_and_seeds():
     (line,) = table1(groups, twins_of(groups))
     assert line.differences[3] == compare(groups[2], groups[3], "clean")
     assert line.differences[0] is None and line.differences[2] is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"), [(0.2, 3.8, "+2.0 points [+0.2, +3.8]"), (nan, nan, "+2.0 points")]
+)
+def test_a_difference_is_told_with_its_interval_where_it_has_one(low, high, said):
+    cells = Mean(50.0, nan, nan, 1), Mean(52.0, nan, nan, 1)
+    found = Crossed(2.0, low, high, nan, 1)
+    line = Table1Line("clean", "Clean", "top-1", False, "", cells, (None, found))
+    wanted = f"b 52.0 %, a 50.0 %, a difference of {said}, not a clear one."
+    assert twin_sentence(line, ["a", "b"], 1) == wanted
+
+
+def test_what_another_condition_has_is_not_called_missing():
+    """SPSA was measured on a sample, the other attacks on all images."""
+    runs = collect([ROOT / "results" / "tiny-imagenet-100-long"])
+    first, *others = robustness_views(robustness(runs), runs, Sources())
+    lacking = [line.title for line in first.lines if line.cells[0].small == "not measured"]
+    assert lacking == ["ImageNet-A", "ImageNet-R", "ImageNet-C", "ImageNet-O"]
+    assert not any("SPSA" in note.text for note in first.notes)
+    assert len(others) == 4 and not any(view.notes for view in others)
+    assert [line.title for line in others[0].lines] == ["Clean", "Clean", "SPSA", "SPSA"]

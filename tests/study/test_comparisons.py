@@ -85,11 +85,14 @@ def test_a_picture_of_differences_has_their_unit_and_a_title_that_fits():
     assert " ".join(lines) == long.title and max(map(len, lines)) <= 36
 
 
-@pytest.mark.parametrize(("lengths", "scale"), [((1, 2, 8), "linear"), ((10, 40, 100), "log")])
-def test_lengths_of_a_decade_have_a_logarithmic_axis(lengths, scale):
-    points, figure = [Point(x, 0.5) for x in lengths], Figure()
-    points_panel({"p": points}, "t", "epochs", "y", is_plain=[False], is_line=True).draw(figure)
-    assert figure.axes[0].get_xscale() == scale
+@pytest.mark.parametrize(("is_log", "scale"), [(False, "linear"), (True, "log")])
+def test_lines_have_a_linear_axis_unless_asked(is_log, scale):
+    points, figure = [Point(x, 0.5) for x in (10, 40, 100)], Figure()
+    look = {"is_plain": [False, True], "is_line": True, "is_log": is_log}
+    points_panel({"p": points, "not trained": []}, "t", "epochs", "y", **look).draw(figure)
+    (axes,) = figure.axes
+    assert axes.get_xscale() == scale
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["p"]
 
 
 def test_pairs_of_different_data_are_refused():

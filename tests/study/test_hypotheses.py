@@ -1,5 +1,7 @@
 """The hypotheses on the page: the differences that were registered, and no more than they say."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -46,6 +48,15 @@ def line(one, study, judged=(), primary=()):
     rows = section.body[1].splitlines()[2:]
     assert len(rows) == 1
     return [cell.strip() for cell in rows[0].strip("|").split("|")]
+
+
+def test_seeds_of_all_groups_of_a_row_are_registered():
+    """Two groups may share rows, each with seeds of its own."""
+    plan = plan_of(asked(pairs=(("p", "softmax"),)))
+    more = [replace(row, group="h", seeds=(13,)) for row in plan.rows if row.name[0] in "sp"]
+    plan = replace(plan, rows=(*plan.rows, *more))
+    (section,) = hypotheses_section(study_of(VALUES, SEEDS), plan, [], (), clean_of)
+    assert "(3 of 4 seeds)" in section.body[1]
 
 
 def interval(values):

@@ -125,9 +125,9 @@ def test_learning_curves_of_all_rows_are_drawn_over_seeds():
     study = Study(name="gutenberg", title="G", about="", runs=tuple(runs))
     (found,) = [one for one in language_sections(study) if one.title == "Learning curves"]
     (plain, _), (minus, _) = found.panels
-    lines = plain.draw.keywords["lines"]
+    lines = plain.draw.keywords["series"]
     assert [*lines] == ["softmax", "p", "pid_paper"]
-    assert [x for x, _ in lines["p"]] == [1, 2, 3]
+    assert [point.x for point in lines["p"]] == [1, 2, 3]
     points = minus.draw.keywords["series"]["pid_paper"]
     by_seed = np.stack([curves["pid_paper", s] - curves["softmax", s] for s in SEEDS])
     np.testing.assert_allclose([p.y for p in points], by_seed.mean(0), rtol=1e-9)

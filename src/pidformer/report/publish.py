@@ -19,7 +19,7 @@ import numpy as np
 
 from pidformer.errors import InputError
 from pidformer.files import write_whole
-from pidformer.report.collect import MEASURED, SCORES, SHARED, PublishedRun, Run, collect
+from pidformer.report.collect import MAIN_TASK, MEASURED, SCORES, SHARED, PublishedRun, Run, collect
 from pidformer.report.details import training_seconds
 from pidformer.report.metrics import MILLI, merged_corruptions
 from pidformer.report.rerun import measure_command, train_command
@@ -110,30 +110,45 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
 
 def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
     """What the measurements of a run share; the machine is the one that made most of them."""
+    recipe = without_folders(run.recipe or {})
+    found, command = measured[-1].settings.get("recipe"), train_command(recipe)
+    metrics = {"train_seconds": training_seconds(run), "parameters": _parameters(run.folder)}
+    known = {key: value for key, value in metrics.items() if value is not None}
+    details = _curves(run)
+    return first_line(study, name, recipe, found, command, measured, metrics=known, details=details)
+
+
+def first_line(
+    study: str,
+    name: str,
+    recipe: Mapping[str, Any],
+    recipe_hash: str | None,
+    command: str,
+    measured: Sequence[Record],
+    *,
+    metrics: Mapping[str, float],
+    details: Mapping[str, Any],
+) -> Record:
+    """The record of a run VARIANT-seedN; `command` trains it again."""
     last = measured[-1]
     machines = Counter(json.dumps(r.settings.get("machine")) for r in measured)
-    recipe = without_folders(run.recipe or {})
     variant, _, seed = name.rpartition("-seed")
     settings = {
         "study": study,
         "run": name,
         "variant": variant,
         "seed": int(seed),
-        "task": run.task,
+        "task": recipe.get("task", MAIN_TASK),
         "gains": last.settings.get("gains"),
         "weights": last.settings.get("weights"),
         "recipe": recipe,
-        "recipe_hash": last.settings.get("recipe"),
+        "recipe_hash": recipe_hash,
         "twin": control_free_hash(recipe),
         "data": recipe.get("data", {}).get("name"),
         "machine": json.loads(machines.most_common(1)[0][0]),
-        "command": train_command(recipe),
+        "command": command,
     }
-    metrics = {"train_seconds": training_seconds(run), "parameters": _parameters(run.folder)}
-    known = {key: value for key, value in metrics.items() if value is not None}
-    return Record(
-        kind="run", metrics=known, settings=settings, details=_curves(run), time=last.time
-    )
+    return Record(kind="run", metrics=metrics, settings=settings, details=details, time=last.time)
 
 
 def _parameters(folder: Path) -> float | None:

@@ -92,8 +92,20 @@ def _rows_of(run: Run) -> list[tuple[Condition, Rows]]:
     return [(key[0], rows) for key, rows in found.items()]
 
 
-def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) -> TableView:
-    """Table 1, with the paper's numbers beside ours and the rows that are missing."""
+def robustness_views(
+    tables: Sequence[Robustness], runs: Sequence[Run], sources: Sources
+) -> list[TableView]:
+    """All Tables 1; the first lists the rows that none of them has."""
+    measured = {line.row for table in tables for line in table.lines}
+    listed = [measured, *[set(PAPER_ROWS)] * len(tables)]
+    shown = [table for table in tables if table.groups]
+    return [_view(one, runs, sources, known) for one, known in zip(shown, listed, strict=False)]
+
+
+def _view(
+    found: Robustness, runs: Sequence[Run], sources: Sources, measured: set[str]
+) -> TableView:
+    """Table 1, with the paper's numbers beside ours and the rows that were not `measured`."""
     groups, condition = found.groups, found.condition
     columns = [Column("Row")]
     twins = [place for place, twin in enumerate(twins_of(groups)) if twin is not groups[place]]
@@ -114,7 +126,7 @@ def robustness_view(found: Robustness, runs: Sequence[Run], sources: Sources) ->
         metric = line.metric + _budget(groups, row)
         metric += ", lower is better" if line.lower_is_better else ""
         lines.append(LineView(line.title, metric, tuple(cells), line.threat))
-    missing = [key for key in TABLE1 if key[0] not in {line.row for line in found.lines}]
+    missing = [key for key in TABLE1 if key[0] not in measured]
     for row, metric in missing:
         if metric == "top-5":
             continue

@@ -30,7 +30,7 @@ from pidformer.report.table1_view import (
     difference_panels,
     findings,
     robustness,
-    robustness_view,
+    robustness_views,
 )
 from pidformer.report.table_view import Entry, Note, Sources
 from pidformer.report.templates import TEXTS, page_template
@@ -89,7 +89,7 @@ def write_report(
     groups = details.analysed(runs)
     similarity = figures.similarity_curves(groups)
     drawn = report_figures(runs, tables)
-    views = [robustness_view(table, runs, sources) for table in tables if table.groups]
+    views = robustness_views(tables, runs, sources)
     others = [other_table(runs, sources, kind=kind) for kind in ("segmentation", "language")]
     inside = [details.certificate_view(groups, sources), details.cost_view(runs, sources)]
     for table in tables:

@@ -126,12 +126,12 @@ class StudyPlan:
         return tuple(dict.fromkeys(row.group for row in self.rows))
 
     @property
-    def seed_counts(self) -> dict[str, int]:
-        """How many seeds each row was registered with, over all its groups."""
-        seeds: dict[str, set[int]] = {}
+    def seeds(self) -> dict[str, set[int]]:
+        """The seeds that each row was registered with, over all its groups."""
+        found: dict[str, set[int]] = {}
         for row in self.rows:
-            seeds.setdefault(row.name, set()).update(row.seeds)
-        return {name: len(own) for name, own in seeds.items()}
+            found.setdefault(row.name, set()).update(row.seeds)
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,12 @@
 """The four models of the demonstration, as their runs' records tell of them, and the verdict in
 words: each sentence is chosen by the numbers it states."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 from pidformer.errors import InputError
 from pidformer.report.collect import Run
@@ -37,7 +39,7 @@ class Spread(NamedTuple):
     high: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Self:
+    def of(cls, values: Sequence[float]) -> Spread:
         return cls(fmean(values), min(values), max(values))
 
 
@@ -59,10 +61,10 @@ class DemoModel:
         return self.name.startswith("pid")
 
     @property
-    def last_similarity(self) -> Self:
+    def last_similarity(self) -> Spread:
         return Spread.of([run[-1] for run in self.similarity])
 
-    def percent(self, row: str) -> Self:
+    def percent(self, row: str) -> Spread:
         return Spread.of(self.accuracy.values(row, "top1"))
 
     def to_dict(self) -> dict[str, Any]:
