@@ -20,7 +20,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
-from pidformer.cli.options import CommandGroup, register
+from pidformer.cli.options import CommandGroup, register, show_help
 from pidformer.cli.publish import publish
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
@@ -76,8 +76,8 @@ def _root(
         from pidformer import __version__
 
         typer.echo(f"pidformer {__version__}")
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    else:
+        show_help(context)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _fail(error.format_message())
     except InputError as error:
         _fail(str(error))
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # so rich ends where a pipe is closed
         sys.stderr.close()  # `pidformer ... | head` is no error
         sys.exit(0)
     except (OSError, MemoryError, RuntimeError) as error:
