@@ -44,6 +44,10 @@ def atomic_path(path: str | Path) -> Iterator[Path]:
         _allow(temporary, rights)
         _sync(temporary)
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename == str(temporary):  # a name that nobody gave
+            error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

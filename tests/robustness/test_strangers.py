@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -113,3 +114,14 @@ def test_threats_that_are_none_are_one_line(model, batch, threats):
 def test_batches_that_are_used_up_after_one_threat_are_told(model, batch):
     with pytest.raises(InputError, match=r"no images .*once"):
         evaluate(model, iter([batch]), [None, FGSM()])
+
+
+@pytest.mark.parametrize("wrong", [{"seed": 1.5}, {"seed": -1}, {"offset": 0.5}], ids=repr)
+def test_seeds_and_places_are_whole_numbers(model, batch, wrong):
+    with pytest.raises(InputError, match=r"must be a whole number >= 0, got"):
+        Noise()(model, *batch, **wrong)
+
+
+def test_a_seed_of_numpy_is_that_of_python(model, batch):
+    found = Noise()(model, *batch, seed=np.int64(7))
+    assert torch.equal(found, Noise()(model, *batch, seed=7))

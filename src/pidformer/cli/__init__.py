@@ -20,7 +20,7 @@ from pidformer.cli.evaluate import evaluate
 from pidformer.cli.export import export
 from pidformer.cli.generate import generate
 from pidformer.cli.lab import lab
-from pidformer.cli.options import CommandGroup, register
+from pidformer.cli.options import CommandGroup, register, show_help
 from pidformer.cli.publish import publish
 from pidformer.cli.recipes import recipes
 from pidformer.cli.report import report
@@ -79,8 +79,8 @@ def _root(
         from pidformer import __version__
 
         typer.echo(f"pidformer {__version__}")
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    else:
+        show_help(context)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -104,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if package not in _OPTIONAL:
             raise
         _fail(f"this needs {package}: pip install 'pidformer[{_OPTIONAL[package]}]'")
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit) as error:  # rich makes the second of the first
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         sys.stderr.close()  # `pidformer ... | head` is no error
         sys.exit(0)
     except (OSError, MemoryError, RuntimeError) as error:

@@ -1,12 +1,11 @@
 """`pidformer convert`: a controller for a model that others trained."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from pidformer.cli.options import Json
+from pidformer.cli.options import Json, print_json
 from pidformer.errors import InputError
 
 
@@ -37,7 +36,10 @@ def convert(
     found = convert_run(
         model, gains, out, layers=_layers(layers) if layers else None, first_layer=chosen
     )
-    typer.echo(json.dumps(found) if as_json else f"{out}: {found['model']} with {gains}")
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(f"{out}: {found['model']} with {gains}")
 
 
 def _layers(text: str) -> list[int]:

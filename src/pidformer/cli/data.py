@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pidformer.cli.options import CommandGroup, Json, print_json, register
+from pidformer.cli.options import CommandGroup, Json, print_json, register, show_help
 
 if TYPE_CHECKING:
     from pidformer.data.check import Checked, SplitReport
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 data = typer.Typer(
     cls=CommandGroup,
     help="Look at data sets, or decode one once.\n\nExample: pidformer data check /data/imagenet",
-    no_args_is_help=True,
+    callback=show_help,
+    invoke_without_command=True,
 )
 _NAMED = 20
 

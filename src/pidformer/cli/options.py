@@ -60,6 +60,12 @@ class CommandGroup(_Flags, TyperGroup):
     """Several of them."""
 
 
+def show_help(context: typer.Context) -> None:
+    """What a group says when none of its commands is named."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def command_line() -> str:
     """What was typed, for the records."""
     return shlex.join(["pidformer", *sys.argv[1:]])

@@ -5,7 +5,7 @@ from typing import Any
 
 import typer
 
-from pidformer.cli.options import Json, tables
+from pidformer.cli.options import Json, print_json, tables
 
 
 def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) -> None:
@@ -76,7 +76,7 @@ def _comment(name: str) -> str:
 
 def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(rows))
+        print_json(rows)
         return
     from pidformer.display import plain_table
 

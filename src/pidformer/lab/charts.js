@@ -232,13 +232,13 @@ function drawRegion() {
   c.pen.imageSmoothingEnabled = true;
   c.pen.drawImage(heat.picture, c.frame.left, c.frame.top, c.frame.right - c.frame.left, c.frame.bottom - c.frame.top);
   c.axes();
-  const most = pidlab.bound(knobs.kappa_min, found.gains) - pidlab.shareOfD(found.gains), share = knobs.step / 2;
+  const most = pidlab.bound(knobs.kappa_min, found.gains) - pidlab.shareOfD(found.gains), sum = `2p + ${knobs.step === 1 ? "" : knobs.step + " "}i`;
   c.inside(() => {
-    if (most > 0) c.line([[most, 0], [0, most / share]], "bad", 2.4);
+    if (most > 0) c.line([[most, 0], [0, (2 * most) / knobs.step]], "bad", 2.4);
     star(c, ...found.fastest);
   });
   c.spot(knobs.p, knobs.i, 7.5, c.color(found.report.stable ? "good" : "bad"), "white");
-  c.canvas.setAttribute("aria-label", `Stable region: p + ${share} i < ${pidlab.general(most, 4)} for this d. These gains have p + ${share} i = ${pidlab.general(knobs.p + share * knobs.i, 4)}.`);
+  c.canvas.setAttribute("aria-label", `Stable region: ${sum} < ${pidlab.general(2 * most, 4)} for this d. These gains have ${sum} = ${pidlab.general(2 * knobs.p + knobs.step * knobs.i, 4)}.`);
   c.canvas.tipAt = (event) => {
     const { p, i } = c.canvas.pointAt(event), g = { ...found.gains, p, i };
     const worst = Math.max(pidlab.radius(knobs.kappa_min, g), pidlab.radius(1, g));

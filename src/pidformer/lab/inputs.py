@@ -19,9 +19,7 @@ from pidformer.fields import SWITCH, Kind
 LONGEST_TEXT = 8192
 """Characters of a text whose component sets no limit; a whole address fits."""
 LARGEST = 1e6
-"""The largest number of a slider whose range moves."""
-MOVES = "attack-number"
-"""The slider whose range follows another choice; its view bounds it."""
+"""Of the numbers that name what raised an event."""
 _HALVES = re.compile("[\ud800-\udfff]")
 """Of characters: no text has them."""
 
@@ -95,8 +93,7 @@ def _kind(component: Any) -> Kind | None:
             lambda v: isinstance(v, list) and len(v) <= len(among) and all(map(one.takes, v)),
         )
     if isinstance(component, gr.Slider):
-        low = component.minimum
-        high = component.maximum if component.elem_id != MOVES else LARGEST
+        low, high = component.minimum, component.maximum
         # gradio would write a traceback to the terminal for each number out of range, NaN too
         return Kind(
             f"a number from {low:g} to {high:g}",

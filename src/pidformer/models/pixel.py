@@ -17,6 +17,12 @@ def logits_in(output: Any) -> Any:
     return getattr(output, "logits", output)
 
 
+def check_scale(mean: Sequence[float], std: Sequence[float]) -> None:
+    """Refuse what cannot normalise the channels of an image."""
+    if len(mean) != len(std) or not all(scale > 0 for scale in std):
+        raise InputError(f"mean and std need one number per channel, std > 0; got {mean} and {std}")
+
+
 class PixelModel(nn.Module):
     """images in [0, 1] -> model((images - mean) / std).
 
@@ -35,10 +41,7 @@ class PixelModel(nn.Module):
         std: Sequence[float] = IMAGENET_DEFAULT_STD,
     ) -> None:
         super().__init__()
-        if len(mean) != len(std) or not all(scale > 0 for scale in std):
-            raise InputError(
-                f"mean and std need one number per channel, std > 0; got {mean} and {std}"
-            )
+        check_scale(mean, std)
         self.model = model
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
+from pidformer.models.pixel import check_scale
 from pidformer.robustness.attack import (
     UNBOUNDED,
     Attack,
@@ -247,10 +248,7 @@ class Normalized:
     def __post_init__(self) -> None:
         if not isinstance(self.threat, Attack):
             raise InputError(f"only an attack has a domain to change, got {self.threat!r}")
-        if len(self.mean) != len(self.std) or not all(scale > 0 for scale in self.std):
-            raise InputError(
-                f"mean and std need one number per channel, std > 0; got {self.mean} and {self.std}"
-            )
+        check_scale(self.mean, self.std)
         object.__setattr__(self, "mean", tuple(self.mean))
         object.__setattr__(self, "std", tuple(self.std))
 

@@ -120,7 +120,7 @@ _BLOCK = 64
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Square(BallAttack):
-    """At most `queries` questions an image, each a random change of one or two squares.
+    """At most `queries` random changes of one or two squares an image, each one question.
 
     A change is kept if the margin of the best wrong class grows. In the L-infinity ball, the start
     is x + eps times vertical stripes of random signs, and a query sets a square to x + eps times

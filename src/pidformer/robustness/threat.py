@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -62,6 +63,17 @@ def check_span(span: Sequence[Tensor]) -> None:
         )
 
 
+def as_whole(name: str, value: int) -> int:
+    """A seed or a place: a whole number from 0, of Python or of NumPy."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+    if number < 0:
+        raise InputError(f"{name} must be a whole number >= 0, got {shortened(value)}")
+    return number
+
+
 def as_budget(value: float | str) -> float:
     """A budget as a number: given as one, or as text, a number or a fraction.
 
@@ -119,9 +131,8 @@ class Draws:
     @classmethod
     def of_batch(cls, images: Tensor, seed: int, offset: int) -> Draws:
         """The draws of a batch whose first image is image `offset` of the whole set."""
-        if seed < 0 or offset < 0:
-            raise InputError(f"seed and offset must not be negative, got {seed} and {offset}")
-        return cls((seed,), torch.arange(offset, offset + len(images), device=images.device))
+        seed, start = as_whole("seed", seed), as_whole("offset", offset)
+        return cls((seed,), torch.arange(start, start + len(images), device=images.device))
 
     def at(self, *place: int) -> Draws:
         """The same rows, for another purpose."""

@@ -174,7 +174,7 @@ def test_bad_corruptions_are_refused(arguments, message):
         (torch.zeros(3, 32, 32), "add a batch dimension"),
         (torch.zeros(1, 1, 32, 32), "grey channel"),
         (torch.zeros(1, 3, 4, 32), "at least 8 pixels"),
-        (torch.full((1, 3, 32, 32), 1.5), "before they are normalised"),
+        (torch.full((1, 3, 32, 32), 1.5), "leave them as pixels"),
         (torch.full((1, 3, 32, 32), float("nan")), r"in \[0, 1\]"),
     ],
 )
@@ -189,7 +189,7 @@ def test_bad_images_are_refused_with_the_fix(images, message):
     [
         ({"indices": [1, 2, 3]}, "indices must be 2 whole numbers"),
         ({"indices": [0.5, 1.5]}, "indices must be 2 whole numbers"),
-        ({"seed": -1}, "seed must be 0 or more"),
+        ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ({"seed": 0.5}, "seed must be a whole number"),
     ],
 )

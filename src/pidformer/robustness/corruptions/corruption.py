@@ -7,7 +7,6 @@ scripts' own terms: zoom factors by their largest and their step, elastic length
 set contains).
 """
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from pidformer.errors import InputError, check_known
 from pidformer.fields import read_json
 from pidformer.robustness.corruptions import blur, digital, noise, weather
 from pidformer.robustness.corruptions.filters import RandomFields, round_8_bit, to_8_bit
-from pidformer.robustness.threat import Model
+from pidformer.robustness.threat import Model, as_whole, check_span
 
 _TABLE = read_json(Path(__file__).with_name("severities.json"))
 CORRUPTIONS = tuple(name for name, entry in _TABLE.items() if "alexnet_error" in entry)
@@ -115,7 +114,7 @@ class Corruption:
         numbers = _check_indices(indices, images)
         size = self.constants or constants_size(*images.shape[-2:])
         constants = severity_constants(self.name, self.severity, size)
-        seed = _check_seed(seed)
+        seed = as_whole("seed", seed)
         result = torch.empty_like(
             images, dtype=torch.float32, memory_format=torch.contiguous_format
         )
@@ -143,12 +142,7 @@ def _check_images(images: Tensor) -> None:
     if min(images.shape[-2:]) < _SMALLEST:
         raise InputError(f"images must be at least 8 pixels wide and high, got {images.shape[-2:]}")
     if images.numel():
-        low, high = (value.item() for value in images.aminmax())
-        if not (low >= 0 and high <= 1):
-            raise InputError(
-                f"images must be in [0, 1], got {low:.3g} to {high:.3g}; corrupt them before they "
-                "are normalised"
-            )
+        check_span(images.aminmax())
 
 
 def _check_indices(indices: Sequence[int] | Tensor | None, images: Tensor) -> Tensor:
@@ -161,16 +155,6 @@ def _check_indices(indices: Sequence[int] | Tensor | None, images: Tensor) -> Te
             f"{numbers.dtype} of shape {tuple(numbers.shape)}"
         )
     return numbers.long()
-
-
-def _check_seed(seed: int) -> int:
-    try:
-        seed = operator.index(seed)
-    except TypeError:
-        raise InputError(f"seed must be a whole number, got {seed!r}") from None
-    if seed < 0:
-        raise InputError(f"seed must be 0 or more, got {seed}")
-    return seed
 
 
 ALEXNET_ERROR = {name: _TABLE[name]["alexnet_error"] for name in CORRUPTIONS}
