@@ -67,7 +67,7 @@ def _pieces() -> dict[str, Piece]:
         if "mark.gpu" in path.read_text()
     )
     pytest, limits = "pytest -q -p no:cacheprovider", {"model": 420, "train": 240, "attack": 240}
-    device = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
+    device: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
     tests = ("pytest", "hypothesis")
     return {
         "ceilings": Piece(command="benchmarks.kernels ceilings", limit=60, dry=None),

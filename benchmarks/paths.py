@@ -126,7 +126,7 @@ def _bits(device: torch.device, tokens: int, kv: int, gains: Any, **options: Any
         ]
         leaves += [x.requires_grad_() for x in layer]
         with kernels("triton"):
-            out, state = pid_attention(*layer, state, gains, **options)
+            out, state = pid_attention(layer[0], layer[1], layer[2], state, gains, **options)
         outs.append(out)
     return [*outs, *torch.autograd.grad([out.sum() for out in outs], leaves)]
 
