@@ -67,11 +67,11 @@ def _pieces() -> dict[str, Piece]:
         if "mark.gpu" in path.read_text()
     )
     pytest, limits = "pytest -q -p no:cacheprovider", {"model": 420, "train": 240, "attack": 240}
-    device = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
+    device: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
     tests = ("pytest", "hypothesis")
     return {
         "ceilings": Piece(command="benchmarks.kernels ceilings", limit=60, dry=None),
-        "check": Piece(command="benchmarks.kernels check", limit=300),
+        "check": Piece(command="benchmarks.kernels check", limit=420),
         "tests": Piece(
             command=f"{pytest} -m gpu --continue-on-collection-errors",
             gpu=" ".join(marked),
@@ -147,7 +147,8 @@ def run_piece(piece: Piece, log: Path, left: float, *, is_dry: bool) -> dict[str
     command = [sys.executable, "-m", *piece.words(log.parent, is_dry=is_dry)]
     print(f"\n## {' '.join(command[2:])}\n", flush=True)
     begun, limit = time.monotonic(), min(piece.limit, left)
-    environment = {**os.environ, "COLUMNS": "160"}
+    # Unbuffered: what is stopped has said how far it came.
+    environment = {**os.environ, "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
     if is_dry:
         environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     with log.open("w") as written, log.open() as seen, _process(command, written, environment) as p:

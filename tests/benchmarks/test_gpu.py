@@ -32,7 +32,7 @@ def pieces(monkeypatch):
     """A crash, a hang, something missing, and one that is right."""
     chosen = {
         "crash": Piece(command=f"{RUN} 'import os; os.abort()'", limit=60),
-        "hang": Piece(command=f"{RUN} 'import time; time.sleep(600)'", limit=1),
+        "hang": Piece(command=f"{RUN} 'print(1 + 1); import time; time.sleep(600)'", limit=2),
         "missing": Piece(command="pytest", limit=60, needs=("no_such_module",)),
         "on a GPU": Piece(command="timeit", limit=60, dry=None),
         "right": Piece(command=RIGHT, limit=60),
@@ -62,7 +62,7 @@ def test_a_crash_and_a_hang_cost_one_piece_each(pieces, monkeypatch, tmp_path, c
     assert found["hang"]["seconds"] < 30 and "no_such_module" in found["missing"]["why"]
     out = capsys.readouterr().out
     assert "measured" in out and "measured" in (tmp_path / "right.txt").read_text()
-    assert "| hang | stopped in" in out
+    assert "| hang | stopped in" in out and (tmp_path / "hang.txt").read_text() == "2\n"
 
 
 def test_a_second_call_goes_on_and_a_named_piece_is_run_again(pieces, monkeypatch, tmp_path):
@@ -151,6 +151,19 @@ def test_a_path_that_is_wrong_is_found_out(monkeypatch):
     real = gelu.gelu_forward
     monkeypatch.setattr(gelu, "gelu_forward", lambda *given: 1.1 * real(*given))
     assert "off float64" in paths.PATHS["gelu"].problem(device)
+
+
+def test_a_path_that_breaks_down_gets_a_verdict_and_no_times(monkeypatch, tmp_path, capsys):
+    def breaks(_):
+        raise RuntimeError("no such instruction")
+
+    monkeypatch.setitem(paths.PATHS, "gelu", paths.Path(breaks, lambda _: pytest.fail("measured")))
+    monkeypatch.setattr("sys.argv", ["paths", "gelu", "--device", "cpu", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        paths.main()
+    assert stopped.value.code == 1
+    (line,) = map(json.loads, (tmp_path / "verdicts.jsonl").open())
+    assert line["verdict"] == "delete" and "RuntimeError: no such instruction" in line["why"]
 
 
 @pytest.mark.slow

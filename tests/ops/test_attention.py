@@ -266,6 +266,24 @@ def test_compiles_without_graph_breaks(is_causal):
         torch.testing.assert_close(a, b)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+@pytest.mark.parametrize(("kv_heads", "queries"), [(4, 9), (2, 9), (4, 3)])
+def test_compiles_with_sizes_left_open(is_causal, kv_heads, queries):
+    """SDPA wants flags that are bool, and not what a compiler knows of open sizes."""
+    torch._dynamo.reset()
+    compiled = torch.compile(pid_attention, backend="eager", dynamic=True, fullgraph=True)
+    for tokens in (9, 11):
+        qkvs = layers(2, heads=4, kv_heads=kv_heads, tokens=tokens)
+        state = expected_state = None
+        for q, k, v in qkvs:
+            given = (q[..., -queries:, :], k, v)
+            out, state = compiled(*given, state, GAINS, is_causal=is_causal)
+            expected, expected_state = pid_attention(
+                *given, expected_state, GAINS, is_causal=is_causal
+            )
+            torch.testing.assert_close(out, expected, rtol=1e-10, atol=1e-12)
+
+
 def test_vmap_and_grad_transforms():
     qkvs = layers(2, batch=3)
     stacked = [[x.unsqueeze(1) for x in layer] for layer in qkvs]  # vmap over the batch

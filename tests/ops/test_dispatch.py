@@ -11,8 +11,8 @@ from pidformer.control import PIDGains
 from pidformer.nn import PIDBlock
 from pidformer.nn.depth import scan_blocks
 from pidformer.ops import dispatch, kernels
-
-pytest.importorskip("triton", reason="the kernels need triton")
+from tests.ops.chains import DEVICE, GAINS, LIMIT, chain, needs_kernels, placed, relative
+from tests.ops.test_attention import direct, layers, run
 
 
 @pytest.mark.slow
@@ -136,3 +136,15 @@ def test_a_tensor_in_parts_goes_to_pytorch():
 def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match="triton"), kernels("tritn"):
         pass
+
+
+@needs_kernels
+@pytest.mark.skipif(DEVICE == "cuda", reason="a device multiplies bfloat16 as it should")
+def test_the_interpreter_is_not_asked_to_multiply_bfloat16():
+    """It multiplies such matrices as if they were integers; the control alone it computes well."""
+    qkvs = placed(layers(3, heads=2, tokens=5, dim=16), torch.bfloat16)
+    found, _ = chain(qkvs, GAINS, "epilogue")
+    with kernels("triton"):
+        outs = run(qkvs, GAINS)
+    for out, same, expected in zip(outs, found, direct(qkvs, GAINS), strict=True):
+        assert torch.equal(out, same) and relative(out, expected) < LIMIT[torch.bfloat16]

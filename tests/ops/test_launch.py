@@ -74,6 +74,16 @@ def test_what_triton_would_look_at_is_looked_at(kernel, other):
     assert go(kernel, x)[0] == "direct"
 
 
+def test_other_tiles_are_another_kernel(kernel, monkeypatch):
+    """As when tiles are tried one after the other: warps and stages are in no constant."""
+    x = torch.zeros(64)
+    assert [go(kernel, x)[0], go(kernel, x)[0]] == ["triton", "direct"]
+    other = dispatch.Tiles(rows=16, keys=16, warps=4, stages=1)
+    monkeypatch.setitem(go.__globals__, "TILES", other)
+    how, _, _, options = go(kernel, x)
+    assert how == "triton" and options["num_warps"] == 4
+
+
 def test_nobody_who_did_not_ask_launches_directly(kernel, monkeypatch):
     monkeypatch.delenv("PIDFORMER_LAUNCH")
     x = torch.zeros(64)

@@ -85,18 +85,7 @@ def pid_attention(
         )
         own = seen if own is v else own
     else:
-        # SDPA's own causal mask takes no other, and queries that stand at the end of the keys.
-        is_plain = is_causal and q.shape[-2] == k.shape[-2] and attn_mask is None
-        out = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=_causal_mask(q, k, attn_mask) if is_causal and not is_plain else attn_mask,
-            dropout_p=dropout_p,
-            is_causal=is_plain,
-            scale=scale,
-            enable_gqa=bool(q.shape[-3] != k.shape[-3]),  # jit.trace gives a tensor
-        )
+        out = _attention(q, k, v, attn_mask, is_causal, dropout_p=dropout_p, scale=scale)
     if acting is None:
         return out, state
     if isinstance(acting, Law):
@@ -110,6 +99,24 @@ def pid_attention(
     elif state is not None and plain.takes(out, own, state, acting):
         return control_epilogue(out, own, state, acting, is_plain=True)
     return feed_back(out, own, state, acting, first_layer, gate=gate)
+
+
+def _attention(
+    q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, is_causal: bool, **options: Any
+) -> Tensor:
+    """SDPA, also where heads share keys and values, and where masks and causality meet.
+
+    Its flags must be bool: of open sizes a compiler has others, a trace tensors. Hence `if`.
+    """
+    if q.shape[-3] != k.shape[-3]:
+        options["enable_gqa"] = True
+    if is_causal:
+        # Its own causal mask takes no other, and no queries that stand at the end of the keys.
+        if attn_mask is None and q.shape[-2] == k.shape[-2]:
+            options["is_causal"] = True
+        else:
+            attn_mask = _causal_mask(q, k, attn_mask)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
 
 
 def _own_values(q: Tensor, v: Tensor, value: Tensor | None) -> Tensor:

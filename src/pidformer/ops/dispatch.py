@@ -221,6 +221,8 @@ def _is_short(
         return False
     if not q.dtype == k.dtype == v.dtype or v.shape[-1] != q.shape[-1]:
         return False
+    if q.dtype == torch.bfloat16 and not q.is_cuda:
+        return False  # Triton's interpreter multiplies such matrices as if they were integers
     is_training = needs_grad(q, k, v)
     room = _backward_room(q.device.type, q.device.index)
     if is_training and max(16, power_of_two(tokens)) * dim > room:

@@ -70,7 +70,7 @@ def launch(
         return
     addresses = [None if x is None else x.data_ptr() for x in tensors]
     types = [None if x is None else x.dtype for x in tensors]
-    key = (id(kernel), device.index, strides, sizes, constants, *types)
+    key = (id(kernel), device.index, strides, sizes, constants, tiles.warps, tiles.stages, *types)
     found = _compiled.get(key)
     is_aligned = not any(address is not None and address & 15 for address in addresses)
     if found is not None and is_aligned:

@@ -43,7 +43,7 @@ def control_forward(
     initial: Tensor,
     previous: Tensor | None,
     integral: Tensor | None,
-    _gains: None,
+    _gains: Tensor | None,
     p: float,
     i: float,
     d: float,
@@ -51,7 +51,7 @@ def control_forward(
     has_sum: bool,
     *,
     is_ours: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """(u, new integral if it `has_sum`), as `epilogue.control_forward`.
 
     `is_ours`: nobody else holds `out`, so that u may take its place.
@@ -76,7 +76,7 @@ def control_forward(
     if d:
         torch.sub(initial if previous is None else previous, value, out=change)
         u.add_(by_group(change), alpha=d)
-    return u if grouped is out else u.flatten(-4, -3), total
+    return u if grouped is out else u.flatten(-4, -3), total  # type: ignore[return-value]
 
 
 def control_backward(
@@ -84,7 +84,7 @@ def control_backward(
     grad_integral: Tensor | None,
     grad_value: Tensor | None,
     grad_initial: Tensor | None,
-    _gains: None,
+    _gains: Tensor | None,
     is_second: bool,
     writes_sum: bool,
     kv_heads: int,
@@ -92,7 +92,7 @@ def control_backward(
     i: float,
     d: float,
     beta: float,
-) -> tuple[Tensor, Tensor | None, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, integral, v_0 and v_{l-1}, as `epilogue.control_backward`."""
     if grad.shape[-3] != kv_heads:
         shape = grad.shape  # `reshape`, as batches of gradients know no `unflatten`
@@ -113,4 +113,4 @@ def control_backward(
     d_value = d_error.add_(grad, alpha=d).neg_()
     if grad_value is not None:
         d_value.add_(grad_value)
-    return d_value, total if writes_sum else None, d_initial, d_previous
+    return d_value, total if writes_sum else None, d_initial, d_previous  # type: ignore[return-value]
