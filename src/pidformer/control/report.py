@@ -53,11 +53,12 @@ class StabilityReport:
             )
         if self.worst_radius <= 1 + 1e-12:
             return f"marginal on {self.spectrum}: the mode at {where} neither grows nor decays"
-        return f"unstable on {self.spectrum}: the mode at {where} grows {factor}; " + (
-            f"scale the gains by less than {self.gain_margin:.4f}"
-            if 0 < self.gain_margin < math.inf
-            else "no factor on p, i and d changes that"
-        )
+        said = f"unstable on {self.spectrum}: the mode at {where} grows {factor}"
+        if self.gain_margin == math.inf:
+            return f"{said}; no factor on p, i and d changes that"
+        if self.gain_margin == 0:
+            return f"{said}; smaller p, i and d leave one outside too"
+        return f"{said}; scale the gains by less than {self.gain_margin:.4f}"
 
     @property
     def _settled(self) -> str:
