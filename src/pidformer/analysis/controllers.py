@@ -101,13 +101,18 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)
         given = [as_feedback(layer) for layer in given]
+        shares = [None] * len(given)
     else:
         given = [module.gains for module in attention]
+        shares = [getattr(module, "gain_share", None) for module in attention]
     if not any(given) or all(type(g) is PIDGains and g.kind == "softmax" for g in given):
         return Controllers((), first_layer)
     if len(given) != len(heads):
         raise InputError(f"gains for {len(given)} layers do not fit a model of {len(heads)} layers")
-    layers = [_of_heads(layer, count) for layer, count in zip(given, heads, strict=True)]
+    layers = [
+        _of_heads(layer, count, share)
+        for layer, count, share in zip(given, heads, shares, strict=True)
+    ]
     for law in {law for layer in layers for law in layer}:
         if not is_linear(law):
             raise InputError(
@@ -118,6 +123,9 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     return Controllers(tuple(layers), first_layer)
 
 
-def _of_heads(gains: PIDGains | LearnedGains | None, heads: int) -> HeadGains:
+def _of_heads(gains: PIDGains | LearnedGains | None, heads: int, share: Tensor | None) -> HeadGains:
+    """The gains of each head; a `share` of them, where they are being ramped up."""
     values = gains.values() if isinstance(gains, LearnedGains) else [gains or PIDGains()]
+    if share is not None:
+        values = [acting_law(each).scaled(float(share)) for each in values]
     return tuple(each for each in values for _ in range(heads // len(values)))

@@ -10,6 +10,7 @@ import torch
 from pidformer.control.feedback import DiscreteGains, discretised
 from pidformer.control.gains import Derivative, GainsLike, PIDGains
 from pidformer.control.stability import (
+    ROUNDING,
     as_spectrum,
     check_range,
     gain_margin,
@@ -135,6 +136,8 @@ def stability_report(
     radii = spectral_radius(gains, points)
     worst = int(radii.argmax())
     radius = float(radii[worst])
+    if kappas is not None:
+        stable = stable and radius < 1 - ROUNDING  # eigenvalues are rounded, that of 1 too
     return StabilityReport(
         gains=gains,
         derivative=gains.derivative if isinstance(gains, DiscreteGains) else "explicit",

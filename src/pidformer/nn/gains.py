@@ -160,7 +160,10 @@ class LearnedFeedback(LearnedGains):
 
     def values(self) -> list[PIDGains]:
         heads = self.raw_terms.detach().T.tolist()
-        return [replace(self.initial, **dict(zip(self.terms, h, strict=True))) for h in heads]
+        try:
+            return [replace(self.initial, **dict(zip(self.terms, h, strict=True))) for h in heads]
+        except InputError as error:  # no region bounds them
+            raise InputError(f"a coefficient was learned out of its range: {error}") from None
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, initial={self.initial}"
