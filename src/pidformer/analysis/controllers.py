@@ -19,7 +19,7 @@ from pidformer.control.feedback import (
 from pidformer.control.gains import GainTensors, PIDGains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
-from pidformer.nn import LearnedGains
+from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
 
@@ -90,9 +90,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     model's own.
     """
     inner = inner_model(model)
-    modules: Any = inner.modules() if isinstance(inner, nn.Module) else ()
-    # PIDAttention, and other attention of ours: what has gains and a reading of the first layer
-    attention = [m for m in modules if hasattr(m, "gains") and hasattr(m, "first_layer")]
+    attention = controlled_attention(inner) if isinstance(inner, nn.Module) else []
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"
     for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):

@@ -182,14 +182,14 @@ def stable_interval(
     gains, slope, shift = as_pid(as_feedback(gains), derivative)
     if gains.i >= 4 * (1 + gains.d) or gains.d >= 1:
         return None
-    low, high = _load(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)
+    low, high = load_of(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)
     if slope == 0:  # attention has no part in it
         return (-math.inf, math.inf) if low < shift < high else None
     ends = sorted(((low - shift) / slope, (high - shift) / slope))
     return (ends[0], ends[1])
 
 
-def _load(gains: PIDGains, sign: int = 1) -> float:
+def load_of(gains: PIDGains, sign: int = 1) -> float:
     """P + I/2 + 2 D if explicit (P + I/2 - 2 D if implicit): what must stay below 1 + kappa."""
     return gains.p + gains.i / 2 + sign * 2 * gains.d
 
@@ -237,8 +237,8 @@ def gain_margin(
     if isinstance(gains, Feedback | DiscreteGains):
         ends = torch.tensor([kappa_min, 1.0], dtype=torch.complex128)  # the worst is at an end
         return gain_margin_over(ends, gains, derivative)
-    load = _load(gains, 1 if check_derivative(derivative) == "explicit" else -1)
-    is_rounding = load <= 1e-12 * _load(gains)
+    load = load_of(gains, 1 if check_derivative(derivative) == "explicit" else -1)
+    is_rounding = load <= 1e-12 * load_of(gains)
     return math.inf if is_rounding else (1 + kappa_min) / load
 
 
