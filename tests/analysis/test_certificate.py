@@ -13,6 +13,9 @@ from pidformer.analysis.certificate import LEAVES_OUT
 from pidformer.analysis.controllers import Controllers
 from pidformer.analysis.inspection import visit_attention
 from pidformer.control import PIDGains, as_feedback, closed_loop, simulate, spectral_radius
+from pidformer.control.feedback import acting_law
+from pidformer.errors import InputError
+from pidformer.nn import set_gain_share
 from tests.analysis.test_similarity import SIZE
 from tests.analysis.test_tokens import hugging_face
 from tests.kernels import softmax_kernel
@@ -118,6 +121,24 @@ def test_learned_gains_are_read_by_head(images):
     assert found.controllers.layers[1] == tuple(model.blocks[1].attn.gains.values())
     first, second = found.controllers.layers[1]
     assert first.p < second.p
+
+
+def test_gains_that_are_ramped_up_are_certified_as_they_act(images):
+    for text in ("0.4,0.3,0.1", "0.8,0.5,0.05,0.1,implicit,step=0.5"):
+        model = make(gains=text)
+        set_gain_share(model, 0.5)
+        found = certify(model, images).controllers
+        assert found.shared == acting_law(as_feedback(text)).scaled(0.5)
+
+
+def test_a_coefficient_learned_out_of_its_range_gets_one_line(images):
+    model = make(gains={"skip": -0.5, "p": 0.3}, learn_gains=True)
+    with torch.no_grad():
+        model.blocks[1].attn.gains.raw_terms.fill_(-0.2)
+    with pytest.raises(
+        InputError, match=r"learned out of its range: gain p must be >= 0, got -0\.2"
+    ):
+        certify(model, images)
 
 
 def test_the_literal_reading_controls_the_first_layer(images):

@@ -5,7 +5,13 @@ import timm
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pidformer.analysis import attention_matrices, attention_measures, eigenvalues
+from pidformer.analysis import (
+    attention_matrices,
+    attention_measures,
+    eigenvalues,
+    token_similarity,
+    token_spectrum,
+)
 from pidformer.analysis.inspection import AttentionCall
 from pidformer.analysis.products import _diagonal, _measured
 from pidformer.analysis.summary import smoothing_verdict
@@ -132,8 +138,28 @@ def test_a_model_is_measured_by_layer(kind):
         ([0.2, 0.3, 0.25], [9.0, 3.0, 1.4], "collapsed"),  # one line, two signs
         ([0.2, 0.3, 0.6], [9.0, 8.0, 7.0], "oversmoothing"),
         ([0.6, 0.5, 0.3], [9.0, 8.0, 9.0], "no oversmoothing"),
+        ([0.2, 0.98, 0.3], [9.0, 1.3, 8.0], "collapsed in between"),
+        ([0.2, 0.3, 0.6], [9.0, 1.9, 8.0], "collapsed in between"),
     ],
 )
 def test_a_sentence_of_verdict(similarity, ranks, word):
     found = smoothing_verdict(similarity, ranks)
     assert found.startswith(f"{word}: ") and f"{similarity[-1]:.2f}" in found
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({}, "no oversmoothing"),
+        ({"attention_residual": False}, "collapsed"),  # Dong et al., 2021
+        ({"attention_residual": False, "gains": "default", "init_std": 0.2}, "no oversmoothing"),
+    ],
+)
+def test_networks_that_are_known_to_collapse_and_not_to(options, word):
+    torch.manual_seed(0)
+    size = {"img_size": 64, "patch_size": 8, "depth": 12, "num_classes": 10}
+    model = timm.create_model("pid_deit_tiny_patch16_224", **size, **options).eval()
+    images = torch.rand(2, 3, 64, 64)
+    similarity = token_similarity(model, images).tolist()
+    ranks = token_spectrum(model, images).effective_rank.tolist()
+    assert smoothing_verdict(similarity, ranks).startswith(f"{word}: ")

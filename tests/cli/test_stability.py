@@ -131,6 +131,7 @@ def test_the_figure_is_written_whole(run, tmp_path):
         (["--derivative", "implict"], ["unknown derivative", "did you mean 'implicit'"]),
         (["--plot", "figure.png", "--derivative", "implicit"], ["--plot", "PID gains"]),
         (["--plot", "figure.png", "--preset", "laplacian"], ["--plot", "PID gains"]),
+        (["--plot", "figure.png", "--preset", "xsa"], ["--plot", "PID gains"]),
         (["--design", "PI", "--disc"], ["at -1 no gains are stable", "step=0.5"]),
         (["--step", "0"], ["step must be in (0, 1]"]),
         (["--kernel", "k.npy", "--disc"], ["one of --kernel and --disc"]),
@@ -213,3 +214,9 @@ def test_unstable_is_red_on_a_terminal():
     shown = StringIO()
     print_facts(Console(file=shown, force_terminal=True, width=200), "verdict   unstable on [0, 1]")
     assert "\x1b[1;31munstable\x1b[0m" in shown.getvalue()
+
+
+@pytest.mark.parametrize("preset", ["p", "laplacian", "resformer"])
+def test_a_pole_at_zero_has_one_sign(run, preset):
+    _, out, _ = run("stability", "--preset", preset)
+    assert "+0.0000" in out and "-0.0000" not in out

@@ -253,3 +253,42 @@ def test_simulate_takes_the_relatives():
     torch.testing.assert_close(found[2], (kernel - torch.eye(2)) @ (kernel - torch.eye(2)) @ v0)
     residual = simulate(kernel, v0, "resformer", 2)
     torch.testing.assert_close(residual[2], kernel @ (v0 + kernel @ v0) / 2)
+
+
+@pytest.mark.parametrize("d", [0.7, 50.0])
+def test_a_margin_without_end_is_found_for_short_steps(d):
+    """The law of a layer holds d / step: the search ends before that is too large to be a gain."""
+    gains = discretised(PIDGains(p=0.2, d=d), derivative="implicit", step=0.25)
+    report = stability_report(gains)
+    assert report.stable and report.gain_margin == math.inf
+
+
+@pytest.mark.parametrize("d", np.linspace(0.05, 2, 20).tolist())
+@pytest.mark.parametrize("step", [1.0, 0.5, 0.25])
+def test_a_mode_that_neither_grows_nor_decays_is_not_called_stable(d, step):
+    """Without p the mode at kappa = 1 stays as it is, whatever rounding says."""
+    gains = discretised(PIDGains(d=d), derivative="implicit", step=step)
+    report = stability_report(gains)
+    assert not report.stable and report.verdict.startswith("marginal")
+
+
+@pytest.mark.parametrize(
+    ("law", "words"),
+    [
+        (Feedback(skip=-1.0), "no factor on p, i and d changes that"),
+        (Feedback(skip=0.9, p=0.03), "smaller p, i and d leave one outside too"),
+        (Feedback(skip=0.43, p=1.41, own=0.8, scale=1.25), "smaller p, i and d leave one outside"),
+        (Feedback(skip=-0.2, p=1.5), "scale the gains by less than 0.5333"),
+    ],
+)
+def test_the_advice_for_an_unstable_law_holds(law, words):
+    report = stability_report(law, kappas=[1.0, -1.0] if law.p == 0 else None)
+    assert not report.stable and words in report.verdict
+    if "less than" in words:
+        for factor in (1e-3, 0.3, 0.999):
+            assert is_stable(law.__class__(skip=law.skip, p=factor * report.gain_margin * law.p))
+
+
+def test_a_coefficient_far_below_zero_is_refused():
+    with pytest.raises(InputError, match="skip must be at most 1e"):
+        Feedback(skip=-1e300)

@@ -262,3 +262,11 @@ def test_gains_come_first_and_the_earlier_order_still_means_the_same(function):
         assert torch.equal(function(*arguments), expected)
     with pytest.raises(InputError, match="gains, then kappa"):
         function(0.5, "0.4,0.1,0.05")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_an_eigenvalue_that_rounding_puts_below_one_is_not_called_stable(seed):
+    """Without p and d the mode of eigenvalue 1 swings for ever."""
+    kernel = softmax_kernel(5, seed=seed)
+    report = stability_report(PIDGains(i=0.2), kappas=torch.linalg.eigvals(kernel))
+    assert not report.stable and report.verdict.startswith("marginal")

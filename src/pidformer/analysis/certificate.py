@@ -20,7 +20,7 @@ from pidformer.control.design import DESIGNS, design_gains
 from pidformer.control.feedback import DiscreteGains, Feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.report import stability_report
-from pidformer.control.stability import schur_cohn, settling_depth, spectral_radius
+from pidformer.control.stability import ROUNDING, schur_cohn, settling_depth, spectral_radius
 from pidformer.errors import InputError
 
 LEAVES_OUT = (
@@ -315,7 +315,8 @@ def _closed_loop_radii(
             radii = spectral_radius(gains, points)
             top = int(radii.argmax())
             radius[depth, head] = radii[top]
-            outside[depth, head] = (~schur_cohn(gains, points)).double().mean()
+            is_outside = ~schur_cohn(gains, points) | (radii > 1 - ROUNDING)
+            outside[depth, head] = is_outside.double().mean()
             if float(radii[top]) > highest:
                 highest, worst = float(radii[top]), (depth, head, complex(points[top]))
     return radius, outside, worst

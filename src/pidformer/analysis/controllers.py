@@ -19,7 +19,7 @@ from pidformer.control.feedback import (
 from pidformer.control.gains import GainTensors, PIDGains, is_numbers
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
-from pidformer.nn import LearnedGains
+from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
 
@@ -90,9 +90,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     model's own.
     """
     inner = inner_model(model)
-    modules: Any = inner.modules() if isinstance(inner, nn.Module) else ()
-    # PIDAttention, and other attention of ours: what has gains and a reading of the first layer
-    attention = [m for m in modules if hasattr(m, "gains") and hasattr(m, "first_layer")]
+    attention = controlled_attention(inner) if isinstance(inner, nn.Module) else []
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"
     for name, usual in VARIANTS.items():
         if any(getattr(module, name, usual) != usual for module in attention):
@@ -101,13 +99,18 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
         is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
         given: list[Any] = [gains] * len(heads) if is_one else list(gains)
         given = [as_feedback(layer) for layer in given]
+        shares = [None] * len(given)
     else:
         given = [module.gains for module in attention]
+        shares = [getattr(module, "gain_share", None) for module in attention]
     if not any(given) or all(type(g) is PIDGains and g.kind == "softmax" for g in given):
         return Controllers((), first_layer)
     if len(given) != len(heads):
         raise InputError(f"gains for {len(given)} layers do not fit a model of {len(heads)} layers")
-    layers = [_of_heads(layer, count) for layer, count in zip(given, heads, strict=True)]
+    layers = [
+        _of_heads(layer, count, share)
+        for layer, count, share in zip(given, heads, shares, strict=True)
+    ]
     for law in {law for layer in layers for law in layer}:
         if not is_linear(law):
             raise InputError(
@@ -118,6 +121,9 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
     return Controllers(tuple(layers), first_layer)
 
 
-def _of_heads(gains: PIDGains | LearnedGains | None, heads: int) -> HeadGains:
+def _of_heads(gains: PIDGains | LearnedGains | None, heads: int, share: Tensor | None) -> HeadGains:
+    """The gains of each head; a `share` of them, where they are being ramped up."""
     values = gains.values() if isinstance(gains, LearnedGains) else [gains or PIDGains()]
+    if share is not None:
+        values = [acting_law(each).scaled(float(share)) for each in values]
     return tuple(each for each in values for _ in range(heads // len(values)))

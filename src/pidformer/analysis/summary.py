@@ -20,8 +20,15 @@ def smoothing_verdict(similarity: Sequence[float], effective_rank: Sequence[floa
     first, last = similarity[0], similarity[-1]
     ranks = f"effective rank {effective_rank[0]:.3g} to {effective_rank[-1]:.3g}"
     facts = f"mean cosine {first:.2f} to {last:.2f}, {ranks}, over {len(similarity)} layers"
-    if last >= COLLAPSED or effective_rank[-1] < 2:
+    layers = zip(similarity, effective_rank, strict=True)
+    collapsed = [k for k, (s, r) in enumerate(layers, 1) if s >= COLLAPSED or r < 2]
+    if len(similarity) in collapsed:
         return f"collapsed: the last layer's tokens are one direction ({facts})"
+    if collapsed:
+        return (
+            f"collapsed in between: layer {collapsed[-1]}'s tokens are one direction, the last "
+            f"layer's are not ({facts})"
+        )
     if last - first > RISE:
         return f"oversmoothing: tokens grow alike with depth ({facts})"
     return f"no oversmoothing: tokens stay apart with depth ({facts})"

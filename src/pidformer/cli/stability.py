@@ -69,6 +69,8 @@ def stability(
         if gains is not None and "," not in gains:
             PIDGains.parse(gains)  # a name is a preset
         chosen = discretised(gains or preset or "deit", **form)
+    if plot is not None and type(chosen) is not PIDGains:
+        raise InputError(f"--plot draws the loop of PID gains; leave it out for {chosen!r}")
     if not is_linear(chosen):
         _print_bound(chosen, as_json)
         return
@@ -77,8 +79,6 @@ def stability(
     if plot is not None:
         from pidformer.report.stability import stability_figure
 
-        if type(chosen) is not PIDGains:
-            raise InputError(f"--plot draws the loop of PID gains; leave it out for {chosen!r}")
         stability_figure(chosen, plot, kappa_min=kappa_min, kernel=matrix, seed=seed)
     if as_json:
         print_json(report.to_dict() | {"poles": rows})
@@ -159,5 +159,5 @@ def _print(report: StabilityReport, rows: list[dict[str, Any]]) -> None:
 
 
 def _complex(real: float, imaginary: float) -> str:
-    text = f"{real:+.4f}"
+    text = f"{round(real, 4) + 0.0:+.4f}"  # no -0.0000
     return text if abs(imaginary) < 5e-5 else f"{text}{imaginary:+.4f}i"

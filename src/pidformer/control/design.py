@@ -85,7 +85,7 @@ def design_gains(
     if kappa_min == -1 and size == 1:
         raise InputError(
             "kappa_min must be > -1: at -1 no gains are stable, unless the step is shorter "
-            "(step=0.5) or the derivative implicit"
+            "(step=0.5) or d > 0 with an implicit derivative"
         )
     if d is not None and "D" not in kind:
         raise InputError(f"d is fixed to {d}, but {kind} control has no derivative; use {kind}D")

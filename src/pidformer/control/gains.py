@@ -64,7 +64,7 @@ class PIDGains:
                 raise InputError(f"gain {name} must be a number, got {value!r}") from None
             if not math.isfinite(number):
                 raise InputError(f"gain {name} must be finite, got {number}")
-            if number > MAX_GAIN:
+            if abs(number) > MAX_GAIN:
                 raise InputError(f"gain {name} must be at most {MAX_GAIN:g}, got {number:g}")
             object.__setattr__(self, name, number)
         for name in ("p", "i", "d"):

@@ -77,7 +77,8 @@ def next_state(state: PIDState, initial: Tensor, integral: Tensor, value: Tensor
 
 def first_state(value: Tensor) -> FirstState:
     """The state after a layer that sets the reference and is not controlled."""
-    nothing = value.new_zeros((), dtype=_wide(value)).expand(value.shape)
+    wide = torch.promote_types(value.dtype, torch.float32)
+    nothing = value.new_zeros((), dtype=wide).expand(value.shape)
     return FirstState(value, nothing, value)
 
 
@@ -119,7 +120,7 @@ def pid_step(
     if state is None and first_layer == "free":
         state = first_state(value)
         return state.integral, state
-    wide = value.to(_wide(value))
+    wide = widened(value)
     if state is None:
         error = gains.beta * wide - wide
         return gains.p * error + gains.i * error, PIDState(value, error, value)
@@ -140,8 +141,9 @@ def pid_step(
     return control, next_state(state, state.initial, integral, value)
 
 
-def _wide(value: Tensor) -> torch.dtype:
-    return torch.promote_types(value.dtype, torch.float32)
+def widened(numbers: Tensor) -> Tensor:
+    """In float32 or wider, whatever they are: for sums and grids that lose too much in less."""
+    return numbers.to(torch.promote_types(numbers.dtype, torch.float32))
 
 
 def check_state(state: PIDState, value: Tensor) -> None:

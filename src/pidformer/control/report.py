@@ -10,6 +10,7 @@ import torch
 from pidformer.control.feedback import DiscreteGains, discretised
 from pidformer.control.gains import Derivative, GainsLike, PIDGains
 from pidformer.control.stability import (
+    ROUNDING,
     as_spectrum,
     check_range,
     gain_margin,
@@ -53,11 +54,12 @@ class StabilityReport:
             )
         if self.worst_radius <= 1 + 1e-12:
             return f"marginal on {self.spectrum}: the mode at {where} neither grows nor decays"
-        return f"unstable on {self.spectrum}: the mode at {where} grows {factor}; " + (
-            f"scale the gains by less than {self.gain_margin:.4f}"
-            if 0 < self.gain_margin < math.inf
-            else "no factor on p, i and d changes that"
-        )
+        said = f"unstable on {self.spectrum}: the mode at {where} grows {factor}"
+        if self.gain_margin == math.inf:
+            return f"{said}; no factor on p, i and d changes that"
+        if self.gain_margin == 0:
+            return f"{said}; smaller p, i and d leave one outside too"
+        return f"{said}; scale the gains by less than {self.gain_margin:.4f}"
 
     @property
     def _settled(self) -> str:
@@ -134,6 +136,8 @@ def stability_report(
     radii = spectral_radius(gains, points)
     worst = int(radii.argmax())
     radius = float(radii[worst])
+    if kappas is not None:
+        stable = stable and radius < 1 - ROUNDING  # eigenvalues are rounded, that of 1 too
     return StabilityReport(
         gains=gains,
         derivative=gains.derivative if isinstance(gains, DiscreteGains) else "explicit",

@@ -50,8 +50,12 @@ from pidformer.control.gains import (
 )
 from pidformer.errors import InputError, unknown
 
-DISC_POINTS = 721
+DISC_POINTS = 720
 """Points of the unit circle, -1 and 1 among them, on which the disc is judged."""
+ROUNDING = 1e-12
+"""What a boundary may be off where another law is written as PID gains."""
+SMALL = 1e-3
+"""Share of gains that counts as far smaller."""
 SETTLED = 0.01
 """A mode counts as settled once it has decayed to this share."""
 
@@ -178,14 +182,14 @@ def stable_interval(
     gains, slope, shift = as_pid(as_feedback(gains), derivative)
     if gains.i >= 4 * (1 + gains.d) or gains.d >= 1:
         return None
-    low, high = _load(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)
+    low, high = load_of(gains) - 1, 1 + gains.p + gains.d * gains.i / (1 + gains.d)
     if slope == 0:  # attention has no part in it
         return (-math.inf, math.inf) if low < shift < high else None
     ends = sorted(((low - shift) / slope, (high - shift) / slope))
     return (ends[0], ends[1])
 
 
-def _load(gains: PIDGains, sign: int = 1) -> float:
+def load_of(gains: PIDGains, sign: int = 1) -> float:
     """P + I/2 + 2 D if explicit (P + I/2 - 2 D if implicit): what must stay below 1 + kappa."""
     return gains.p + gains.i / 2 + sign * 2 * gains.d
 
@@ -198,8 +202,13 @@ def is_stable(
     derivative: Derivative = "explicit",
 ) -> bool:
     """Whether every real kappa in [kappa_min, kappa_max] is stable: exact, in closed form."""
+    gains = as_feedback(gains)
     interval = stable_interval(gains, derivative=derivative)
-    return interval is not None and interval[0] < kappa_min and kappa_max < interval[1]
+    if interval is None:
+        return False
+    is_plain = type(gains) is PIDGains and derivative == "explicit"
+    slack = 0.0 if is_plain else ROUNDING  # a marginal mode is not to look stable
+    return interval[0] + slack < kappa_min and kappa_max < interval[1] - slack
 
 
 def schur_cohn(gains: GainsLike, kappa: Any, *, derivative: Derivative = "explicit") -> Tensor:
@@ -228,13 +237,16 @@ def gain_margin(
     if isinstance(gains, Feedback | DiscreteGains):
         ends = torch.tensor([kappa_min, 1.0], dtype=torch.complex128)  # the worst is at an end
         return gain_margin_over(ends, gains, derivative)
-    load = _load(gains, 1 if check_derivative(derivative) == "explicit" else -1)
-    is_rounding = load <= 1e-12 * _load(gains)
+    load = load_of(gains, 1 if check_derivative(derivative) == "explicit" else -1)
+    is_rounding = load <= 1e-12 * load_of(gains)
     return math.inf if is_rounding else (1 + kappa_min) / load
 
 
 def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) -> float:
-    """The same for a given spectrum, by bisection on Schur and Cohn's criterion."""
+    """The same for a given spectrum, by bisection on Schur and Cohn's criterion.
+
+    0 if some mode is outside with far smaller gains too: nothing but the gains holds it.
+    """
 
     def holds(factor: float) -> bool:
         scaled = {name: factor * getattr(gains, name) for name in ("p", "i", "d")}
@@ -244,15 +256,16 @@ def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) ->
     largest = max(gains.p, gains.i, gains.d)
     if largest == 0:
         return math.inf
+    most = MAX_GAIN * getattr(gains, "step", 1.0) / 2  # the law of a layer holds d / step
     low, high = 0.0, 1.0
     while holds(high):
         low, high = high, 2 * high
-        if high * largest > MAX_GAIN:
+        if high * largest > most:
             return math.inf
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if holds(middle) else (low, middle)
-    return low
+    return low if holds(SMALL * low) else 0.0
 
 
 def settling_depth(radius: float) -> int | None:
@@ -271,7 +284,7 @@ def as_spectrum(kappas: Any) -> tuple[Tensor, str]:
     if isinstance(kappas, str):
         if kappas != "disc":
             raise unknown("spectrum", kappas, ("disc",))
-        angle = torch.linspace(-math.pi, math.pi, DISC_POINTS, dtype=torch.float64)
+        angle = torch.linspace(-math.pi, math.pi, DISC_POINTS + 1, dtype=torch.float64)[1:]
         return torch.polar(torch.ones_like(angle), angle), "the unit disc"
     points = torch.as_tensor(kappas, dtype=torch.complex128).flatten()
     if len(points) == 0 or not bool(torch.isfinite(torch.view_as_real(points)).all()):

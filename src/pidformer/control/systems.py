@@ -115,8 +115,8 @@ def transfer_matrix(kernel: Any, gains: GainsLike | None) -> Tensor:
     if gains.i > 0:
         if gains.p == 0:
             raise InputError(
-                f"gains of kind {gains.kind} have no steady state: without p the constant mode "
-                "oscillates forever; choose p > 0"
+                f"gains of kind {gains.kind} have no steady state: without p the constant mode of "
+                "the continuous model oscillates forever; choose p > 0"
             )
         return gains.beta * eye
     if gains.p > 0:

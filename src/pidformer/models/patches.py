@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from timm.layers import PatchEmbed, resample_abs_pos_embed
 from torch import Tensor, nn
 
+from pidformer.control.pid import widened
+
 PositionResize = Literal["bicubic", "bilinear"]
 """How positions follow the grid: timm and DeiT's fine-tuning bicubic, Segmenter bilinear."""
 
@@ -72,6 +74,5 @@ def resize_positions(
         )
     prefix, patches = positions[:, :num_prefix], positions[:, num_prefix:]
     plane = patches.unflatten(1, old).permute(0, 3, 1, 2)  # (1, E, height, width)
-    wide = plane.to(torch.promote_types(plane.dtype, torch.float32))
-    resized = F.interpolate(wide, size=new, mode="bilinear", align_corners=False).to(plane.dtype)
-    return torch.cat([prefix, resized.flatten(2).transpose(1, 2)], dim=1)
+    resized = F.interpolate(widened(plane), size=new, mode="bilinear", align_corners=False)
+    return torch.cat([prefix, resized.to(plane.dtype).flatten(2).transpose(1, 2)], dim=1)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from pidformer.control.feedback import reads_state
 from pidformer.control.gains import PIDGains
-from pidformer.control.pid import FirstLayer
+from pidformer.control.pid import FirstLayer, widened
 from pidformer.errors import InputError
 from pidformer.models.gains import ModelGains
 from pidformer.models.vit import PIDVisionTransformer
@@ -164,9 +164,8 @@ class Segmenter(nn.Module):
         # Scores of half precision are resized in float32: K planes at the size of the image are
         # the largest tensor here, and what the loss reads.
         planes = scores.mT.unflatten(2, grid)
-        wide = planes.to(torch.promote_types(planes.dtype, torch.float32))
         size = (images.shape[-2], images.shape[-1])
-        logits = F.interpolate(wide, size=size, mode="bilinear", align_corners=False)
+        logits = F.interpolate(widened(planes), size=size, mode="bilinear", align_corners=False)
         return logits[..., :height, :width]
 
     def encode(self, images: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from pidformer.control.pid import widened
 from pidformer.errors import InputError, check_known
 
 MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
@@ -218,10 +219,10 @@ class Sliding:
         """The view's plane with one more window, weighted by how many cover each pixel."""
         height, width = place.picture.shape[-2:]
         if logits.shape[-2:] == (height, width):
-            return _wide(logits)
+            return widened(logits)
         window, top, left = self.window, place.top, place.left
         rows, columns = slice(top, top + window), slice(left, left + window)
-        logits, weight = _wide(logits), place.overlap[rows, columns]
+        logits, weight = widened(logits), place.overlap[rows, columns]
         if plane is None:
             plane = logits.new_zeros(*logits.shape[:2], height, width)
         if logits.requires_grad:  # in place would tie the graph in knots
@@ -229,10 +230,6 @@ class Sliding:
             return plane + F.pad(logits * weight, room)
         plane[..., rows, columns].addcmul_(logits, weight)
         return plane
-
-
-def _wide(logits: Tensor) -> Tensor:
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _overlap(tops: list[int], lefts: list[int], window: int, picture: Tensor) -> Tensor:

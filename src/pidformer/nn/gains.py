@@ -21,7 +21,8 @@ from pidformer.control.feedback import (
     on_the_way,
 )
 from pidformer.control.gains import Gains, GainTensors, PIDGains
-from pidformer.control.stability import check_range
+from pidformer.control.pid import widened
+from pidformer.control.stability import check_range, load_of
 from pidformer.errors import InputError
 
 TERM_LOAD = {"p": 1.0, "i": 0.5, "d": 2.0}
@@ -88,7 +89,7 @@ class LearnedGains(nn.Module):
 
     def reset_parameters(self) -> None:
         """Back to the initial gains, the same in every head."""
-        load = _load(self.initial)
+        load = load_of(self.initial)
         shares = [TERM_LOAD[term] * getattr(self.initial, term) / load for term in self.terms]
         load = max(load, MIN_START * self.max_load)
         with torch.no_grad():
@@ -98,10 +99,9 @@ class LearnedGains(nn.Module):
 
     def forward(self) -> GainTensors:
         """The gains as tensors (H, 1, 1), in float32 or wider."""
-        wide = torch.promote_types(self.raw_load.dtype, torch.float32)
-        logit = _bounded(self.raw_load.to(wide), -_MAX_LOGIT, _MAX_LOGIT)
+        logit = _bounded(widened(self.raw_load), -_MAX_LOGIT, _MAX_LOGIT)
         load = self.max_load * logit.sigmoid()  # (H,)
-        split = self.raw_split.to(wide)
+        split = widened(self.raw_split)
         split = split - split.detach().amax(-1, keepdim=True)
         shares = _bounded(split, -_MAX_SPREAD, 0.0).softmax(-1)  # (H, T)
         columns = (load[:, None] * shares)[..., None, None].unbind(1)  # T of (H, 1, 1)
@@ -153,14 +153,16 @@ class LearnedFeedback(LearnedGains):
                 row.fill_(getattr(self.initial, term))
 
     def forward(self) -> FeedbackTensors:  # type: ignore[override]
-        wide = torch.promote_types(self.raw_terms.dtype, torch.float32)
-        learned = self.raw_terms.to(wide)[..., None, None].unbind(0)  # T of (H, 1, 1)
+        learned = widened(self.raw_terms)[..., None, None].unbind(0)  # T of (H, 1, 1)
         parts: dict[str, Any] = dict(self.initial.to_dict())
         return FeedbackTensors(**parts | dict(zip(self.terms, learned, strict=True)))
 
     def values(self) -> list[PIDGains]:
         heads = self.raw_terms.detach().T.tolist()
-        return [replace(self.initial, **dict(zip(self.terms, h, strict=True))) for h in heads]
+        try:
+            return [replace(self.initial, **dict(zip(self.terms, h, strict=True))) for h in heads]
+        except InputError as error:  # no region bounds them
+            raise InputError(f"a coefficient was learned out of its range: {error}") from None
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, initial={self.initial}"
@@ -250,13 +252,9 @@ def _bounded(x: Tensor, least: float, most: float) -> Tensor:
     return x.clamp(least, most).detach() + (x - x.detach())
 
 
-def _load(gains: PIDGains) -> float:
-    return sum(unit * getattr(gains, term) for term, unit in TERM_LOAD.items())
-
-
 def _inside(gains: PIDGains, kappa_min: float) -> PIDGains:
     """The gains, scaled back into the region if their load is too large to be represented."""
-    share = _load(gains) / (1 + kappa_min)
+    share = load_of(gains) / (1 + kappa_min)
     if share < 1 / (1 + math.exp(-_MAX_LOGIT)):
         return gains
     scaled = gains.scaled(SAFE_SHARE / share)

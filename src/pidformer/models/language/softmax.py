@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from pidformer.control.pid import widened
+
 IGNORED = -100
 
 
@@ -78,20 +80,15 @@ class AdaptiveSoftmax(nn.Module):
         first = self.edges[0]
         weight = torch.cat([self.weight[:first], self.cluster_weight])
         bias = torch.cat([self.bias[:first], self.cluster_bias])
-        return _wide(F.linear(hidden, weight, bias)).log_softmax(-1)
+        return widened(F.linear(hidden, weight, bias)).log_softmax(-1)
 
     def _tail(self, hidden: Tensor, low: int, high: int) -> Tensor:
         logits = F.linear(hidden, self.weight[low:high], self.bias[low:high])
-        return _wide(logits).log_softmax(-1)
+        return widened(logits).log_softmax(-1)
 
 
 def nll(head: nn.Module, hidden: Tensor, targets: Tensor) -> Tensor:
     """-log p(target | h) of each of (N, C), (N,); 0 where the target is -100."""
     if isinstance(head, AdaptiveSoftmax):
         return head(hidden, targets)
-    return F.cross_entropy(_wide(head(hidden)), targets, reduction="none", ignore_index=IGNORED)
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """At least float32: sums over a vocabulary lose too much in less."""
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+    return F.cross_entropy(widened(head(hidden)), targets, reduction="none", ignore_index=IGNORED)
