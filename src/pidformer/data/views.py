@@ -90,10 +90,14 @@ def sample(source: ImageSource, count: int, seed: int = 0) -> ImageView:
     A function of (seed, number of images) alone: every model, and every corruption of a set, is
     shown the same ones. A larger count contains a smaller one.
     """
-    check_counts(count=count, seed=seed)
-    order = numbers(seed, Purpose.LIMIT).permutation(len(source))
-    indices = np.sort(order[:count])
+    indices = sampled_indices(len(source), count, seed)
     return ImageView(source, indices, source.labels[indices], source.classes)
+
+
+def sampled_indices(size: int, count: int, seed: int) -> np.ndarray:
+    """Which of `size` inputs are in a sample of `count`, sorted."""
+    check_counts(count=count, seed=seed)
+    return np.sort(numbers(seed, Purpose.LIMIT).permutation(size)[:count])
 
 
 def sample_images(
