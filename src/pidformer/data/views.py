@@ -11,7 +11,7 @@ from torch import Tensor
 from pidformer.data.arguments import check_counts
 from pidformer.data.images import EvalImages
 from pidformer.data.loaders import Batch
-from pidformer.data.randomness import Purpose, numbers
+from pidformer.data.randomness import sampled
 from pidformer.data.sources import ImageSource, stored_side
 from pidformer.errors import InputError, some
 
@@ -90,14 +90,9 @@ def sample(source: ImageSource, count: int, seed: int = 0) -> ImageView:
     A function of (seed, number of images) alone: every model, and every corruption of a set, is
     shown the same ones. A larger count contains a smaller one.
     """
-    indices = sampled_indices(len(source), count, seed)
-    return ImageView(source, indices, source.labels[indices], source.classes)
-
-
-def sampled_indices(size: int, count: int, seed: int) -> np.ndarray:
-    """Which of `size` inputs are in a sample of `count`, sorted."""
     check_counts(count=count, seed=seed)
-    return np.sort(numbers(seed, Purpose.LIMIT).permutation(size)[:count])
+    indices = sampled(len(source), count, seed)
+    return ImageView(source, indices, source.labels[indices], source.classes)
 
 
 def sample_images(

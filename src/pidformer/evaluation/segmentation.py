@@ -4,7 +4,7 @@
 import hashlib
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor, nn
 
 from pidformer import ranks
-from pidformer.data.arguments import check_counts
 from pidformer.data.pictures import UnreadableImage, pixels, read_picture
 from pidformer.data.segmentation import (
     EvalSegments,
@@ -28,8 +27,6 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.data.segmentation.confusion import areas, pack_areas
-from pidformer.data.sources import Pair
-from pidformer.data.views import sampled_indices
 from pidformer.devices import as_device
 from pidformer.errors import InputError, some
 from pidformer.ledger import Found, Ledger
@@ -43,31 +40,6 @@ from pidformer.runs.weights import fingerprint
 
 GROUP = 16
 """Pairs of one size taken together, at most."""
-
-
-@dataclass(frozen=True, eq=False)
-class _SomePairs:
-    """Pairs of a segmentation set: neighbours in it, such as frames of a video, are alike."""
-
-    source: SegmentSource
-    indices: np.ndarray
-
-    @property
-    def classes(self) -> Sequence[str]:
-        return self.source.classes
-
-    @property
-    def palette(self) -> np.ndarray:
-        return self.source.palette
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def name(self, index: int) -> str:
-        return self.source.name(int(self.indices[index]))
-
-    def decode(self, index: int) -> Pair:
-        return self.source.decode(int(self.indices[index]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,14 +79,11 @@ class SegmentationSetup:
 
     @cached_property
     def pairs(self) -> EvalSegments:
-        source = self.source
-        if self.limit is not None:
-            check_counts(limit=self.limit)
-            chosen = sampled_indices(len(source), self.limit, self.seed)
-            source = _SomePairs(source, chosen)
         return EvalSegments(
-            source,
+            self.source,
             batch_size=GROUP,
+            limit=self.limit,
+            seed=self.seed,
             device=self.device,
             num_workers=self.num_workers,
         )
