@@ -36,6 +36,17 @@ def as_device(device: str | torch.device) -> torch.device:
     return torch.device(device)
 
 
+def launched_device(device: str | torch.device) -> torch.device:
+    """The same, where a launcher started several processes and gives each a GPU of its own."""
+    chosen = as_device(device)
+    if chosen.type == "cuda" and chosen.index is not None:
+        raise InputError(
+            f"device {device!r} is for one process that is started alone; torchrun and accelerate "
+            "launch give each process a GPU of its own: use cuda"
+        )
+    return chosen
+
+
 @contextmanager
 def tf32() -> Iterator[None]:
     """Matrix products of a CUDA device round their factors to 10 bits, for a while."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -107,7 +108,9 @@ def _errors_of_the_system(path: Path) -> Iterator[None]:
     try:
         yield
     except SafetensorError as error:
-        raise OSError(f"cannot write {path} ({error})") from None
+        told = re.search(r"os error (\d+)", str(error))
+        why = os.strerror(int(told[1])) if told else str(error)
+        raise OSError(int(told[1]) if told else errno.EIO, why, str(path)) from None
 
 
 def temporary_beside(path: Path) -> Path:
@@ -225,6 +228,13 @@ def existing_folder(path: str | Path, what: str, hint: str = "") -> Path:
     if not path.is_dir():
         raise InputError(f"{path} is a file; give the folder that holds the {what}")
     return path
+
+
+def named_data(data: str | Path | None, what: str) -> str | Path:
+    """Where `--data` says that the data are; refused where it says nothing."""
+    if data is None:
+        raise InputError(f"{what}; say where with --data DIR")
+    return data
 
 
 def out_folder(path: str | Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import distributed
 
-from pidformer.devices import as_device
+from pidformer.devices import launched_device
 from pidformer.errors import InputError, is_out_of_memory
 
 T = TypeVar("T")
@@ -48,14 +48,8 @@ def join(device: str = "auto") -> str:
     if _group is None:
         distributed.init_process_group("gloo")
         _group = distributed.new_group(backend="gloo", timeout=_PATIENCE)
-    chosen = as_device(device)
-    if chosen.type != "cuda":
+    if launched_device(device).type != "cuda":
         return device
-    if chosen.index is not None:
-        raise InputError(
-            f"device {device!r} is for one process that is started alone; torchrun and accelerate "
-            "launch give each process a GPU of its own: use cuda"
-        )
     return f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % torch.cuda.device_count()}"
 
 

@@ -90,6 +90,25 @@ def test_multi_scale_and_limits(run, data):
     assert results.read(run)[-1].settings["views"] == "multi"
 
 
+def test_a_limit_takes_pairs_from_all_of_the_set(run, data):
+    """Not the first ones: a set may be the frames of a few videos."""
+    scores, found = {}, {}
+    for limit in (None, 3):
+        scores[limit] = evaluate(run, data, limit=limit, seed=2)
+        (record,) = [
+            r
+            for r in results.read(run)
+            if r.kind == "segmentation"
+            and (r.settings["limit"], r.settings["seed"], r.settings["views"])
+            == (limit, 2, "single")
+        ]
+        found[limit] = unpack_areas(record.details["areas"], len(scores[limit]["classes"]))
+    places = [
+        next(k for k, whole in enumerate(found[None]) if (whole == own).all()) for own in found[3]
+    ]
+    assert len(set(places)) == 3 and places == sorted(places) != [0, 1, 2]
+
+
 def test_an_attack_lowers_the_score_and_stays_in_its_ball(run, data):
     clean = evaluate(run, data)["miou"]
     for threat in (FGSM(eps=8 / 255), PGD(eps=8 / 255, steps=5, step_size=2 / 255)):

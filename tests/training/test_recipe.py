@@ -110,6 +110,14 @@ def test_a_recipe_that_is_not_there_names_the_nearest():
         load_recipe("digits/pidd.yaml")
 
 
+def test_a_folder_is_no_recipe_and_that_of_a_run_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"is a folder; a recipe is a YAML file$"):
+        load_recipe(tmp_path)
+    (tmp_path / "recipe.yaml").write_text("")
+    with pytest.raises(InputError, match=r"that of this run is .*recipe\.yaml"):
+        load_recipe(tmp_path)
+
+
 def test_bad_recipe_files(tmp_path):
     path = tmp_path / "r.yaml"
     for text, words in (

@@ -282,7 +282,7 @@ def test_recipes_are_checked(fields, words):
 
 
 def test_data_must_be_named(data):
-    with pytest.raises(InputError, match="trains on camvid; say where it is with --data DIR"):
+    with pytest.raises(InputError, match="trains on camvid; say where with --data DIR"):
         build_task(recipe(), None)
     with pytest.raises(InputError, match="3 values"):
         build_task(recipe("data.mean=[0.5]"), data)

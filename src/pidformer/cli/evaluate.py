@@ -60,7 +60,7 @@ def evaluate(
             study-paper, study-paper-spsa, or a YAML file of your own.
         --domain: Where attacks act: pixel (clipped to [0, 1]) or normalized (the model's own input,
             not clipped, as the paper's numbers imply).
-        --limit: A sample of so many images, the same for every model.
+        --limit: A sample of so many images, the same for every model. Language: the first tokens.
         --curve: Instead of a suite: accuracy over the budget of these, as fgsm,pgd.
         --eps: Budgets of --curve in 1/255: FIRST:LAST:STEP or a list.
         --ema: Use the averaged weights of runs.

@@ -108,7 +108,7 @@ class Samples(Dataset[Loaded], Generic[T]):
 
 
 class Loader(Generic[T]):
-    """Members of a set, kept on the device or streamed: of `limit`, every world_size-th.
+    """Members of a set, kept on the device or streamed: every world_size-th.
 
     Unreadable members are counted, up to `corrupt_limit` of the set. Worker processes only report
     them; the process that iterates keeps count.
@@ -121,7 +121,6 @@ class Loader(Generic[T]):
         source: Decodable[T],
         *,
         consequence: str,
-        limit: int | None = None,
         device: str | torch.device = "cpu",
         num_workers: int = 0,
         corrupt_limit: float = 0.001,
@@ -136,7 +135,7 @@ class Loader(Generic[T]):
             raise InputError(f"corrupt_limit must be a share in [0, 1], got {corrupt_limit!r}")
         self.num_classes = len(source.classes)
         self._source, self._consequence = source, consequence
-        self._indices = np.arange(rank, min(len(source), limit or len(source)), world_size)
+        self._indices = np.arange(rank, len(source), world_size)
         self._num_workers = min(num_workers, usable_cores())  # batches do not depend on it
         self._device, self._rank = as_device(device), rank
         self._corrupt_limit, self._unreadable = corrupt_limit, set[int]()

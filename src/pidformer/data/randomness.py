@@ -29,6 +29,11 @@ def numbers(seed: int, purpose: Purpose, *place: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(_sequence(seed, purpose, *place)))
 
 
+def sampled(size: int, count: int, seed: int) -> np.ndarray:
+    """Which of `size` inputs are in a sample of `count`, sorted."""
+    return np.sort(numbers(seed, Purpose.LIMIT).permutation(size)[:count])
+
+
 @contextmanager
 def seeded_globals(seed: int, purpose: Purpose, *place: int) -> Iterator[None]:
     """Seed the generators that libraries draw from (random, NumPy, torch), then put them back."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from pidformer.data.arguments import check_counts
 from pidformer.data.images import EvalImages
 from pidformer.data.loaders import Batch
-from pidformer.data.randomness import Purpose, numbers
+from pidformer.data.randomness import sampled
 from pidformer.data.sources import Fetchable, ImageSource, stored_side
 from pidformer.errors import InputError, some
 
@@ -95,8 +95,7 @@ def sample(source: ImageSource, count: int, seed: int = 0) -> ImageView:
     shown the same ones. A larger count contains a smaller one.
     """
     check_counts(count=count, seed=seed)
-    order = numbers(seed, Purpose.LIMIT).permutation(len(source))
-    indices = np.sort(order[:count])
+    indices = sampled(len(source), count, seed)
     return ImageView(source, indices, source.labels[indices], source.classes)
 
 

@@ -14,6 +14,7 @@ from pidformer.errors import InputError
 from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.evaluation.suite import Suite
+from pidformer.files import named_data
 from pidformer.ledger import Ledger
 from pidformer.results import Record
 from pidformer.robustness.evaluate import KIND
@@ -61,8 +62,8 @@ def evaluate_models(
     image_folder(data)  # before weights are fetched
     found = []
     for name in names:
-        if data is None and ":" in name:
-            raise InputError(f"{name} needs images: say where with --data DIR")
+        if ":" in name:
+            named_data(data, f"{name} needs images")
         subject = open_subject(name, gains=gains, ema=ema)
         setup = Setup(
             subject=subject,

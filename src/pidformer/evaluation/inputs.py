@@ -17,6 +17,7 @@ from pidformer.data.sources import shorter_side
 from pidformer.data.views import sample
 from pidformer.errors import InputError
 from pidformer.evaluation.setup import data_location, images_hash
+from pidformer.files import named_data
 from pidformer.models import PixelModel
 from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import read_model_info, read_recipe
@@ -49,7 +50,7 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
     if task == "language":
         return _text(Path(name), data, count, seed)
     if task == "segmentation":
-        pictures = _Pictures(open_segmentation(_given(data), "val"))
+        pictures = _Pictures(open_segmentation(named_data(data, "this model needs data"), "val"))
         return _images(_encoder(Path(name)), pictures, seed)
     subject = open_subject(name)
     return _images(subject, open_images(data_location(subject, data), "val"), seed)
@@ -126,7 +127,7 @@ def _stretches(
     """Stretches of a text, each as long as those that the model was trained on."""
     from pidformer.data.text import open_corpus
 
-    corpus = open_corpus(_given(data), "valid", tokenizer)
+    corpus = open_corpus(named_data(data, "this model needs data"), "valid", tokenizer)
     places = np.arange(0, len(corpus.tokens) - length + 1, length)
     if not len(places):
         raise InputError(
@@ -144,9 +145,3 @@ def _subject(run: Path, model: Any, facts: Mapping[str, Any], **more: Any) -> Su
     return Subject(
         name=str(run), label=label, model=model, data=data, folder=run, facts=facts, **more
     )
-
-
-def _given(data: str | Path | None) -> str | Path:
-    if data is None:
-        raise InputError("this run needs its data: say where with --data DIR")
-    return data

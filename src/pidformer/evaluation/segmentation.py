@@ -83,6 +83,7 @@ class SegmentationSetup:
             self.source,
             batch_size=GROUP,
             limit=self.limit,
+            seed=self.seed,
             device=self.device,
             num_workers=self.num_workers,
         )

@@ -19,6 +19,7 @@ from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.sources import shorter_side
 from pidformer.data.views import relabel, sample
 from pidformer.errors import InputError
+from pidformer.files import named_data
 from pidformer.runs.open import Subject
 
 Domain = Literal["pixel", "normalized"]
@@ -181,8 +182,7 @@ def images_hash(source: ImageSource, image_size: int, crop_ratio: float) -> str:
 
 def data_location(subject: Subject, data: str | Path | None) -> str | Path:
     """Where a model's images are: as given, or the digits, if it was trained on them."""
-    location = data or subject.data
-    if location is None or (data is None and location != "digits"):
-        trained = f", trained on {location}," if location else ""
-        raise InputError(f"{subject.name}{trained} needs images: say where with --data DIR")
-    return location
+    if data is None and subject.data == "digits":
+        return "digits"
+    trained = f", trained on {subject.data}," if subject.data else ""
+    return named_data(data, f"{subject.name}{trained} needs images")

@@ -11,6 +11,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError, check_known
 from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.segmentation import SegmentationSetup
+from pidformer.files import named_data
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.runs.open import task_of
@@ -32,8 +33,7 @@ def evaluate_other(
     task: str, runs: Sequence[str], suite: str, data: str | Path | None, **options: Any
 ) -> Scores:
     """Rows of a suite ("clean", or "robustness": corruptions and PGD, noise and lengths)."""
-    if data is None:
-        raise InputError(f"{task} needs data: say where with --data DIR")
+    data = named_data(data, f"{task} needs data")
     check_known(f"suite of {task}", suite, ("clean", "robustness"))
     rows = _segmentation_rows if task == "segmentation" else _language_rows
     is_shown = options.pop("is_shown")

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, init_device_mesh
 from torch.optim import Optimizer
 
 from pidformer.convert.mark import marks, unmarked
-from pidformer.devices import as_device
+from pidformer.devices import as_device, launched_device
 from pidformer.errors import InputError
 from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.tasks import Place
@@ -38,18 +38,13 @@ class Engine:
     def __init__(
         self, recipe: TrainRecipe, device: str = "auto", *, compile_on_cpu: bool = False
     ) -> None:
-        chosen = as_device(device)
+        chosen = (launched_device if "LOCAL_RANK" in os.environ else as_device)(device)
         if chosen.type == "mps":
             raise InputError("training takes the device auto, cpu or cuda (or cuda:1), got 'mps'")
         is_cpu = chosen.type == "cpu"
         if recipe.precision == "fp16" and is_cpu:
             raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
         is_numbered = chosen.type == "cuda" and chosen.index is not None
-        if is_numbered and "LOCAL_RANK" in os.environ:
-            raise InputError(
-                f"device {device!r} is for one process that is started alone; torchrun and "
-                "accelerate launch give each process a GPU of its own: use cuda"
-            )
         if is_numbered:
             torch.cuda.set_device(chosen)  # accelerate takes the current one
         sharded = (

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
+from pidformer.files import named_data
 from pidformer.runs.recipe import Recipe, TextRecipe
-from pidformer.training.tasks import Place, Task, required
+from pidformer.training.tasks import Place, Task
 
 EVAL_TOKENS = 16384
 """Tokens in a batch of an evaluation during training."""
@@ -27,7 +28,7 @@ class Language(Task):
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
         import transformers  # noqa: F401  the extra `lm`: asked for before the text is read
 
-        data = required(data, recipe)
+        data = named_data(data, f"this recipe trains on {recipe.data.name}")
         text = recipe.text or TextRecipe()
         self.recipe, self.text, self.location = recipe, text, data
         self.unit = ("tokens", text.length)

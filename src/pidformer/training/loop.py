@@ -222,10 +222,11 @@ class Trainer:
 
     def _shares(self, parts: list[Any]) -> list[Any]:
         """What the loss of each part counts: their sum, averaged over processes, is the batch's."""
-        sizes = [self.task.size(part) for part in parts]
-        if sizes[0] is None:
+        sizes = [size for part in parts if (size := self.task.size(part)) is not None]
+        if not sizes:
             return [1 / len(parts)] * len(parts)
-        mean = self.engine.sum(sum(sizes)).clamp(min=1) / self.engine.place.world_size
+        whole = self.engine.sum(torch.stack(sizes).sum())
+        mean = whole.clamp(min=1) / self.engine.place.world_size
         return [size / mean for size in sizes]
 
     def _write_log(self, rate: float, progress: TrainingProgress) -> None:

@@ -47,6 +47,10 @@ def find_recipe(where: str | Path) -> Path:
     for path in (Path(where), SHIPPED / where, SHIPPED / f"{where}.yaml"):
         if path.is_file():
             return path
+    if Path(where).is_dir():
+        held = Path(where, "recipe.yaml")
+        hint = f"; that of this run is {held}" if held.is_file() else ""
+        raise InputError(f"{where} is a folder; a recipe is a YAML file{hint}")
     raise unknown("recipe", str(where), shipped_recipes())
 
 

@@ -20,6 +20,7 @@ from pidformer.data.segmentation import (
     segmentation_scores,
 )
 from pidformer.errors import InputError
+from pidformer.files import named_data
 from pidformer.models.backbone import is_gain, load_backbone
 from pidformer.models.gains import resolve_gains
 from pidformer.models.segmenter import Segmenter
@@ -27,7 +28,7 @@ from pidformer.models.sliding import Sliding
 from pidformer.runs.folder import load_weights, read_recipe
 from pidformer.runs.recipe import Recipe
 from pidformer.runs.weights import fingerprint, run_weights
-from pidformer.training.tasks import ImageTask, Place, required
+from pidformer.training.tasks import ImageTask, Place
 
 
 class Backbone(NamedTuple):
@@ -70,7 +71,7 @@ class Segmentation(ImageTask):
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
         assert recipe.segmentation is not None  # filled in by Recipe
-        self.location = required(data, recipe)
+        self.location = named_data(data, f"this recipe trains on {recipe.data.name}")
         self.prepare(recipe, channels=3)
         self.own = recipe.segmentation
         self.val_source = open_segmentation(self.location, "val")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pidformer.data import Batch, EvalImages, TrainImages, open_images, sample_images
 from pidformer.data.sources import ImageSource, SegmentSource
 from pidformer.errors import InputError, some
+from pidformer.files import named_data
 from pidformer.models import PixelModel
 from pidformer.nn import ControlMeter, ControlScale
 from pidformer.runs.folder import image_info
@@ -135,23 +136,15 @@ class ImageTask(Task, Protocol):
         }
 
 
-def required(data: str | Path | None, recipe: Recipe) -> str | Path:
-    """Where the data are; refused where nobody said so."""
-    if data is None:
-        raise InputError(
-            f"this recipe trains on {recipe.data.name}; say where it is with --data DIR"
-        )
-    return data
-
-
 class Classification(ImageTask):
     """Image classification: cross entropy on hard or soft targets; top-1 and top-5."""
 
     headline = "top1"
 
     def __init__(self, recipe: Recipe, data: str | Path | None) -> None:
-        is_embedded = data is None and recipe.data.name == "digits"
-        self.location = "digits" if is_embedded else required(data, recipe)
+        if data is None and recipe.data.name == "digits":
+            data = "digits"  # embedded
+        self.location = named_data(data, f"this recipe trains on {recipe.data.name}")
         self.val_source = open_images(self.location, "val")
         self._eval_images: EvalImages | None = None
         self._looked_at: Tensor | None = None

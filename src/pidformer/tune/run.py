@@ -18,6 +18,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError, check_known
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.fields import number_range
+from pidformer.files import named_data
 from pidformer.ledger import Ledger
 from pidformer.models import PixelModel
 from pidformer.nn import LearnedGains, controlled_attention
@@ -305,8 +306,7 @@ def _language(
 ) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
     from pidformer.evaluation.language import LanguageSetup  # needs the extra `lm`
 
-    if data is None:
-        raise InputError(f"{run} needs text: say where with --data DIR")
+    data = named_data(data, f"{run} needs text")
     setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place)
     facts = {name: setup.ledger.settings[name] for name in ("data", "data_hash", "split")}
 

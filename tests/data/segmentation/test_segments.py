@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from pidformer.data.randomness import Purpose
 from pidformer.data.segmentation import EvalSegments, SegmentAugment, TrainSegments
 from pidformer.errors import InputError
 from tests.data.pairs import MemoryPairs, memory_pairs, random_pairs
@@ -143,13 +144,16 @@ def test_evaluation_gives_every_pair_once_as_it_is(sizes, workers):
 
 
 def test_processes_and_limit_share_the_evaluation():
-    source = memory_pairs(9)
+    source, options = memory_pairs(9), {"batch_size": 2, "world_size": 2, "limit": 7, "seed": 1}
     parts = [
-        [
-            i
-            for batch in EvalSegments(source, batch_size=2, rank=r, world_size=2, limit=7)
-            for i in batch.indices
-        ]
+        [i for batch in EvalSegments(source, rank=r, **options) for i in batch.indices]
         for r in (0, 1)
     ]
-    assert parts == [[0, 2, 4, 6], [1, 3, 5]]
+    drawn = sorted(
+        np.random.Generator(
+            np.random.PCG64(np.random.SeedSequence(1, spawn_key=(int(Purpose.LIMIT),)))
+        )
+        .permutation(9)[:7]
+        .tolist()
+    )
+    assert parts == [drawn[::2], drawn[1::2]] and drawn != list(range(7))

@@ -12,7 +12,7 @@ from torch import Tensor
 from pidformer.data import arguments
 from pidformer.data.loaders import Batch, Loader, Options, Place, Tensors, TrainLoader, groups
 from pidformer.data.pictures import pixels
-from pidformer.data.randomness import Purpose, numbers
+from pidformer.data.randomness import Purpose, numbers, sampled
 from pidformer.data.segmentation.augment import (
     Scale,
     SegmentAugment,
@@ -133,8 +133,9 @@ class SegmentBatch(NamedTuple):
 class EvalSegments(Loader[Pair]):
     """Pairs as they are, in order, those of one size that follow each other in one batch.
 
-    Process `rank` of `world_size` takes every world_size-th pair, at most `limit` pairs over all
-    processes. Unreadable pairs are left out and counted in `skipped`.
+    Process `rank` of `world_size` takes every world_size-th pair. A `limit` takes so many, drawn
+    with `seed`: neighbours may be frames of one video. Unreadable pairs are left out and counted in
+    `skipped`.
     """
 
     def __init__(
@@ -143,12 +144,15 @@ class EvalSegments(Loader[Pair]):
         *,
         batch_size: int,
         limit: int | None = None,
+        seed: int = 0,
         **options: Unpack[Options],
     ) -> None:
         arguments.check_counts(batch_size=batch_size)
+        super().__init__(source, consequence="left out", **options)
         if limit is not None:
             arguments.check_counts(limit=limit)
-        super().__init__(source, consequence="left out", limit=limit, **options)
+            chosen = sampled(len(source), limit, seed)
+            self._indices = chosen[self._rank :: options.get("world_size", 1)]
         self._batch_size = batch_size
         sizes = some_sizes(source, lambda pair: pair.image)
         _keep_pairs(self, sizes, options.get("resident", "auto"))
