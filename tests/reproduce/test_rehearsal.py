@@ -23,7 +23,7 @@ from tests.training.test_segmentation import recipe as tiny_segmenter
 
 pytestmark = pytest.mark.slow
 
-FACTOR = 2.0  # of CPU time beside other processes; what was measured is in docs/reproduce.md
+FACTOR = 1.5  # 0.85 to 1.13 was measured (docs/reproduce.md)
 """Of CPU time, for jobs of a few seconds; other processes may share the caches."""
 SHORT = JobSetting(device="cpu", overrides=("schedule.epochs=12", "train.compile=none"))
 
@@ -43,7 +43,6 @@ def digits_plan(root):
 def test_predictions_are_of_the_size_of_real_runs(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "clock", time.process_time)  # whatever else this machine does
     plan = digits_plan(tmp_path)
-    rehearse(plan, SHORT, is_shown=False)  # what a process does once, the real runs here do not
     found = rehearse(plan, SHORT, is_shown=False)
     assert [kind.failure for kind in found.kinds] == [None] * 3
     predicted = {kind.kind: kind.seconds for kind in found.kinds}
@@ -53,9 +52,7 @@ def test_predictions_are_of_the_size_of_real_runs(tmp_path, monkeypatch):
         do(job, SHORT)
         ratios[job.kind] = predicted[like(job)] / (time.process_time() - begun)
     print("predicted over real:", ratios)
-    train_and_evaluate = [ratios["train"], ratios["evaluate"]]
-    assert all(1 / FACTOR < ratio < FACTOR for ratio in train_and_evaluate), ratios
-    assert 0.3 < ratios["analyze"] < 3, ratios  # a second, of which half is drawing
+    assert all(1 / FACTOR < ratio < FACTOR for ratio in ratios.values()), ratios
     assert found.kinds[0].memory > 2**27 and found.kinds[0].disk > 10_000
 
 

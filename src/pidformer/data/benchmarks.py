@@ -60,7 +60,7 @@ def find_set(folder: Path, name: str) -> Path | None:
 
 def set_name(root: Path) -> str | None:
     """Which of `SETS` the folder's name spells."""
-    return _SPELLED.get(_letters(root.absolute().name))
+    return _SPELLED.get(letters_of(root.absolute().name))
 
 
 def set_title(root: Path) -> str | None:
@@ -68,11 +68,12 @@ def set_title(root: Path) -> str | None:
     return SETS.get(set_name(root) or "")
 
 
-def _letters(name: str) -> str:
+def letters_of(name: str) -> str:
+    """What tells a folder's name from others: case and the signs between words are free."""
     return re.sub(r"[-_. ]", "", name).lower()
 
 
-_SPELLED = {_letters(name): name for name in SETS}
+_SPELLED = {letters_of(name): name for name in SETS}
 
 
 def shifted_splits(root: Path) -> list[str]:

@@ -2,7 +2,6 @@
 `--minutes` goes by. Whether a job is done never depends on those times."""
 
 import json
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
+from pidformer.data.benchmarks import letters_of
 from pidformer.fields import as_plain
 from pidformer.files import atomic_path
 
@@ -93,15 +93,11 @@ def find_folder(names: Sequence[str], data: str | Path | None) -> Path | None:
     if data is None:
         return None
     folder = Path(data)
-    spelled = {_letters(name) for name in names}
-    if _letters(folder.resolve().name) in spelled and folder.is_dir():
+    spelled = {letters_of(name) for name in names}
+    if letters_of(folder.resolve().name) in spelled and folder.is_dir():
         return folder
     inner = sorted(folder.iterdir()) if folder.is_dir() else []
-    return next((p for p in inner if p.is_dir() and _letters(p.name) in spelled), None)
-
-
-def _letters(name: str) -> str:
-    return re.sub(r"[-_. ]", "", name).lower()
+    return next((p for p in inner if p.is_dir() and letters_of(p.name) in spelled), None)
 
 
 LATEST = 5

@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from pidformer.display import Display
 from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
+from pidformer.fields import typed
 from pidformer.files import atomic_path, out_folder
 from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
@@ -41,13 +42,10 @@ PROBE = 8
 """Images that a row is tried on first."""
 LONGEST = 20.0
 """Seconds that a row may take on a whole batch; a slower one is judged by its first images."""
-SIZES = {
-    "language": {"cpu": (512, 1536), "cuda": (512, 12_800)},
-    "segmentation": {"cpu": (2, 6), "cuda": (4, 36)},
-    "analysis": {"cpu": (72, 200), "cuda": (72, 200)},
-}
-"""Two sizes of a measurement, on whose line the real one lies; an analysis has 64 in any case.
-A GPU is through with a few before the clock tells."""
+FEW = {"language": 512, "segmentation": 2, "analysis": 72}
+"""Tokens, scenes or images of the smallest measurement; an analysis has 64 images in any case."""
+ENOUGH = 4.0
+"""Seconds that the largest measurement takes, if the real one is not smaller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,26 +157,33 @@ def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
     return max(ends.values())
 
 
-def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
-    """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
+def _read(out: Path) -> Rehearsal | None:
+    """What `rehearse` left in OUT, if it is there and whole."""
     try:
         held = json.loads((out / FILE_NAME).read_text())
-        kinds = [Rehearsed(**kind) for kind in held["kinds"] if kind["failure"] is None]
-        same = all(held[name] == getattr(fresh, name) for name in ("device", "is_made_up", "plan"))
-    except (OSError, ValueError, TypeError, KeyError):
+        known = {field.name for field in fields(Rehearsal)}
+        return typed(Rehearsal, {name: value for name, value in held.items() if name in known})
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
+    """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
+    held = _read(out)
+    if held is None or held.is_whole:
         return fresh
-    return replace(fresh, kinds=tuple(kinds)) if same and not held.get("is_whole") else fresh
+    same = (held.device, held.is_made_up, held.plan) == (fresh.device, fresh.is_made_up, fresh.plan)
+    kinds = tuple(kind for kind in held.kinds if kind.failure is None)
+    return replace(fresh, kinds=kinds) if same else fresh
 
 
 def with_rehearsal(plan: Plan) -> Plan:
     """The plan with the estimates of its rehearsal, if there was one."""
-    try:
-        held = json.loads((plan.out / FILE_NAME).read_text())
-        seconds = {kind["kind"]: kind["seconds"] for kind in held["kinds"] if kind["seconds"]}
-        where = f"{held['device']} (rehearsed{', made-up data' if held['is_made_up'] else ''})"
-    except (OSError, ValueError, TypeError, KeyError):
+    if (held := _read(plan.out)) is None:
         return plan
+    seconds = {kind.kind: kind.seconds for kind in held.kinds if kind.seconds}
     jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
+    where = f"{held.device} (rehearsed{', made-up data' if held.is_made_up else ''})"
     return replace(plan, jobs=jobs, timed_on=where)
 
 
@@ -303,14 +308,17 @@ class _Trial:
         return self._line(about["task"], count)
 
     def _line(self, what: str, count: int) -> float:
-        """Seconds for `count` inputs, on the line through what few and more of them take."""
-        device = as_device(self.setting.device)
-        few, more = (min(n, count) for n in SIZES[what]["cuda" if device.type == "cuda" else "cpu"])
+        """Seconds for `count` inputs: measured, or on the line through few and enough of them."""
+        device, few = as_device(self.setting.device), min(FEW[what], count)
         self._do(max(few - 1, 1))  # what is done once in a process
-        short, long = (training.timed(partial(self._do, n), device) for n in (few, more))
-        if few == more:
+        more, short = few, training.timed(partial(self._do, few), device)
+        long = short
+        while more < count and (more == few or long < ENOUGH):
+            more = min(3 * more, count)
+            long = training.timed(partial(self._do, more), device)
+        if more == count:
             return long
-        return max(short, short + (long - short) * (count - few) / (more - few))
+        return max(long, long + (long - short) * (count - more) / (more - few))
 
     def _do(self, limit: int) -> None:
         about = {**self.job.arguments, "run": self.run, "limit": limit, "out": self.run / "looked"}

@@ -19,6 +19,8 @@ from pidformer.training.run import build_task, check_folder, prepared
 from pidformer.training.tasks import Classification
 
 WARM, STEPS = 3, 8
+ENOUGH = 1.5
+"""Seconds of steps that are measured, of `STEPS` of them at least."""
 VALIDATED = 512
 """Images to validate on, at most."""
 clock = time.perf_counter
@@ -94,7 +96,11 @@ def rehearse_training(
             _steps(trainer, batches, 1)
             start = clock() - begun
             _steps(trainer, batches, WARM - 1)
-            step = _steps(trainer, batches, STEPS) / STEPS
+            taken, count = 0.0, 0
+            while taken < ENOUGH:
+                taken += _steps(trainer, batches, STEPS)
+                count += STEPS
+            step = taken / count
             waiting = getattr(trainer.data, "_num_workers", 0)
             many = STEPS if trainer.data.is_resident or not waiting else STEPS + 3 * waiting
             load = timed(lambda: [next(batches) for _ in range(many)], place) / many
