@@ -79,7 +79,7 @@ def _way_in(model: nn.Module) -> Any:
     hint = f"; convert the {type(inner).__name__} inside it" if isinstance(inner, nn.Module) else ""
     raise InputError(
         f"{type(model).__name__} cannot be converted: supported are timm's VisionTransformer, Eva, "
-        f"Beit and VisionTransformerRelPos, and models of transformers{hint}"
+        f"Beit, VisionTransformerRelPos and NaFlexVit, and models of transformers{hint}"
     )
 
 
