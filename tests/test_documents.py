@@ -109,7 +109,7 @@ def test_the_page_on_your_own_data_says_what_is_on_a_photograph(tmp_path, monkey
     assert {*chances} == {"dark", "light"} and sum(chances.values()) == pytest.approx(1, abs=0.01)
     held_out = open_images(tmp_path / "photos", "val")
     images, labels = sample_images(held_out, image_size=96)
-    light = float(pf.load(run)(images)[labels == 1].softmax(1)[0, 1])
+    light = pf.load(run)(images)[labels == 1].softmax(1)[0, 1].item()
     assert chances["light"] == pytest.approx(light, abs=0.002)
 
 
