@@ -1,14 +1,19 @@
 """The documents: what they link to, name and show exists."""
 
+import ast
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import typer
+from PIL import Image
 
+import pidformer as pf
 from pidformer.cli import app
+from pidformer.data import open_images, sample_images
 from pidformer.training import load_recipe
+from pidformer.training.run import train
 
 ROOT = Path(__file__).parents[1]
 MADE = [ROOT / "docs" / "results.md", *sorted((ROOT / "docs" / "results").glob("*.md"))]
@@ -81,6 +86,31 @@ def test_shown_commands_have_their_options_and_recipes(page):
         if command.name == "train" and rest[0] != "RECIPE":
             overrides = [word for word in rest[1:] if re.match(r"[\w.]+=", word)]
             assert load_recipe(rest[0], overrides)
+
+
+@pytest.mark.slow
+def test_the_page_on_your_own_data_says_what_is_on_a_photograph(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, level in {"dark": 0, "light": 255}.items():
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for index in range(10):
+            picture = Image.new("RGB", (120, 100), (level,) * 3)
+            picture.save(tmp_path / "photos" / name / f"{index}.png")
+    small = ["model.options.depth=1", "schedule.epochs=1", "schedule.warmup_epochs=0"]
+    recipe = load_recipe("custom/photos", [*small, "data.batch_size=8"])
+    run = tmp_path / "runs/custom/photos-seed0"
+    train(recipe, run, data=tmp_path / "photos", device="cpu", is_shown=False)
+    picture.save("photo.jpg")
+    text = (ROOT / "docs/your-data.md").read_text()
+    shown = text.split("was trained at:\n\n")[1]
+    code = "".join(line[4:] for line in shown.splitlines(keepends=True))
+    exec(compile(code, "your-data.md", "exec"), {})
+    chances = ast.literal_eval(capsys.readouterr().out)
+    assert {*chances} == {"dark", "light"} and sum(chances.values()) == pytest.approx(1, abs=0.01)
+    held_out = open_images(tmp_path / "photos", "val")
+    images, labels = sample_images(held_out, image_size=96)
+    light = pf.load(run)(images)[labels == 1].softmax(1)[0, 1].item()
+    assert chances["light"] == pytest.approx(light, abs=0.002)
 
 
 def test_shown_benchmarks_have_their_options():

@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 from pidformer.data.formats.table import open_images, open_segmentation
 from pidformer.training import load_recipe, shipped_recipes
@@ -17,6 +19,16 @@ def test_every_shipped_recipe_is_listed_with_a_word_about_it(run):
     rows = json.loads(out)
     assert code == 0 and [row["recipe"] for row in rows] == shipped_recipes()
     assert all(row["what"] for row in rows)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--keys",), ("novels/pid",)])
+def test_names_that_are_typed_stay_whole_on_a_narrow_terminal(run, monkeypatch, arguments):
+    module = sys.modules["pidformer.cli.recipes"]  # the package has the command under that name
+    monkeypatch.setattr(module, "tables", lambda: Console(width=80))
+    _, out, _ = run("recipes", *arguments)
+    names = set(shipped_recipes()) if not arguments else {"model.attention_residual", "optim.lr"}
+    assert names <= {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert max(len(line.rstrip()) for line in out.splitlines()[2:]) <= 80
 
 
 def leaves(fields, prefix=""):

@@ -35,9 +35,16 @@ def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) 
     from pidformer.training.recipe import load_recipe, shipped_recipes
 
     shipped = [
-        {"recipe": n, "task": load_recipe(n).task, "what": _comment(n).partition(". ")[0]}
+        {
+            "recipe": n,
+            "task": load_recipe(n).task,
+            "what": _comment(n).partition(". ")[0].removesuffix("."),
+        }
         for n in shipped_recipes()
     ]
+    if not as_json:  # names stay whole on 80 columns
+        about = "{what} ({task})"
+        shipped = [{"recipe": row["recipe"], "what": about.format(**row)} for row in shipped]
     _print(shipped, as_json)
 
 
@@ -81,9 +88,9 @@ def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
     from pidformer.display import plain_table
 
     table = plain_table()
-    for column in rows[0]:
+    for place, column in enumerate(rows[0]):
         wide = column in ("what", "meaning")
-        table.add_column(column, overflow="fold", ratio=1 if wide else None)
+        table.add_column(column, overflow="fold", ratio=1 if wide else None, no_wrap=place == 0)
     for row in rows:
         cells = (cell if isinstance(cell, str) else json.dumps(cell) for cell in row.values())
         table.add_row(*cells)

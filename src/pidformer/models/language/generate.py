@@ -1,7 +1,10 @@
 """Text from a model, handed out as it is written."""
 
+import logging
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -74,6 +77,11 @@ def generate_tokens(
             f"a prompt of {len(tokens)} tokens and {max_tokens} more do not fit the {room} "
             "positions that the model has learned; shorten the prompt or lower --max-tokens"
         )
+    if len(tokens) + max_tokens > room:
+        warnings.warn(
+            f"the model was trained on {room} tokens at a time, and may write worse after so many",
+            stacklevel=2,
+        )
     options: dict[str, Any] = {"do_sample": False}
     if temperature > 0:
         options = {"do_sample": True, "temperature": temperature, "top_k": top_k or 0}
@@ -83,16 +91,29 @@ def generate_tokens(
         options["suppress_tokens"] = [banned]
     torch.manual_seed(seed)
     given = torch.tensor([tokens], device=model.device)
-    found = model.generate(
-        given,
-        attention_mask=torch.ones_like(given),
-        max_new_tokens=max_tokens,
-        eos_token_id=None,
-        pad_token_id=tokenizer.eos_id or 0,
-        streamer=streamer,
-        **options,
-    )
+    with _without_reminder():
+        found = model.generate(
+            given,
+            attention_mask=torch.ones_like(given),
+            max_new_tokens=max_tokens,
+            eos_token_id=None,
+            pad_token_id=tokenizer.eos_id or 0,
+            streamer=streamer,
+            **options,
+        )
     return [int(token) for token in found[0, len(tokens) :]]
+
+
+@contextmanager
+def _without_reminder() -> Iterator[None]:
+    """Transformers tells of the trained length when it is reached: in the middle of the text."""
+    logger = logging.getLogger("transformers.generation.stopping_criteria")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _Writer:
