@@ -239,7 +239,7 @@ class BatchPlan:
         if self.batch_size > self.images:
             raise InputError(
                 f"batch_size {self.batch_size} is larger than the training set of {self.images} "
-                "images; the last, partial batch is dropped, so choose a smaller one"
+                "images, whose last, partial batch is dropped; give a smaller data.batch_size"
             )
         local_size = self.local.stop - self.local.start
         if self.is_mixing and local_size % 2:
