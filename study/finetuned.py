@@ -149,8 +149,8 @@ class Plan:
 
 def sizes(model: Any) -> dict[str, Any]:
     """The sizes of a Llama or a BERT, by the names that recipes have."""
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads")
-    names = (*names, "intermediate_size")
+    names = ["hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"]
+    names.append("intermediate_size")
     return {name: getattr(model.config, name) for name in names if hasattr(model.config, name)}
 
 

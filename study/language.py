@@ -19,6 +19,7 @@ from study.records import Study, Variant
 from study.registered import registered_sections
 from study.retrofit_plan import ALLOWED, allowed
 from study.section import Section, metrics_section
+from study.sentence_section import KIND, sentence_sections
 from study.tables import by_metric, by_seed
 
 _PROTOCOLS = {
@@ -49,7 +50,9 @@ class Key(NamedTuple):
 
 
 def language_sections(study: Study) -> list[Section]:
-    """Plain perplexity; noise; longer windows; other text."""
+    """Plain perplexity; noise; longer windows; other text. Or sentences, where these were asked."""
+    if any(run.of(KIND) for run in study.runs):
+        return sentence_sections(study)
     own = str(study.runs[0].header.settings["data"])
     keys = _keys(study)
     home = [key for key in keys if key.data == own]

@@ -74,13 +74,13 @@ SENTENCES = StudyPlan(
     primary=tuple(("pid", title) for title in (*COSINES, FOUND)),
     hypotheses=(
         Hypothesis(
-            name="S1",
+            name="M1",
             text="after fine-tuning, a sentence stays nearer to itself when its letters change",
             expects=dict.fromkeys(COSINES, "better"),
             pairs=(PAIR,),
         ),
         Hypothesis(
-            name="S2",
+            name="M2",
             text="it is found more often among the clean ones",
             expects={FOUND: "better"},
             pairs=(PAIR,),

@@ -13,7 +13,7 @@ from pidformer.statistics import crossed_items
 from study.comparisons import holm
 from study.language import language_sections
 from study.records import Study, load_registered
-from study.retrofit_plan import NOISY, RETROFIT
+from study.retrofit_plan import NOISY, RETROFIT, SENTENCES
 from tests.study.made import cells, page_of
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -99,15 +99,17 @@ def test_two_seeds_of_three_decide_nothing(retrofit):
     assert verdicts == ["not decided yet"] * 4 and "2 of 3" in text
 
 
-def test_the_page_of_the_study_has_the_same_hypotheses():
-    page = (DOCS / "study.md").read_text().partition("# Part 6")[2]
-    lines = [line.strip("|").split("|") for line in page.splitlines() if line.startswith("| R")]
+@pytest.mark.parametrize(("part", "plan"), [(6, RETROFIT), (7, SENTENCES)])
+def test_the_page_of_the_study_has_the_same_hypotheses(part, plan):
+    page = (DOCS / "study.md").read_text().partition(f"# Part {part}")[2].partition("\n# ")[0]
+    lines = [line.strip("|").split("|") for line in page.splitlines() if line[:3] in ("| R", "| M")]
     table = {name.strip(): [cell.strip() for cell in rest] for name, *rest in lines}
-    assert [*table] == [one.name for one in RETROFIT.hypotheses]
-    for one in RETROFIT.hypotheses:
+    assert [*table] == [one.name for one in plan.hypotheses]
+    for one in plan.hypotheses:
         assert one.text == table[one.name][0]
         assert {*re.findall(r"`(\w+)`", table[one.name][1])} == {*one.pairs[0]}
-    assert len(RETROFIT.primary) == 4 and "Holm's correction over four" in page
+    assert len(plan.primary) == 4 and "Holm's correction over four" in page
+    assert f"`results/{plan.name}`" in page
 
 
 def test_learning_curves_of_all_rows_are_drawn_over_seeds():

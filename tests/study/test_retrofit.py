@@ -12,7 +12,7 @@ import pidformer as pf
 from pidformer.data.text import Perturbation, tokenizer_from
 from pidformer.errors import InputError
 from pidformer.tune.run import Space
-from study import finetuned, retrofit, trained_networks
+from study import finetuned, retrofit, sentences, trained_networks
 from study.pages import write_results
 
 
@@ -213,30 +213,81 @@ def test_pieces_give_the_network_back(tmp_path, capsys, monkeypatch):
         trained_networks.pretrained("smollm2", out)
 
 
+def small_bert():
+    """A BERT with random weights, in place of MiniLM."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=128,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        initializer_range=0.2,
+    )
+    return small()._replace(model=transformers.BertModel(config).eval())
+
+
 def test_noise_moves_sentences_and_zero_gains_move_nothing(tokens):
-    given = small()
-    bert = transformers.BertModel(
-        transformers.BertConfig(
-            vocab_size=128,
-            hidden_size=32,
-            intermediate_size=48,
-            num_hidden_layers=3,
-            num_attention_heads=4,
-            initializer_range=0.2,
-        )
-    ).eval()
-    given = given._replace(model=bert)
+    given = small_bert()
     lines = list(retrofit.noise(given, tokens[:300], "0,0,0", length=16))
     assert [line["rate"] for line in lines] == [0.01, 0.05, 0.2]
     cosines = [line["plain"]["cosine"] for line in lines]
     assert 1 >= cosines[0] > cosines[1] > cosines[2]
     assert all(line["plain"] == line["controlled"] for line in lines)
     assert all(line["difference"] == (0, 0, 0) for line in lines)
-    clean = [tokens[k : k + 16][:-1] for k in range(0, 300 - 16, 16)]
-    own = retrofit.embedded(given, clean)
-    torch.testing.assert_close(own.norm(dim=-1), torch.ones(len(clean)))
     (moved,) = {line["difference"][0] != 0 for line in retrofit.noise(given, tokens[:300], "p")}
     assert moved
+
+
+@torch.no_grad()
+def test_sentences_of_any_length_are_embedded_as_each_by_itself(tokens):
+    model = small_bert().model
+    parts = [tokens[start : start + 5 + start % 3] for start in range(0, 60, 5)]
+    found = sentences.embedded(model, parts)
+    for part, vector in zip(parts, found, strict=True):
+        ids = torch.tensor([[101, *(int(token) for token in part), 102]])
+        direct = model(ids).last_hidden_state[0].mean(0)
+        torch.testing.assert_close(vector, direct / direct.norm(), rtol=1e-5, atol=1e-6)
+
+
+@torch.no_grad()
+def test_the_contrast_tells_each_sentence_by_the_one_that_follows(tokens):
+    model = small_bert().model
+    ids = torch.from_numpy(tokens[:48].astype(np.int64)).view(4, 12)
+    x, y = (sentences.embedded(model, list(part.numpy())) for part in (ids[:, :6], ids[:, 6:]))
+    scores = (x.double() @ y.double().T / 0.05).exp()
+    direct = -(scores.diagonal() / scores.sum(1)).log().mean()
+    assert float(sentences.contrast(model, ids)) == pytest.approx(float(direct), rel=1e-4)
+
+
+def test_nearness_is_the_own_cosine_and_whether_none_is_nearer():
+    clean = torch.eye(3)
+    noisy = torch.tensor([[0.8, 0.6, 0.0], [0.0, 0.0, 1.0], [0.0, 0.6, 0.8]])
+    cosine, hits = sentences.nearness(clean, noisy)
+    torch.testing.assert_close(cosine, torch.tensor([0.8, 0.0, 0.8]))
+    assert hits.tolist() == [True, False, True]
+
+
+def test_sentences_are_finetuned_and_shown(texts, capsys, monkeypatch):
+    monkeypatch.setattr(retrofit, "pretrained", lambda name, weights=None: small_bert())
+    at = ["finetune", "--network", "minilm", "--data", str(texts / "novels")]
+    at += ["--out", str(texts / "results/retrofit-sentences"), "--scratch", str(texts / "scratch")]
+    few = ["--steps", "2", "--batch-size", "2", "--limit", "600"]
+    assert retrofit.main([*at, *few]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    scores = {(line["run"], line["row"]): line for line in lines if "row" in line}
+    assert len(scores) == 6 * 3 and all(0 <= line["found"] <= 100 for line in scores.values())
+    row = "novels/sentences/test/characters/5"
+    assert scores["pid-seed10", row]["cosine"] != scores["softmax-seed10", row]["cosine"]
+    write_results([texts / "results"], texts / "docs")
+    page = (texts / "docs/results/retrofit-sentences.md").read_text()
+    shown = f"{scores['pid-seed10', row]['cosine']:.3f}"
+    assert "| pid-seed10 |" in page and shown in page
+    assert "--network minilm --data DATA" in page and "Holm's p is over these 4:" in page
+    assert "M1, primary" in page and "M2, primary" in page and str(texts) not in page
+    for words, said in (("--also x", "--also needs"), ("--dry-run", "--dry-run needs")):
+        assert retrofit.main([*at, *few, *words.split()]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):

@@ -29,7 +29,7 @@ from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import feed_back
 
 
-class Windows:
+class GridWindows:
     """A grid (Y, X) cut into squares of `side`, padded with zeros; side 0: one window, the grid."""
 
     def __init__(self, grid: tuple[int, int], side: int) -> None:
@@ -60,7 +60,7 @@ class Windows:
 class ControlledSAMAttention(Controlled):
     """SAM's attention, plus the control: a grid (B, Y, X, C) to windows (B W, y, x, C)."""
 
-    def forward(self: Any, x: Tensor, state: PIDState | None, windows: Windows) -> Carried:
+    def forward(self: Any, x: Tensor, state: PIDState | None, windows: GridWindows) -> Carried:
         q, k, v = projected(self, windows.cut(x).flatten(1, 2))
         value = windows.heads_joined(v)
         seen = seen_values(self, value, state)
@@ -102,7 +102,7 @@ class ControlledSAMBlock(Controlled):
     """One of SAM's blocks as `x, state = block(x, state)`, x (B, Y, X, C)."""
 
     def forward(self: Any, x: Tensor, state: PIDState | None = None) -> Carried:
-        windows = Windows(x.shape[1:3], self.window_size)
+        windows = GridWindows((x.shape[1], x.shape[2]), self.window_size)
         mixed, state = self.attn(self.norm1(x), state, windows)
         x = x + windows.joined(self.drop_path1(self.ls1(mixed)))
         tokens = x.flatten(1, 2)

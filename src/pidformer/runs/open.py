@@ -227,7 +227,7 @@ def _function(text: str, module: str, name: str) -> Subject:
 
 def classifies(folder: Path) -> bool:
     """Whether a folder of Hugging Face's holds a classifier of images."""
-    return str(read_config(folder)["architectures"][0]).endswith("ForImageClassification")
+    return "ForImageClassification" in str(read_config(folder)["architectures"][0])
 
 
 def _hugging_face(text: str, folder: Path) -> Subject:
@@ -260,10 +260,12 @@ def _plain(folder: Path) -> Any:
 
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        kind = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
+        kinds = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
     except Exception as error:  # the library checks fields in many ways
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{folder} is no image classifier of transformers ({reason})") from None
+    kinds = kinds if isinstance(kinds, tuple) else (kinds,)  # DeiT's: with a teacher and without
+    kind = next((kind for kind in kinds if kind.__name__ in config.architectures), kinds[0])
     return read_pretrained(kind, folder)
 
 
@@ -279,14 +281,21 @@ def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], t
             raise InputError(f"{path}: rescale_factor must be 1/255: images are in [0, 1] here")
         normal = given.get("do_normalize", True)
         channels = getattr(config, "num_channels", 3)
-        mean = tuple(map(float, given["image_mean"] if normal else [0.0] * channels))
-        std = tuple(map(float, given["image_std"] if normal else [1.0] * channels))
+        mean = _by_channel(given["image_mean"] if normal else 0, channels)
+        std = _by_channel(given["image_std"] if normal else 1, channels)
         whole = _side(given.get("size"))
         size = _side(given.get("crop_size")) if given.get("do_center_crop") else whole
         size = size or whole or int(config.image_size)
         return size, min(1.0, size / (whole or size)), mean, std
+    except InputError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{path} does not say how pixels are normalised ({error!r})") from None
+
+
+def _by_channel(given: Any, channels: int) -> tuple[float, ...]:
+    """One number per channel, of a list or of one number for all, as processors have them."""
+    return tuple(map(float, given if isinstance(given, list) else [given] * channels))
 
 
 def _side(size: Any) -> int | None:

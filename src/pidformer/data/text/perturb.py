@@ -96,8 +96,9 @@ def _misspelt(
     inputs: np.ndarray, targets: np.ndarray, noise: Perturbation, tokenizer: Tokenizer
 ) -> Disturbed:
     """Each letter or digit becomes another letter with the rate's chance."""
-    texts = [tokenizer.token_text(number) for number in range(tokenizer.size)]
-    counts = np.array([sum(map(str.isalnum, text)) for text in texts])[inputs]
+    known, which = np.unique(inputs, return_inverse=True)
+    texts = {number: tokenizer.token_text(number) for number in known.tolist()}
+    counts = np.array([sum(map(str.isalnum, text)) for text in texts.values()])[which]
     hit = _uniform(noise, len(inputs)) < 1 - (1 - noise.rate) ** counts
     hit &= inputs != (tokenizer.eos_id if tokenizer.eos_id is not None else -1)
     places = np.flatnonzero(hit)
@@ -105,7 +106,7 @@ def _misspelt(
     words = random_bits(keys + 1, 64).numpy() if len(places) else np.empty((0, 64), np.int64)
     pieces: list[list[int]] = []
     for place, bits in zip(places.tolist(), words, strict=True):
-        text = _changed(texts[inputs[place]], noise.rate, bits)
+        text = _changed(texts[int(inputs[place])], noise.rate, bits)
         pieces.append(tokenizer.encode_token(text) or [int(inputs[place])])
     lengths = np.ones(len(inputs), dtype=np.int64)
     lengths[places] = [len(piece) for piece in pieces]
