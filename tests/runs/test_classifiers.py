@@ -180,5 +180,12 @@ def test_what_classifies_nothing_is_refused(tmp_path):
     ViTModel(ViTConfig(**VIT)).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="classifies no images"):
         open_subject(f"hf:{tmp_path}")
-    with pytest.raises(InputError, match=r"no folder of a model"):
+    with pytest.raises(InputError, match=r"no folder of a model \(no config.json\)$"):
         open_subject("hf:nowhere")
+
+
+@pytest.mark.parametrize("place", ["", "/llama.gguf"])
+def test_a_gguf_file_is_answered_with_the_way_to_a_folder(tmp_path, place):
+    (tmp_path / "llama.gguf").write_bytes(b"GGUF")
+    with pytest.raises(InputError, match=r"gguf_file='llama\.gguf'.* needs the package gguf"):
+        open_subject(f"hf:{tmp_path}{place}")

@@ -308,6 +308,30 @@ def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("length", [None, 40])
+def test_a_gguf_file_of_an_unknown_kind_or_cut_short_is_refused_in_one_line(
+    tmp_path, monkeypatch, length
+):
+    gguf = pytest.importorskip("gguf")
+    path = tmp_path / trained_networks.FILES["smollm2"]["gguf_file"]
+    writer = gguf.GGUFWriter(path, "mamba9")
+    writer.add_block_count(2)
+    writer.add_tensor("token_embd.weight", np.zeros((8, 16), np.float32))
+    for write in (
+        writer.write_header_to_file,
+        writer.write_kv_data_to_file,
+        writer.write_tensors_to_file,
+    ):
+        write()
+    writer.close()
+    path.write_bytes(path.read_bytes()[:length])
+    monkeypatch.setattr(trained_networks, "package_folder", lambda _: tmp_path)
+    said = "architecture mamba9" if length is None else "unpack_from"
+    with pytest.raises(InputError, match=rf"cannot read .*{path.name} .*{said}") as refused:
+        retrofit.pretrained("smollm2")
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(retrofit.PACKAGES))
 def test_zero_gains_change_no_bit_of_a_trained_network(name):

@@ -29,7 +29,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError(f"{folder} is no folder of a model (no config.json)")
+        raise InputError(f"{folder} is no folder of a model (no config.json){_gguf_hint(folder)}")
     check_links(folder)
     fields = read_object(path)
     if not isinstance(fields.get("model_type"), str):
@@ -51,6 +51,17 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     given = {key: value for key, value in fields.items() if key in known and value is not None}
     check_fields(given, known, f"{path}: config")
     return fields
+
+
+def _gguf_hint(path: Path) -> str:
+    """What to do with a GGUF file, or a folder that holds one; nothing for others."""
+    found = [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf"))
+    if not found:
+        return ""
+    return (
+        f"; transformers reads {found[0].name}: AutoModelForCausalLM.from_pretrained(FOLDER, "
+        f"gguf_file={found[0].name!r}) needs the package gguf, and save_pretrained makes a folder"
+    )
 
 
 def check_weights(folder: Path) -> None:
