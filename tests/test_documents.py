@@ -11,6 +11,7 @@ from PIL import Image
 
 import pidformer as pf
 from pidformer.cli import app
+from pidformer.convert.families import FAMILIES
 from pidformer.data import open_images, sample_images
 from pidformer.training import load_recipe
 from pidformer.training.run import train
@@ -111,6 +112,13 @@ def test_the_page_on_your_own_data_says_what_is_on_a_photograph(tmp_path, monkey
     images, labels = sample_images(held_out, image_size=96)
     light = pf.load(run)(images)[labels == 1].softmax(1)[0, 1].item()
     assert chances["light"] == pytest.approx(light, abs=0.002)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/convert.md"])
+def test_pages_count_the_model_types_that_can_be_converted(page):
+    counts = re.findall(r"\b(\d+) (?:Hugging Face )?model types", (ROOT / page).read_text())
+    assert counts
+    assert set(counts) == {str(len(FAMILIES))}
 
 
 def test_shown_benchmarks_have_their_options():
