@@ -115,9 +115,10 @@ CONVERTED = {
     "automatic class": _config("which is no gpt2 model", architectures=["AutoModelForCausalLM"]),
     "other class": _config("which is no gpt2 model", architectures=["LlamaForCausalLM"]),
     "module": _config("which is no gpt2 model", architectures=["models.CausalLM"]),
-    "other type": _config("cannot be converted", model_type="t5"),
-    "type that is a word": _config("can be converted", model_type="pipeline"),
-    "own type": _config("can be converted", model_type="pidformer"),
+    "other type": _config("which is no t5 model", model_type="t5"),
+    "refused type": _config("cannot be converted", model_type="xlnet"),
+    "type that is a word": _config("cannot be converted", model_type="pipeline"),
+    "own type": _config("cannot be converted", model_type="pidformer"),
 }
 
 
