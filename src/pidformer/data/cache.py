@@ -1,12 +1,10 @@
 """Decode an image set once, to uint8 shards that every command reads in place of the set."""
 
 import hashlib
-import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from pidformer.data.arguments import check_counts
+from pidformer.data.formats import plans
 from pidformer.data.formats.arrow import read_table
 from pidformer.data.formats.cached import (
     FILE,
@@ -22,7 +21,6 @@ from pidformer.data.formats.cached import (
     CachedSplit,
     CachePlan,
     open_cached,
-    read_plan,
 )
 from pidformer.data.formats.table import image_folder, image_format
 from pidformer.data.pictures import UnreadableImage, shrink
@@ -31,8 +29,7 @@ from pidformer.data.storage import PROBES
 from pidformer.devices import usable_cores
 from pidformer.display import advancing
 from pidformer.errors import InputError
-from pidformer.fields import as_plain
-from pidformer.files import atomic_path, is_temporary, out_folder, write_whole
+from pidformer.files import atomic_path, out_folder
 
 SHARD = 4096
 """Images of a shard: what a killed command does again."""
@@ -89,12 +86,7 @@ def _planned(source: ImageSource) -> CachedSplit:
 
 def _begin(plan: CachePlan, out: Path) -> None:
     """Write the plan; of a cache that was begun, check that it has the same."""
-    if not (out / FILE).exists():
-        if held := [path.name for path in out.iterdir() if not is_temporary(path)]:
-            raise InputError(f"{out} is not empty ({held[0]}) and no cache; choose another --out")
-        write_whole(out / FILE, json.dumps(as_plain(asdict(plan)), indent=1) + "\n")
-        return
-    begun = read_plan(out)
+    begun = plans.begin(plan, out / FILE, "cache")
     if begun.short_side != plan.short_side:
         raise InputError(
             f"{out} is a cache of size {begun.short_side}, not {plan.short_side}; give "

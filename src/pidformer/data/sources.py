@@ -1,7 +1,7 @@
 """What a set of images, or of images with masks, offers to the loaders, and its splits."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from pidformer.data.pictures import UnreadableImage
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 
 TRAIN = "train"
 VALIDATION = ("val", "validation", "test")
@@ -115,9 +115,24 @@ def check_detail(source: ImageSource, short_side: int) -> None:
         )
 
 
+def in_order(splits: Iterable[str]) -> list[str]:
+    """Training first, then what validates, then the others."""
+    return sorted(splits, key=lambda name: (name != TRAIN, name not in VALIDATION, name))
+
+
 def stored_names(split: str) -> tuple[str, ...]:
     """Names to look for, best first: "val" may be stored as "validation" or "test"."""
     return VALIDATION if split == "val" else (split,)
+
+
+def find_split(
+    split: str, held: Collection[str], place: object, *, verb: str = "it holds", hint: str = ""
+) -> str:
+    """The name among `held` that a split is stored under."""
+    for name in stored_names(split):
+        if name in held:
+            return name
+    raise InputError(f"no split {split!r} in {place}; {verb} {some(in_order(held))}{hint}")
 
 
 def part_of(files: np.ndarray, groups: np.ndarray, split: str) -> np.ndarray:

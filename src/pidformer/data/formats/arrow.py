@@ -1,7 +1,6 @@
 """Image sets as Arrow files, as Hugging Face `datasets` saves them; memory-mapped."""
 
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -10,14 +9,11 @@ from pidformer.data.formats.shards import (
     RowImages,
     Rows,
     check_columns,
-    in_order,
+    files_by_split,
     open_labelled,
-    set_files,
-    shards,
     split_files,
-    split_names,
 )
-from pidformer.data.sources import TRAIN, stored_names
+from pidformer.data.sources import TRAIN, in_order
 from pidformer.errors import InputError, cut
 
 SUFFIX = ".arrow"
@@ -26,17 +22,7 @@ _SAVED = "data"
 _FILE, _END_OF_STREAM = b"ARROW1", b"\xff\xff\xff\xff\0\0\0\0"
 
 
-class ArrowRows(Rows):
-    """Rows of tables that stay on disk: the system reads the pages that are looked at."""
-
-    def _open(self, path: Path) -> pa.Table:
-        return read_table(path, self.columns)
-
-    def _cell(self, number: int, row: int, column: str) -> Any:
-        return self._opened[number].column(column)[row]
-
-
-def read_table(path: Path, needed: tuple[str, ...]) -> pa.Table:
+def read_table(path: Path, columns: tuple[str, ...]) -> pa.Table:
     """These columns of an Arrow file or stream, mapped, their inner places checked."""
     try:
         mapped = pa.memory_map(str(path))  # held by the table, which lives as long as its source
@@ -49,8 +35,8 @@ def read_table(path: Path, needed: tuple[str, ...]) -> pa.Table:
             table = pa.ipc.open_stream(mapped).read_all()
             if not is_whole:
                 raise pa.ArrowInvalid("it ends before its end mark")
-        check_columns(path, table.column_names, needed)
-        table = table.select(list(needed))
+        check_columns(path, table.column_names, columns)
+        table = table.select(list(columns))
         table.validate(full=True)  # or a damaged offset reads beyond the file
     except (pa.ArrowException, OSError) as error:
         raise InputError(
@@ -59,30 +45,35 @@ def read_table(path: Path, needed: tuple[str, ...]) -> pa.Table:
     return table
 
 
+class ArrowRows(Rows):
+    """Rows of tables that stay on disk: the system reads the pages that are looked at."""
+
+    _open = staticmethod(read_table)
+
+
 def arrow_splits(folder: Path) -> list[str]:
-    """train.arrow, or the folders that a saved `DatasetDict` has; a saved `Dataset` is "train"."""
-    named = set(split_names(set_files(folder, SUFFIX)))
-    if named == {_SAVED}:
-        named = {TRAIN}
-    inner = folder.iterdir() if folder.is_dir() else ()
-    saved = {place.name for place in inner if any(place.glob(f"{_SAVED}-*-of-*{SUFFIX}"))}
-    return in_order(named | saved)
+    return in_order(_files(folder))
 
 
 def open_arrow(folder: Path, split: str) -> RowImages:
-    return open_labelled(folder, split, lambda name: ArrowRows(_files(folder, name), LABELLED))
+    found = _files(folder)
+    hint = (
+        f"expected {split}{SUFFIX}, or save a DatasetDict with a train and a test split "
+        "(Dataset.train_test_split makes one)"
+    )
+
+    def rows(name: str) -> ArrowRows:
+        return ArrowRows(split_files(folder, found, name, hint), LABELLED)
+
+    return open_labelled(folder, split, rows)
 
 
-def _files(folder: Path, split: str) -> list[Path]:
-    for name in stored_names(split):
-        if found := shards(folder / name, _SAVED, SUFFIX):
-            return found
-    saved = shards(folder, _SAVED, SUFFIX)
-    if saved and split == TRAIN:
-        return saved
-    if saved:
-        raise InputError(
-            f"no split {split!r} in {folder}, a single Dataset; save a DatasetDict with a train "
-            "and a test split (Dataset.train_test_split makes one)"
-        )
-    return split_files(folder, split, SUFFIX)
+def _files(folder: Path) -> dict[str, list[Path]]:
+    """train.arrow, or the folders that a saved `DatasetDict` has; a saved `Dataset` is "train"."""
+    found = files_by_split(folder, SUFFIX)
+    if _SAVED in found:
+        found[TRAIN] = found.pop(_SAVED)
+    saved: dict[str, list[Path]] = {}
+    for path in sorted(folder.glob(f"*/{_SAVED}-*-of-*{SUFFIX}")):
+        saved.setdefault(path.parent.name, []).append(path)
+    return found | saved

@@ -15,16 +15,15 @@ import numpy as np
 import pyarrow as pa
 from PIL import Image
 
+from pidformer.data.formats import plans
 from pidformer.data.formats.arrow import SUFFIX, ArrowRows
 from pidformer.data.formats.shards import check_labels
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import TRAIN, stored_names
+from pidformer.data.sources import TRAIN, find_split
 from pidformer.errors import InputError, some
-from pidformer.fields import read_json, typed
 from pidformer.files import check_inside
 
 FILE = "pidformer-cache.json"
-VERSION = 1
 MOST_SHARDS = 99_999
 SCHEMA = pa.schema(
     {
@@ -64,12 +63,16 @@ class CachedSplit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachePlan:
+class CachePlan(plans.Plan):
     """The content of pidformer-cache.json."""
 
     short_side: int
     splits: dict[str, CachedSplit]
-    version: int = VERSION
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.splits:
+            raise InputError("it is a cache with 0 splits")
 
 
 class CachedImages:
@@ -111,18 +114,9 @@ class CachedImages:
 
 def read_plan(folder: Path) -> CachePlan:
     """What the cache is to hold."""
-    path = folder / FILE
-    try:
-        plan = typed(CachePlan, read_json(path), key_of="cache key")
-    except InputError as error:
-        raise InputError(f"{path}: {error}; make the cache again") from None
+    plan = plans.read_plan(CachePlan, folder / FILE, "cache")
     for name in plan.splits:
         check_inside(folder / f"{name}{SUFFIX}", folder)
-    if plan.version != VERSION or not plan.splits:
-        raise InputError(
-            f"{path} is of version {plan.version} with {len(plan.splits)} splits, this pidformer "
-            f"reads version {VERSION}; make the cache again"
-        )
     return plan
 
 
@@ -138,9 +132,7 @@ def cached_splits(folder: Path) -> list[str]:
 def open_cached(folder: Path, split: str) -> CachedImages:
     """A split, if all its shards are there."""
     plan = read_plan(folder)
-    name = next((name for name in stored_names(split) if name in plan.splits), None)
-    if name is None:
-        raise InputError(f"no split {split!r} in the cache {folder}; it has {some([*plan.splits])}")
+    name = find_split(split, plan.splits, f"the cache {folder}")
     files = plan.splits[name].files(folder, name)
     missing = [path.name for path in files if not path.is_file()]
     if missing:

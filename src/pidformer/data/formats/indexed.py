@@ -6,50 +6,46 @@ shuffling the whole set and exact resuming need, and opening the set asks the st
 reads the store: s3://, gs://, hf://, https:// and others, by packages of their own.
 """
 
-import json
 import time
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pidformer.data.formats.shards import in_order
+from pidformer.data.formats import plans
 from pidformer.data.formats.tars import (
     NAMES,
     Shard,
     TarImages,
-    classes_of,
     read_index,
+    read_samples,
     shards_by_split,
     split_shards,
 )
-from pidformer.data.sources import TRAIN, VALIDATION
+from pidformer.data.sources import TRAIN, VALIDATION, in_order
 from pidformer.display import advancing
 from pidformer.errors import InputError, cut
-from pidformer.fields import as_plain, read_json, typed
-from pidformer.files import atomic_path, is_temporary, out_folder, write_whole
+from pidformer.files import atomic_path, out_folder, write_whole
 
 FILE = "pidformer-index.json"
-VERSION = 1
 TRIES = 4
 """Requests for a picture before the run ends, 1, 2 and 4 seconds apart."""
 _READERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexPlan:
+class IndexPlan(plans.Plan):
     """The content of pidformer-index.json."""
 
     url: str
     tars: tuple[str, ...]
     """Shards of all splits, by their names below the URL."""
-    version: int = VERSION
 
     def files(self, folder: Path) -> dict[str, Path]:
         """By shard, the file that holds its index."""
@@ -118,7 +114,10 @@ def index_images(url: str, out: str | Path, *, is_shown: bool = False) -> dict[s
     for split in found:
         split_shards(url, {split: found[split]}, split)  # refuses a gap before anything is read
     plan, out = IndexPlan(url=url, tars=tuple(names)), out_folder(out)
-    _begin(plan, out)
+    if plans.begin(plan, out / FILE, "index") != plan:
+        raise InputError(
+            f"{out} is an index of other shards than {url} holds; choose another --out"
+        )
     if classes is not None:
         write_whole(out / NAMES, classes)
     shards = plan.files(out).items()
@@ -129,19 +128,6 @@ def index_images(url: str, out: str | Path, *, is_shown: bool = False) -> dict[s
         for _ in pool.map(lambda shard: _write(url, *shard), shards):
             advance(1)
     return {split: open_index(out, split) for split in in_order(found)}
-
-
-def _begin(plan: IndexPlan, out: Path) -> None:
-    """Write the plan; of an index that was begun, check that it has the same."""
-    if (out / FILE).exists():
-        if read_plan(out) != plan:
-            raise InputError(
-                f"{out} is an index of other shards than {plan.url} holds; choose another --out"
-            )
-    elif held := [path.name for path in out.iterdir() if not is_temporary(path)]:
-        raise InputError(f"{out} is not empty ({held[0]}) and no index; choose another --out")
-    else:
-        write_whole(out / FILE, json.dumps(as_plain(asdict(plan)), indent=1) + "\n")
 
 
 def _listed(url: str) -> tuple[list[str], str | None]:
@@ -190,16 +176,7 @@ def _store(url: str) -> tuple[Any, str]:
 
 def read_plan(folder: Path) -> IndexPlan:
     """What the index is to hold."""
-    try:
-        plan: IndexPlan = typed(IndexPlan, read_json(folder / FILE), key_of="index key")
-    except InputError as error:
-        raise InputError(f"{folder / FILE}: {error}; make the index again") from None
-    if plan.version != VERSION:
-        raise InputError(
-            f"{folder / FILE} is of version {plan.version}, this pidformer reads version "
-            f"{VERSION}; make the index again"
-        )
-    return plan
+    return plans.read_plan(IndexPlan, folder / FILE, "index")
 
 
 def index_splits(folder: Path) -> list[str]:
@@ -214,15 +191,12 @@ def index_splits(folder: Path) -> list[str]:
 def open_index(folder: Path, split: str) -> StoredImages:
     """A split, if all its shards have been indexed."""
     plan = read_plan(folder)
-    found, files = shards_by_split(plan.tars), plan.files(folder)
+    files = plan.files(folder)
 
-    def read(split: str) -> tuple[list[str], list[Shard]]:
-        names = split_shards(folder, found, split)
-        return names, [_read_shard(files[name]) for name in names]
+    def read(name: str) -> Shard:
+        return _read_shard(files[name])
 
-    names, indices = read(split)
-    classes = classes_of(folder, f"{plan.url}/{names[0]}", split, indices, read)
-    return StoredImages(plan.url, names, indices, classes)
+    return StoredImages(plan.url, *read_samples(folder, plan.url, plan.tars, split, read))
 
 
 def _read_shard(path: Path) -> Shard:

@@ -4,7 +4,7 @@ import threading
 from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,11 @@ from pidformer.data.formats.shards import (
     RowImages,
     Rows,
     check_columns,
+    files_by_split,
     open_labelled,
-    set_files,
     split_files,
-    split_names,
 )
-from pidformer.data.sources import Pair
+from pidformer.data.sources import Pair, in_order
 from pidformer.errors import InputError
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
@@ -72,8 +71,9 @@ class ParquetRows(Rows):
         self._cache: OrderedDict[tuple[int, int, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()  # the loaders decode in threads
 
-    def _open(self, path: Path) -> GroupedFile:
-        return GroupedFile(path, self.columns)
+    @staticmethod
+    def _open(path: Path, columns: tuple[str, ...]) -> GroupedFile:
+        return GroupedFile(path, columns)
 
     def _cell(self, number: int, row: int, column: str) -> Any:
         file, held = self._opened[number], self._cache
@@ -113,36 +113,38 @@ class ParquetPairs:
 
 
 def parquet_splits(folder: Path) -> list[str]:
-    return split_names(set_files(folder, SUFFIX))
+    return in_order(files_by_split(folder, SUFFIX))
 
 
 def masked_splits(folder: Path) -> list[str]:
     """The same where rows have masks, as the first file that can be read tells."""
     columns: list[str] = []
-    for path in set_files(folder, SUFFIX):
+    found = files_by_split(folder, SUFFIX)
+    for path in chain.from_iterable(found.values()):
         with suppress(pa.ArrowException, OSError):
             columns = pq.read_schema(path).names
             break
     is_masked = "mask" in columns or (not columns and (folder / "classes.json").exists())
-    return parquet_splits(folder) if is_masked else []
+    return in_order(found) if is_masked else []
 
 
 def open_masked(folder: Path, split: str) -> ParquetPairs:
     """The split's file or shards, with the classes in classes.json beside them."""
-    files = split_files(folder, split, SUFFIX)
     path = folder / "classes.json"
     if not path.exists():
         raise InputError(
             f'no classes.json in {folder}; write {{"classes": [names in the order of the labels]}}'
         )
-    rows, legend = ParquetRows(files, MASKED), read_legend(path)
+    rows, legend = _rows(folder, split, MASKED), read_legend(path)
     if not len(rows):
-        raise InputError(f"{files[0]} has no rows; a segmentation set needs at least one")
+        raise InputError(f"{rows.files[0]} has no rows; a segmentation set needs at least one")
     return ParquetPairs(rows, legend)
 
 
 def open_parquet(folder: Path, split: str) -> RowImages:
-    def rows(name: str) -> ParquetRows:
-        return ParquetRows(split_files(folder, name, SUFFIX), LABELLED)
+    return open_labelled(folder, split, lambda name: _rows(folder, name, LABELLED))
 
-    return open_labelled(folder, split, rows)
+
+def _rows(folder: Path, split: str, columns: tuple[str, ...]) -> ParquetRows:
+    hint = f"expected {split}{SUFFIX} or {split}-00000-of-0000N{SUFFIX}"
+    return ParquetRows(split_files(folder, files_by_split(folder, SUFFIX), split, hint), columns)

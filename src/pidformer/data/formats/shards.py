@@ -3,9 +3,9 @@
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,60 +15,42 @@ import torch
 from PIL import Image
 
 from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import TRAIN, VALIDATION, stored_names
-from pidformer.errors import InputError, cut, some
+from pidformer.data.sources import TRAIN, find_split
+from pidformer.errors import InputError, cut
 
 MAX_CLASSES = 1_000_000
 LABELLED = ("image", "label")
-_SHARD = re.compile(r"(?P<name>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})\.(parquet|arrow)")
+_SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}")
 
 
-def split_files(folder: Path, split: str, suffix: str) -> list[Path]:
-    """The file or the shards that hold a split: train.SUFFIX, train-00000-of-00002.SUFFIX."""
-    for name in stored_names(split):
-        for place in (folder, folder / "data"):
-            whole = place / f"{name}{suffix}"
-            if whole.is_file():
-                return [whole]
-            if found := shards(place, name, suffix):
-                return found
-    held = some(sorted({path.name for path in set_files(folder, suffix)}))
-    raise InputError(
-        f"no split {split!r} in {folder}; it holds {held}; "
-        f"expected {split}{suffix} or {split}-00000-of-0000N{suffix}"
-    )
+def files_by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
+    """train.SUFFIX or train-00000-of-00002.SUFFIX and so on, in a folder or else in its `data`."""
+    found: dict[str, list[Path]] = {}
+    for place in (folder, folder / "data"):
+        paths = sorted(place.glob(f"*{suffix}"), key=lambda path: (_split_of(path), path))
+        for name, held in groupby(paths, _split_of):
+            found.setdefault(name, list(held))
+    return found
 
 
-def set_files(folder: Path, suffix: str) -> list[Path]:
-    """All files of a kind in a folder, and in its `data`."""
-    return [
-        path for place in (folder, folder / "data") for path in sorted(place.glob(f"*{suffix}"))
-    ]
+def _split_of(path: Path) -> str:
+    match = _SHARD.fullmatch(path.stem)
+    return match["name"] if match else path.stem
 
 
-def split_names(files: Iterable[Path]) -> list[str]:
-    """The names of all files, those of the shards of a split taken as one."""
-    found = {path: _SHARD.fullmatch(path.name) for path in files}
-    return in_order({match["name"] if match else path.stem for path, match in found.items()})
-
-
-def in_order(splits: Iterable[str]) -> list[str]:
-    """Training first, then what validates, then the others."""
-    return sorted(splits, key=lambda name: (name != TRAIN, name not in VALIDATION, name))
-
-
-def shards(place: Path, name: str, suffix: str) -> list[Path]:
-    """NAME-00000-of-0000N.SUFFIX in a folder, all of them or none."""
-    found = {path: _SHARD.fullmatch(path.name) for path in sorted(place.glob(f"{name}-*{suffix}"))}
-    parts = {path: match for path, match in found.items() if match and match["name"] == name}
-    counts = {int(match["count"]) for match in parts.values()}
-    if parts and counts != {len(parts)}:
+def split_files(folder: Path, found: Mapping[str, list[Path]], split: str, hint: str) -> list[Path]:
+    """The file of a split, or its shards, of which none may lack."""
+    paths = found[find_split(split, found, folder, hint=f"; {hint}")]
+    if whole := [path for path in paths if _split_of(path) == path.stem]:
+        return whole
+    counts = {int(path.stem.rpartition("-")[2]) for path in paths}
+    if counts != {len(paths)}:
         wanted = " or ".join(str(count) for count in sorted(counts))
         raise InputError(
-            f"{place} holds {len(parts)} {name} shards of {wanted}; "
+            f"{paths[0].parent} holds {len(paths)} {_split_of(paths[0])} shards of {wanted}; "
             "download the missing ones, or remove those of another version"
         )
-    return list(parts)
+    return paths
 
 
 class Rows:
@@ -76,16 +58,17 @@ class Rows:
 
     def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
         self.files, self.columns = files, columns
-        self._opened = [self._open(path) for path in files]
+        self._opened = [self._open(path, columns) for path in files]
         self._firsts = [0, *accumulate(file.num_rows for file in self._opened)]
 
-    def _open(self, path: Path) -> Any:
+    @staticmethod
+    def _open(path: Path, columns: tuple[str, ...]) -> Any:
         """A file, with `num_rows`, `schema` and `column(name)`."""
         raise NotImplementedError
 
     def _cell(self, number: int, row: int, column: str) -> Any:
         """A cell of a file, a value of Arrow's."""
-        raise NotImplementedError
+        return self._opened[number].column(column)[row]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.files, self.columns)
@@ -165,9 +148,9 @@ def open_labelled(folder: Path, split: str, open_rows: Callable[[str], Rows]) ->
     rows = open_rows(split)
     labels = rows.labels()
 
-    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
+    def look(other: str) -> tuple[str, ...] | int:
         found = open_rows(other)
-        return found.class_names, lambda: int(found.labels().max())
+        return found.class_names or int(found.labels().max())
 
     classes = rows.class_names or classes_of_others(folder, int(labels.max()), look)
     check_labels(rows.files[0], labels, classes)
@@ -195,19 +178,19 @@ def check_labels(what: object, labels: torch.Tensor, classes: tuple[str, ...]) -
 
 
 def classes_of_others(
-    folder: Path, largest: int, look: Callable[[str], tuple[tuple[str, ...], Callable[[], int]]]
+    folder: Path, largest: int, look: Callable[[str], tuple[str, ...] | int]
 ) -> tuple[str, ...]:
     """The names that train or val have, else numbers, as many as the splits need together.
 
-    `look` gives a split's names and a way to its largest label. A split that cannot be read has no
-    say here: opening it tells why.
+    `look` gives a split's names, or where it has none its largest label. A split that cannot be
+    read has no say here: opening it tells why.
     """
     for split in (TRAIN, "val"):
         with suppress(InputError):
-            names, largest_there = look(split)
-            if names:
-                return names
-            largest = max(largest, largest_there())
+            found = look(split)
+            if isinstance(found, tuple):
+                return found
+            largest = max(largest, found)
     if largest >= MAX_CLASSES:
         raise InputError(
             f"labels in {folder} run to {largest}; without names of classes they must be below "

@@ -18,9 +18,9 @@ import torch
 from PIL import Image
 
 from pidformer.data.formats.folders import SUFFIXES
-from pidformer.data.formats.shards import check_labels, classes_of_others, in_order
+from pidformer.data.formats.shards import check_labels, classes_of_others
 from pidformer.data.pictures import UnreadableImage, read_picture
-from pidformer.data.sources import TRAIN, VALIDATION, stored_names
+from pidformer.data.sources import TRAIN, VALIDATION, find_split, in_order
 from pidformer.errors import InputError, cut, some
 from pidformer.fields import parse_json, read_text
 
@@ -85,37 +85,35 @@ def tar_splits(folder: Path) -> list[str]:
 
 def open_tars(folder: Path, split: str) -> TarImages:
     """The split's shards, their classes named in classnames.txt or numbered."""
-    found = shards_by_split(_tars(folder))
-
-    def read(split: str) -> tuple[list[str], list[Shard]]:
-        names = split_shards(folder, found, split)
-        return names, [_index(folder / name) for name in names]
-
-    names, indices = read(split)
-    classes = classes_of(folder, folder / names[0], split, indices, read)
-    return TarImages(folder, names, indices, classes)
+    samples = read_samples(folder, folder, _tars(folder), split, lambda name: _index(folder / name))
+    return TarImages(folder, *samples)
 
 
-def classes_of(
-    folder: Path,
-    first: object,
-    split: str,
-    indices: Sequence[Shard],
-    read: Callable[[str], tuple[list[str], list[Shard]]],
-) -> tuple[str, ...]:
-    """Those named in classnames.txt, or as many numbers as the splits need; labels are checked."""
-    if not sum(len(shard.keys) for shard in indices):
-        raise InputError(f"{first} holds no KEY.jpg with KEY.cls or KEY.json; give image shards")
-    labels = torch.from_numpy(np.concatenate([shard.labels for shard in indices]))
+def read_samples(
+    folder: Path, place: object, tars: Iterable[str], split: str, read: Callable[[str], Shard]
+) -> tuple[list[str], list[Shard], tuple[str, ...]]:
+    """The shards of a split of the `tars` in `place`, what `read` says they hold, and the classes.
 
-    def look(other: str) -> tuple[tuple[str, ...], Callable[[], int]]:
-        return (), lambda: max(int(shard.labels.max(initial=-1)) for shard in read(other)[1])
+    Classes are those named in the folder's classnames.txt, or as many numbers as the splits need.
+    """
+    found = shards_by_split(tars)
+    names = split_shards(folder, found, split)
+    shards = [read(name) for name in names]
+    labels = np.concatenate([shard.labels for shard in shards])
+    if not len(labels):
+        raise InputError(
+            f"{place}/{names[0]} holds no KEY.jpg with KEY.cls or KEY.json; give image shards"
+        )
+
+    def largest_of(other: str) -> int:
+        tars_of_other = split_shards(folder, found, other)
+        return max(int(read(name).labels.max(initial=-1)) for name in tars_of_other)
 
     path = folder / NAMES
     named = tuple(read_text(path, "file").splitlines()) if path.is_file() else ()
-    classes = named or classes_of_others(folder, int(labels.max()), look)
-    check_labels(folder / split, labels, classes)
-    return classes
+    classes = named or classes_of_others(folder, int(labels.max()), largest_of)
+    check_labels(folder / split, torch.from_numpy(labels), classes)
+    return names, shards, classes
 
 
 def _tars(folder: Path) -> list[str]:
@@ -140,12 +138,8 @@ def split_shards(
     place: object, found: Mapping[str, list[tuple[int, str]]], split: str
 ) -> list[str]:
     """The shards of a split in `place`, in the order of their numbers, of which none may lack."""
-    name = next((name for name in stored_names(split) if name in found), None)
-    if name is None:
-        raise InputError(
-            f"no split {split!r} in {place}; its tar files are of {some(in_order(found))}; "
-            f"expected {split}-000000.tar or {split}/000000.tar"
-        )
+    hint = f"; expected {split}-000000.tar or {split}/000000.tar"
+    name = find_split(split, found, place, verb="its tar files are of", hint=hint)
     numbers = dict(found[name])
     if len(numbers) < len(found[name]):
         raise InputError(
