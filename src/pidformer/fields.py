@@ -5,8 +5,6 @@ key and value checked against the annotations; a `Kind` says which values a keyw
 What is wrong gets one line: what was given, what is allowed, the nearest match.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import functools
@@ -172,14 +170,10 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
     is_whole = type(value) is int or (isinstance(value, float) and value.is_integer())
     if kind is float and isinstance(value, float) and _HUGE < abs(value) < math.inf:
         raise InputError(f"{where} must be at most {_HUGE:g} in size, got {value:g}")
-    if kind is int and is_whole and abs(value) >= _LARGEST:
-        raise InputError(f"{where} must be a whole number below 2**64, got {shortened(value)}")
-    if kind is float and type(value) is int:
+    if (kind is int and is_whole) or (kind is float and type(value) is int):
         if abs(value) >= _LARGEST:
-            raise InputError(f"{where} must be a number below 2**64, got {shortened(value)}")
-        return float(value)
-    if kind is int and is_whole:
-        return int(value)
+            raise InputError(f"{where} must be {_WORDS[kind]} below 2**64, got {shortened(value)}")
+        return kind(value)
     if isinstance(value, kind) and not (kind in (int, float) and isinstance(value, bool)):
         return value
     raise InputError(f"{where} must be {_WORDS.get(kind, kind.__name__)}, got {shortened(value)}")
@@ -216,7 +210,9 @@ class Kind(NamedTuple):
 
 
 def is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 2**63  # as tensors take whole ones
+    """Finite, and as tensors take whole ones."""
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and abs(value) < 2**63
 
 
 def check_text(word: str) -> None:

@@ -1,7 +1,5 @@
 """Files that are either complete or not there, and folders that do not reach out of themselves."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os

@@ -78,7 +78,7 @@ def cache(folder: Path, out: Path, size: int = 256, as_json: Json = False) -> No
         )
         return
     for split, source in found.items():
-        typer.echo(fidelity(split, source, size))
+        typer.echo(fidelity(split, source))
         if source.unreadable:
             typer.echo(f"{split}: {source.unreadable:,} unreadable, kept as such")
 

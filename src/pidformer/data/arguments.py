@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from pidformer.errors import InputError, shortened
+from pidformer.fields import is_number
 
 Resident = Literal["auto"] | bool
 _FROM_ZERO = ("seed", "rank", "num_workers", "epoch", "start_step", "padding")
@@ -20,7 +21,7 @@ def check_counts(**counts: int) -> None:
 
 def check_share(name: str, value: float, largest: float = 1.0) -> None:
     """A finite number from 0 to `largest`."""
-    if not _is_number(value) or not 0 <= value <= largest or value == math.inf:
+    if not is_number(value) or not 0 <= value <= largest:
         allowed = "0 or more" if largest == math.inf else f"in [0, {largest:g}]"
         raise InputError(f"{name} must be a number {allowed}, got {shortened(value)}")
 
@@ -28,17 +29,13 @@ def check_share(name: str, value: float, largest: float = 1.0) -> None:
 def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[float, float]:
     """Two numbers 0 < low <= high, none of them above `largest`."""
     pair = tuple(value) if isinstance(value, list | tuple) else ()
-    is_pair = len(pair) == 2 and all(map(_is_number, pair))
-    if not is_pair or not 0 < pair[0] <= pair[1] <= largest or pair[1] == math.inf:
+    is_pair = len(pair) == 2 and all(map(is_number, pair))
+    if not is_pair or not 0 < pair[0] <= pair[1] <= largest:
         limit = "" if largest == math.inf else f" <= {largest:g}"
         raise InputError(
             f"{name} must be two numbers 0 < low <= high{limit}, got {shortened(value)}"
         )
     return pair
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def check_start(epoch: int, start_step: int, steps_per_epoch: int) -> None:

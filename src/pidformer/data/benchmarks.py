@@ -18,7 +18,7 @@ from PIL import Image
 from pidformer.data.formats.folders import FolderImages, class_folders
 from pidformer.data.imagenet import SUBSETS, subset_classes
 from pidformer.data.sources import ImageSource
-from pidformer.errors import InputError, check_known, some
+from pidformer.errors import InputError, check_known, cut, some
 
 _TITLES = [f"ImageNet-{letter}" for letter in "CARO"]
 _TITLES += ["Tiny-ImageNet-C", "CIFAR-10-C", "CIFAR-100-C"]
@@ -275,5 +275,5 @@ def _map(path: Path) -> np.ndarray:
     try:
         return np.lib.format.open_memmap(path, mode="r")  # refuses arrays of objects
     except Exception as error:  # broken headers surface as almost any exception
-        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason = cut(f"{type(error).__name__}: {error}")
         raise InputError(f"cannot read {path}: {reason}; download it again") from None

@@ -3,8 +3,8 @@
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from pidformer.data.formats.cached import (
 )
 from pidformer.data.formats.table import image_folder, image_format
 from pidformer.data.pictures import UnreadableImage, shrink
-from pidformer.data.sources import ImageSource
+from pidformer.data.sources import ImageSource, evenly
 from pidformer.data.storage import PROBES
 from pidformer.devices import usable_cores
 from pidformer.display import advancing
@@ -115,31 +115,28 @@ def _check_room(sources: dict[str, ImageSource], plan: CachePlan, out: Path) -> 
 
 
 def _mean_bytes(source: ImageSource, size: int) -> float:
-    found = []
-    for index in np.linspace(0, len(source) - 1, min(PROBES, len(source))).astype(int).tolist():
-        row = _row(source, size, index)
-        found.append(row["height"] * row["width"] * source.channels)
-    return float(np.mean(found))
+    rows = [_row(source, size, index) for index in evenly(len(source), PROBES)]
+    return float(np.mean([row["height"] * row["width"] * source.channels for row in rows]))
 
 
 def _write_split(
     source: ImageSource, split: str, plan: CachePlan, out: Path, *, is_shown: bool
 ) -> None:
-    def rows(indices: range) -> Iterator[list[dict[str, Any]]]:
-        for start in range(indices.start, indices.stop, BATCH):
-            part = range(start, min(start + BATCH, indices.stop))
-            yield list(pool.map(lambda index: _row(source, plan.short_side, index), part))
-
+    row = partial(_row, source, plan.short_side)
     with (
         advancing(f"caching {split}", len(source), is_shown=is_shown) as advance,
         ThreadPoolExecutor(min(16, usable_cores())) as pool,
     ):
         for number, path in enumerate(plan.splits[split].files(out, split)):
-            indices = range(number * SHARD, min((number + 1) * SHARD, len(source)))
+            indices = range(len(source))[number * SHARD : (number + 1) * SHARD]
             if _is_whole(path, len(indices)):
                 advance(len(indices))
-            else:
-                _write_shard(path, rows(indices), advance)
+                continue
+            with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), SCHEMA) as writer:
+                for start in range(0, len(indices), BATCH):
+                    rows = list(pool.map(row, indices[start : start + BATCH]))
+                    writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
+                    advance(len(rows))
 
 
 def _is_whole(path: Path, count: int) -> bool:
@@ -149,15 +146,6 @@ def _is_whole(path: Path, count: int) -> bool:
         return read_table(path, tuple(SCHEMA.names)).num_rows == count
     except InputError:  # cut short: it is made again
         return False
-
-
-def _write_shard(
-    path: Path, parts: Iterator[list[dict[str, Any]]], advance: Callable[[int], None]
-) -> None:
-    with atomic_path(path) as temporary, pa.ipc.new_file(str(temporary), SCHEMA) as writer:
-        for rows in parts:
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, SCHEMA))
-            advance(len(rows))
 
 
 def _row(source: ImageSource, size: int, index: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from pidformer.data.formats.table import FORMATS, Format, Task, find_format
 from pidformer.data.formats.trees import TreePairs
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource
+from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource, evenly
 from pidformer.data.text.files import text_blocks
 from pidformer.errors import InputError
 from pidformer.files import atomic_path, existing_folder
@@ -212,13 +212,6 @@ def _look(
     most = dict(sizes.most_common(5))
     report = replace(items.report, name=name, opened=sizes.total(), sizes=most)
     return replace(report, damaged=tuple(damaged)), pictures
-
-
-def evenly(count: int, wanted: int | None) -> list[int]:
-    """`wanted` places spread over `count`, both ends included; all for None."""
-    if wanted is None or wanted >= count:
-        return list(range(count))
-    return np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist()
 
 
 def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str | Path) -> None:

@@ -84,11 +84,11 @@ class TrainImages(TrainLoader[Image.Image]):
         self._mean, self._std = (
             torch.tensor(values, dtype=torch.float32, device=self._device) for values in (mean, std)
         )
-        self._open(options.get("resident", "auto"))
+        self._open()
 
-    def _open(self, resident: arguments.Resident) -> None:
+    def _open(self) -> None:
         source, self._kept = self._set, ()
-        stored = choose_storage(source, self._size, self.augment, self._device, resident)
+        stored = choose_storage(source, self._size, self.augment, self._device, self._resident)
         if stored is not None:
             self._keep(
                 lambda image: (pixels(fit(image, *stored)),),
@@ -103,7 +103,8 @@ class TrainImages(TrainLoader[Image.Image]):
         None (not known) changes nothing.
         """
         if resident is not None and resident != self.is_resident:
-            self._open(resident)
+            self._resident = resident
+            self._open()
 
     def _make(self) -> Callable[..., Tensors]:
         transform = train_transform(self.augment, self._size, self._fill)
@@ -196,11 +197,11 @@ class EvalImages(Loader[Image.Image]):
         super().__init__(source, consequence="left out", **options)
         self._batch_size, self._labels = batch_size, source.labels
         batches = groups(np.arange(len(source)), batch_size)
-        own = batches[self._rank :: options.get("world_size", 1)]
+        own = batches[self._rank :: self._world_size]
         self._indices = np.concatenate([np.arange(0), *own])
         self._prepare = partial(fit_for_evaluation, size=image_size, crop_ratio=crop_ratio)
         shape = (source.channels, image_size, image_size)
-        resident = options.get("resident", "auto")
+        resident = self._resident
         if resident == "auto":
             resident = fits_in_memory(len(self._indices) * math.prod(shape), self._device)
         if resident:

@@ -137,7 +137,8 @@ class Loader(Generic[T]):
         self._source, self._consequence = source, consequence
         self._indices = np.arange(rank, len(source), world_size)
         self._num_workers = min(num_workers, usable_cores())  # batches do not depend on it
-        self._device, self._rank = as_device(device), rank
+        self._device, self._resident = as_device(device), resident
+        self._rank, self._world_size = rank, world_size
         self._corrupt_limit, self._unreadable = corrupt_limit, set[int]()
         self._kept: Tensors = ()  # each (N, ...); none when streamed
 
@@ -303,7 +304,7 @@ class TrainLoader(Loader[T]):
             repeats=repeats,
             seed=seed,
             rank=self._rank,
-            world_size=options.get("world_size", 1),
+            world_size=self._world_size,
             is_mixing=is_mixing,
             fills_last=fills_last,
         )
@@ -328,13 +329,10 @@ class TrainLoader(Loader[T]):
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from `start_step` on."""
         check_start(epoch, start_step, self.steps_per_epoch)
-        return self._batches(epoch, start_step)
-
-    def _batches(self, epoch: int, start_step: int) -> Iterator[Batch]:
         order = self._plan.order(epoch)[start_step:, self._plan.local]
         ways = self._from_device if self.is_resident else self._from_workers
-        for step, tensors in enumerate(ways(order, epoch, start_step), start_step):
-            yield self._finished(tensors, epoch, step)
+        made = enumerate(ways(order, epoch, start_step), start_step)
+        return (self._finished(tensors, epoch, step) for step, tensors in made)
 
     def _from_device(self, order: np.ndarray, epoch: int, start_step: int) -> Iterator[Tensors]:
         # For each row itself or the next readable one.

@@ -120,6 +120,13 @@ def in_order(splits: Iterable[str]) -> list[str]:
     return sorted(splits, key=lambda name: (name != TRAIN, name not in VALIDATION, name))
 
 
+def evenly(count: int, wanted: int | None) -> list[int]:
+    """`wanted` places spread over `count`, both ends included; all for None."""
+    if wanted is None or wanted >= count:
+        return list(range(count))
+    return np.unique(np.linspace(0, count - 1, wanted).round().astype(int)).tolist()
+
+
 def stored_names(split: str) -> tuple[str, ...]:
     """Names to look for, best first: "val" may be stored as "validation" or "test"."""
     return VALIDATION if split == "val" else (split,)

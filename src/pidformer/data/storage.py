@@ -14,7 +14,7 @@ from torch import Tensor
 from pidformer.data.arguments import Resident
 from pidformer.data.augment import Augment
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import Decodable, ImageSource
+from pidformer.data.sources import Decodable, ImageSource, evenly
 from pidformer.display import advancing
 from pidformer.errors import InputError
 
@@ -61,7 +61,7 @@ def fits_in_memory(total: int, device: torch.device) -> bool:
 def some_sizes(source: Decodable[T], picture: Callable[[T], Image.Image]) -> set[tuple[int, int]]:
     """Heights and widths of a few members' pictures, evenly spread."""
     sizes = set()
-    for index in np.linspace(0, len(source) - 1, min(PROBES, len(source))).astype(int).tolist():
+    for index in evenly(len(source), PROBES):
         with suppress(UnreadableImage):
             width, height = picture(source.decode(index)).size
             sizes.add((height, width))

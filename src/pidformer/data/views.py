@@ -115,19 +115,16 @@ def sample_images(
     are among those of a larger one (`sample`). Unreadable ones are left out, up to
     `corrupt_limit` of the sample.
     """
-    if count < 1:
-        raise InputError(f"the number of images must be at least 1, got {count}")
-    batches = list(
-        EvalImages(
-            sample(source, count, seed),
-            image_size=image_size,
-            batch_size=256,
-            crop_ratio=crop_ratio,
-            device=device,
-            resident=False,
-            corrupt_limit=corrupt_limit,
-        )
+    loader = EvalImages(
+        sample(source, count, seed),
+        image_size=image_size,
+        batch_size=256,
+        crop_ratio=crop_ratio,
+        device=device,
+        resident=False,
+        corrupt_limit=corrupt_limit,
     )
+    batches = list(loader)
     if not batches:
         raise InputError("the image set has no readable image; there is nothing to measure")
     images, labels = zip(*batches, strict=True)

@@ -15,7 +15,7 @@ import timm
 from timm.data import resolve_model_data_config
 from torch import nn
 
-from pidformer.errors import InputError, shortened
+from pidformer.errors import InputError, cut, shortened
 from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
 from pidformer.models.language.folder import read_config, read_object
@@ -262,7 +262,7 @@ def _plain(folder: Path) -> Any:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         kinds = MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING[type(config)]
     except Exception as error:  # the library checks fields in many ways
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = cut(str(error) or type(error).__name__)
         raise InputError(f"{folder} is no image classifier of transformers ({reason})") from None
     kinds = kinds if isinstance(kinds, tuple) else (kinds,)  # DeiT's: with a teacher and without
     kind = next((kind for kind in kinds if kind.__name__ in config.architectures), kinds[0])

@@ -3,8 +3,6 @@
 `training.recipe` reads recipes from files; a run folder holds its own, resolved.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping

@@ -8,6 +8,7 @@ pixel by pixel.
 
 import math
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +94,8 @@ class CachedImages:
         shrunk = (column for file in rows.chunks("is_shrunk").values() for column in file.chunks)
         self.shrunk = sum(column.true_count for column in shrunk)
         self.unreadable = sum(file.null_count for file in rows.chunks("pixels").values())
-        self.short_side = plan.short_side if self.shrunk else None
+        self.size = plan.short_side
+        self.short_side = self.size if self.shrunk else None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -147,18 +149,16 @@ def cache_notes(folder: Path) -> tuple[str, ...]:
     """What a fixed size costs, for those who check a cache."""
     notes = []
     for split in cached_splits(folder):
-        try:
-            notes += [fidelity(split, open_cached(folder, split), read_plan(folder).short_side)]
-        except InputError:
-            continue
+        with suppress(InputError):
+            notes.append(fidelity(split, open_cached(folder, split)))
     return tuple(notes)
 
 
-def fidelity(split: str, source: CachedImages, short_side: int) -> str:
+def fidelity(split: str, source: CachedImages) -> str:
     if not source.shrunk:
-        return f"{split}: a cache of all pixels (no image was above a short side of {short_side})"
+        return f"{split}: a cache of all pixels (no image was above a short side of {source.size})"
     return (
         f"{split}: a cache, {source.shrunk:,} of {len(source):,} images shrunk to a short side of "
-        f"{short_side}: evaluation that resizes to {short_side} is exact, random crops see less "
+        f"{source.size}: evaluation that resizes to {source.size} is exact, random crops see less "
         "detail than in the files"
     )

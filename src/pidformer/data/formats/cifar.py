@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pidformer.data.sources import TRAIN, VALIDATION, ArrayImages
-from pidformer.errors import InputError, check_known
+from pidformer.errors import InputError, check_known, cut
 
 _SETS = {  # by folder: title, files for training and for validation, keys of labels and names
     "cifar-10-batches-py": (
@@ -101,7 +101,7 @@ def load_arrays(path: Path) -> Any:
         except InputError:
             raise
         except Exception as error:  # broken opcodes surface as almost any exception
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            reason = cut(f"{type(error).__name__}: {error}")
             raise InputError(f"cannot read {path}: {reason}; download the set again") from None
 
 

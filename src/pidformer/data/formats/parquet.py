@@ -22,7 +22,7 @@ from pidformer.data.formats.shards import (
     split_files,
 )
 from pidformer.data.sources import Pair, in_order
-from pidformer.errors import InputError
+from pidformer.errors import InputError, cut
 
 CACHE_BYTES = 2**30  # encoded images kept in memory, per process
 SUFFIX = ".parquet"
@@ -36,7 +36,7 @@ class GroupedFile:
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
         except (pa.ArrowException, OSError) as error:
-            raise InputError(f"cannot read {path} as Parquet: {_reason(error)}") from None
+            raise InputError(f"cannot read {path} as Parquet: {cut(error)}") from None
         self._path, self.schema = path, self._file.schema_arrow
         check_columns(path, self.schema.names, needed)
         groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
@@ -54,7 +54,7 @@ class GroupedFile:
             return self._file.read_row_group(group, columns=columns, use_threads=False)[column]
         except (pa.ArrowException, OSError) as error:
             raise InputError(
-                f"cannot read row group {group} of {self._path}: {_reason(error)}; "
+                f"cannot read row group {group} of {self._path}: {cut(error)}; "
                 "download the file again"
             ) from None
 
@@ -87,10 +87,6 @@ class ParquetRows(Rows):
                 while len(held) > 1 and sum(rows.nbytes for rows in held.values()) > CACHE_BYTES:
                     held.popitem(last=False)
             return held[key][row - file.starts[group]]
-
-
-def _reason(error: Exception) -> str:
-    return str(error).splitlines()[0]
 
 
 class ParquetPairs:

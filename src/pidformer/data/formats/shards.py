@@ -5,7 +5,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import accumulate, groupby
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +26,11 @@ _SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}")
 def files_by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
     """train.SUFFIX or train-00000-of-00002.SUFFIX and so on, in a folder or else in its `data`."""
     found: dict[str, list[Path]] = {}
-    for place in (folder, folder / "data"):
-        paths = sorted(place.glob(f"*{suffix}"), key=lambda path: (_split_of(path), path))
-        for name, held in groupby(paths, _split_of):
-            found.setdefault(name, list(held))
+    for place in (folder / "data", folder):
+        held: dict[str, list[Path]] = {}
+        for path in sorted(place.glob(f"*{suffix}")):
+            held.setdefault(_split_of(path), []).append(path)
+        found |= held
     return found
 
 
