@@ -7,17 +7,17 @@ into memory and never unpickled.
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from pidformer.data.formats.folders import FolderImages, class_folders
 from pidformer.data.imagenet import SUBSETS, subset_classes
-from pidformer.data.sources import ImageSource
+from pidformer.data.sources import ArrayImages, ImageSource
 from pidformer.errors import InputError, check_known, cut, some
 
 _TITLES = [f"ImageNet-{letter}" for letter in "CARO"]
@@ -119,7 +119,7 @@ def open_corrupted(root: Path, corruption: str, severity: int) -> ImageSource:
     """
     _check(root, (corruption,), (severity,))
     if _is_arrays(root):
-        return StackedImages(root, corruption, severity)
+        return _open_stack(root, corruption, severity)
     place = _severity_folder(root, corruption, severity)
     if place is None:
         raise InputError(
@@ -144,7 +144,7 @@ def missing_corruptions(
         whole = len(gaps) == len(severities)
         missing += [name] if whole else [f"{name}/{level}" for level in gaps]
         if not gaps and is_arrays:
-            StackedImages(root, name, SEVERITIES[0])
+            _open_stack(root, name, SEVERITIES[0])
     return missing
 
 
@@ -196,35 +196,32 @@ def _check(root: Path, names: Sequence[str], severities: Sequence[int]) -> None:
         raise InputError(f"no corrupted set at {root}; give the folder that holds the corruptions")
 
 
-class StackedImages:
-    """One severity: a fifth of `root`/<corruption>.npy, uint8 (5 N, 32, 32, 3)."""
+@dataclass(frozen=True, eq=False)
+class StackedImages(ArrayImages):
+    """One severity: a fifth of a mapped file, which a process that is handed it maps for itself."""
 
-    channels = 3
+    place: tuple[Path, str, int]
 
-    def __init__(self, root: Path, corruption: str, severity: int) -> None:
-        self.root = root
-        self.corruption = corruption
-        self.severity = severity
-        self.labels = _read_labels(root, len(_read_stack(root, corruption)) // len(SEVERITIES))
-        self.classes = _class_names(root, self.labels)
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def name(self, index: int) -> str:
-        return f"{self.root.name}/{self.corruption}.npy severity {self.severity} image {index}"
-
-    def decode(self, index: int) -> Image.Image:
-        if not 0 <= index < len(self):  # the file goes on: it would be another severity
-            raise IndexError(f"image {index} of {len(self)}")
-        place = (self.severity - 1) * len(self) + index
-        return Image.fromarray(np.array(_read_stack(self.root, self.corruption)[place]))
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_stack, self.place
 
 
-@lru_cache(maxsize=8)  # each process maps a file for itself
-def _read_stack(root: Path, corruption: str) -> np.ndarray:
-    """The mapped images of all severities."""
-    path = root / f"{corruption}.npy"
+def _open_stack(root: Path, corruption: str, severity: int) -> StackedImages:
+    images = _read_stack(root / f"{corruption}.npy")
+    count = len(images) // len(SEVERITIES)
+    labels = _read_labels(root, count)
+    return StackedImages(
+        images=images[(severity - 1) * count : severity * count],
+        labels=labels,
+        classes=_class_names(root, labels),
+        title=f"{root.name}/{corruption}.npy severity {severity}",
+        numbers=range(count),
+        place=(root, corruption, severity),
+    )
+
+
+def _read_stack(path: Path) -> np.ndarray:
+    """The images of all severities, uint8 (5 N, 32, 32, 3)."""
     images = _map(path)
     size = images.shape
     is_whole = size[1:] == (32, 32, 3) and size[0] and size[0] % len(SEVERITIES) == 0

@@ -29,7 +29,7 @@ _GROUND, _INK, _DAMAGED = (255, 255, 255), (36, 41, 47), (192, 57, 43)
 class SplitReport:
     """What is in one split."""
 
-    name: str = ""
+    name: str
     count: int
     classes: Mapping[str, int] = field(default_factory=dict)
     """How many of each class; empty where there is none."""
@@ -49,7 +49,9 @@ class SplitReport:
 class Items:
     """The things of one split, counted; those without a `source` (lines of text) have been read."""
 
-    report: SplitReport
+    count: int
+    classes: Mapping[str, int] = field(default_factory=dict)
+    facts: Mapping[str, Any] = field(default_factory=dict)
     source: Decodable[Any] | None = None
     show: Callable[[Any], Image.Image] = lambda image: image
     """What a decoded thing looks like on the sheet."""
@@ -69,8 +71,7 @@ def pictures(source: ImageSource) -> Items:
     def caption(index: int) -> str:
         return source.classes[labels[index]] if labels[index] >= 0 else "no class"
 
-    report = SplitReport(count=len(source), classes=classes)
-    return Items(report=report, source=source, caption=caption)
+    return Items(count=len(source), classes=classes, source=source, caption=caption)
 
 
 def scenes(source: SegmentSource) -> Items:
@@ -82,9 +83,9 @@ def scenes(source: SegmentSource) -> Items:
         return Image.fromarray(np.concatenate([np.asarray(pair.image), colours[pair.mask]]))
 
     names = source.classes
-    facts = {"classes": ", ".join(names) if len(names) <= LISTED else len(names)}
     return Items(
-        report=SplitReport(count=len(source), facts=facts),
+        count=len(source),
+        facts={"classes": ", ".join(names) if len(names) <= LISTED else len(names)},
         source=source,
         show=show,
         caption=lambda k: source.name(k).rpartition("/")[2].rpartition(".parquet ")[2],
@@ -108,7 +109,7 @@ def lines(paths: list[Path]) -> Items:
         "tokens with <eos>": words + count,
         "characters": characters,
     }
-    return Items(report=SplitReport(count=count, facts=facts))
+    return Items(count=count, facts=facts)
 
 
 ITEMS: dict[Task, Callable[[Any], Items]] = {
@@ -189,9 +190,10 @@ def _recognise(folder: Path) -> Format:
 def _look(
     name: str, items: Items, sample: int | None, shown: int
 ) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
+    report = SplitReport(name=name, count=items.count, classes=items.classes, facts=items.facts)
     if (source := items.source) is None:
-        return replace(items.report, name=name), []
-    places = sorted({*evenly(items.report.count, sample), *items.unpaired})
+        return report, []
+    places = sorted({*evenly(items.count, sample), *items.unpaired})
     wanted = {places[i] for i in evenly(len(places), shown)}
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
@@ -210,8 +212,7 @@ def _look(
         if place in wanted:
             pictures.append((f"{name} {items.caption(place)}", picture))
     most = dict(sizes.most_common(5))
-    report = replace(items.report, name=name, opened=sizes.total(), sizes=most)
-    return replace(report, damaged=tuple(damaged)), pictures
+    return replace(report, opened=sizes.total(), sizes=most, damaged=tuple(damaged)), pictures
 
 
 def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str | Path) -> None:

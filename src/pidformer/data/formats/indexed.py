@@ -8,12 +8,13 @@ reads the store: s3://, gs://, hf://, https:// and others, by packages of their 
 
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -55,11 +56,7 @@ class IndexPlan(plans.Plan):
 class StoredImages(TarImages):
     """The samples of the tar files below a URL, a range of bytes each."""
 
-    def __init__(
-        self, url: str, names: Sequence[str], indices: list[Shard], classes: tuple[str, ...]
-    ) -> None:
-        super().__init__(url, names, indices, classes)
-        self._ahead: dict[int, Any] = {}
+    _ahead: Mapping[int, Any] = MappingProxyType({})
 
     def fetch(self, indices: list[int]) -> None:
         """Ask for the pictures of a batch at once; `decode` finds them."""

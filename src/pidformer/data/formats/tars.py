@@ -29,7 +29,6 @@ NAMES = "classnames.txt"
 _NUMBERED = re.compile(r"(?P<name>.*?)[-_.]?(?P<number>\d+)(-of-\d+)?")
 _MOST = {"cls": 2**12, "json": 2**20}
 """Bytes that a label may take."""
-_BLOCK = 512
 
 
 class Shard(NamedTuple):
@@ -170,11 +169,9 @@ def read_index(path: object, opened: Callable[[], Any]) -> Shard:
     """What the tar file that `opened` gives holds; `path` for messages."""
     rows: dict[bytes, tuple[int, int]] = {}
     labels: dict[bytes, int] = {}
-    end = 0
     try:
         with opened() as raw, tarfile.open(fileobj=raw, mode="r:") as tar:
             for member in tar:
-                end = member.offset_data + -(-member.size // _BLOCK) * _BLOCK
                 folder, _, file = member.name.rpartition("/")
                 stem, _, kind = file.partition(".")
                 if not member.isreg() or member.issparse() or not stem:
@@ -188,8 +185,9 @@ def read_index(path: object, opened: Callable[[], Any]) -> Shard:
                     found = _label(path, tar, member, kind)
                     if found is not None:
                         labels[key] = found
-            raw.seek(end)
-            if raw.read(_BLOCK) != bytes(_BLOCK):  # one that was cut between members
+            raw.seek(tar.offset)
+            end = raw.read(tarfile.BLOCKSIZE)
+            if end != bytes(tarfile.BLOCKSIZE):  # one that was cut between members
                 raise tarfile.ReadError("it has no end mark")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise InputError(
