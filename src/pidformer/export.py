@@ -48,18 +48,15 @@ class Exportable:
 
     def dynamic_shapes(self) -> tuple[Any, ...]:
         """As torch.export wants them: the cache is the variable part of the arguments."""
-        free = {name: torch.export.Dim(name) for name in self.axes.values()}
-        first = {axis: free[name] for axis, name in self.axes.items()}
+        first = {axis: torch.export.Dim(name) for axis, name in self.axes.items()}
         if not self.past:
             return (first,)
-        held = {0: free["batch"], 2: torch.export.Dim("past")}
+        held = {0: first[0], 2: torch.export.Dim("past")}
         return (first, tuple(held for _ in self.past))
 
     def draw(self, sizes: Sequence[int], seed: int) -> Tensor:
-        """Random input with these lengths of the free axes."""
-        shape = list(self.example.shape)
-        for axis, size in zip(self.axes, sizes, strict=True):
-            shape[axis] = size
+        """Random input with these lengths of the free axes, which are the first."""
+        shape = (*sizes, *self.example.shape[len(sizes) :])
         random = torch.Generator().manual_seed(seed)
         if self.words is None:
             return torch.rand(shape, generator=random)

@@ -46,12 +46,11 @@ class TreePairs:
         self.classes, self.palette = legend
         self._table = table
         stems = [*sorted(images), *sorted(masks.keys() - images.keys())]
-        self.unpaired = [
-            n for n, stem in enumerate(stems) if not (stem in images and stem in masks)
-        ]
-        pairs = [(images.get(stem, ""), masks.get(stem, "")) for stem in stems]
         # One block of bytes, as in FolderImages: workers then share it.
-        self._files = np.array([[os.fsencode(a), os.fsencode(b)] for a, b in pairs])
+        self._files = np.array(
+            [[os.fsencode(kind.get(stem, "")) for kind in (images, masks)] for stem in stems]
+        )
+        self.unpaired = np.flatnonzero((self._files == b"").any(axis=1)).tolist()
 
     def part(self, split: str) -> Self:
         """A split of a set that has none (`part_of`)."""
