@@ -15,14 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from pidformer.data.arguments import (
-    Resident,
-    check_counts,
-    check_rank,
-    check_resident,
-    check_start,
-    local_part,
-)
+from pidformer.data import arguments
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.randomness import Purpose, numbers
 from pidformer.data.sources import Decodable, Fetchable
@@ -45,7 +38,7 @@ class Options(TypedDict, total=False):
     """Processes that decode what is streamed; 0, the default, decodes in this one."""
     corrupt_limit: float
     """Share of the set that may be unreadable, 0.001 by default."""
-    resident: Resident
+    resident: arguments.Resident
     """Whether the decoded set is kept on the device; "auto", the default, where it fits."""
     rank: int
     """This process, of `world_size` (1 by default)."""
@@ -124,13 +117,13 @@ class Loader(Generic[T]):
         device: str | torch.device = "cpu",
         num_workers: int = 0,
         corrupt_limit: float = 0.001,
-        resident: Resident = "auto",
+        resident: arguments.Resident = "auto",
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        check_counts(num_workers=num_workers)
-        check_rank(rank, world_size)
-        check_resident(resident)
+        arguments.check_counts(num_workers=num_workers)
+        arguments.check_rank(rank, world_size)
+        arguments.check_resident(resident)
         if not isinstance(corrupt_limit, int | float) or not 0 <= corrupt_limit <= 1:
             raise InputError(f"corrupt_limit must be a share in [0, 1], got {corrupt_limit!r}")
         self.num_classes = len(source.classes)
@@ -236,7 +229,7 @@ class BatchPlan:
     fills_last: bool = False
 
     def __post_init__(self) -> None:
-        check_counts(batch_size=self.batch_size, seed=self.seed)
+        arguments.check_counts(batch_size=self.batch_size, seed=self.seed)
         if self.batch_size > self.images:
             raise InputError(
                 f"batch_size {self.batch_size} is larger than the training set of {self.images} "
@@ -267,7 +260,7 @@ class BatchPlan:
     @property
     def local(self) -> slice:
         """This process's part of a global batch."""
-        return local_part(self.batch_size, self.rank, self.world_size)
+        return arguments.local_part(self.batch_size, self.rank, self.world_size)
 
     def order(self, epoch: int) -> np.ndarray:
         """Image indices of every global batch of the epoch, int64 (steps, batch_size)."""
@@ -328,7 +321,7 @@ class TrainLoader(Loader[T]):
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """The batches of an epoch, from `start_step` on."""
-        check_start(epoch, start_step, self.steps_per_epoch)
+        arguments.check_start(epoch, start_step, self.steps_per_epoch)
         order = self._plan.order(epoch)[start_step:, self._plan.local]
         ways = self._from_device if self.is_resident else self._from_workers
         made = enumerate(ways(order, epoch, start_step), start_step)

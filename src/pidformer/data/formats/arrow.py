@@ -4,15 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from pidformer.data.formats.shards import (
-    LABELLED,
-    RowImages,
-    Rows,
-    check_columns,
-    files_by_split,
-    open_labelled,
-    split_files,
-)
+from pidformer.data.formats import shards
 from pidformer.data.sources import TRAIN, in_order
 from pidformer.errors import InputError, cut
 
@@ -35,7 +27,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pa.Table:
             table = pa.ipc.open_stream(mapped).read_all()
             if not is_whole:
                 raise pa.ArrowInvalid("it ends before its end mark")
-        check_columns(path, table.column_names, columns)
+        shards.check_columns(path, table.column_names, columns)
         table = table.select(list(columns))
         table.validate(full=True)  # or a damaged offset reads beyond the file
     except (pa.ArrowException, OSError) as error:
@@ -45,7 +37,7 @@ def read_table(path: Path, columns: tuple[str, ...]) -> pa.Table:
     return table
 
 
-class ArrowRows(Rows):
+class ArrowRows(shards.Rows):
     """Rows of tables that stay on disk: the system reads the pages that are looked at."""
 
     _open = staticmethod(read_table)
@@ -55,7 +47,7 @@ def arrow_splits(folder: Path) -> list[str]:
     return in_order(_files(folder))
 
 
-def open_arrow(folder: Path, split: str) -> RowImages:
+def open_arrow(folder: Path, split: str) -> shards.RowImages:
     found = _files(folder)
     hint = (
         f"expected {split}{SUFFIX}, or save a DatasetDict with a train and a test split "
@@ -63,14 +55,14 @@ def open_arrow(folder: Path, split: str) -> RowImages:
     )
 
     def rows(name: str) -> ArrowRows:
-        return ArrowRows(split_files(folder, found, name, hint), LABELLED)
+        return ArrowRows(shards.split_files(folder, found, name, hint), shards.LABELLED)
 
-    return open_labelled(folder, split, rows)
+    return shards.open_labelled(folder, split, rows)
 
 
 def _files(folder: Path) -> dict[str, list[Path]]:
     """train.arrow, or the folders that a saved `DatasetDict` has; a saved `Dataset` is "train"."""
-    found = files_by_split(folder, SUFFIX)
+    found = shards.files_by_split(folder, SUFFIX)
     if _SAVED in found:
         found[TRAIN] = found.pop(_SAVED)
     saved: dict[str, list[Path]] = {}

@@ -11,16 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pidformer.data.formats import shards
 from pidformer.data.formats.masks import Legend, label_table, labelled_pair, read_legend
-from pidformer.data.formats.shards import (
-    LABELLED,
-    RowImages,
-    Rows,
-    check_columns,
-    files_by_split,
-    open_labelled,
-    split_files,
-)
 from pidformer.data.sources import Pair, in_order
 from pidformer.errors import InputError, cut
 
@@ -38,7 +30,7 @@ class GroupedFile:
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"cannot read {path} as Parquet: {cut(error)}") from None
         self._path, self.schema = path, self._file.schema_arrow
-        check_columns(path, self.schema.names, needed)
+        shards.check_columns(path, self.schema.names, needed)
         groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
         self.num_rows = self.starts[-1]
@@ -59,7 +51,7 @@ class GroupedFile:
             ) from None
 
 
-class ParquetRows(Rows):
+class ParquetRows(shards.Rows):
     """Rows of columns of encoded pictures, of which row groups stay in memory up to `CACHE_BYTES`.
 
     A set with more encoded bytes than that is slow to read in random order: unpack it to folders,
@@ -109,13 +101,13 @@ class ParquetPairs:
 
 
 def parquet_splits(folder: Path) -> list[str]:
-    return in_order(files_by_split(folder, SUFFIX))
+    return in_order(shards.files_by_split(folder, SUFFIX))
 
 
 def masked_splits(folder: Path) -> list[str]:
     """The same where rows have masks, as the first file that can be read tells."""
     columns: list[str] = []
-    found = files_by_split(folder, SUFFIX)
+    found = shards.files_by_split(folder, SUFFIX)
     for path in chain.from_iterable(found.values()):
         with suppress(pa.ArrowException, OSError):
             columns = pq.read_schema(path).names
@@ -137,10 +129,11 @@ def open_masked(folder: Path, split: str) -> ParquetPairs:
     return ParquetPairs(rows, legend)
 
 
-def open_parquet(folder: Path, split: str) -> RowImages:
-    return open_labelled(folder, split, lambda name: _rows(folder, name, LABELLED))
+def open_parquet(folder: Path, split: str) -> shards.RowImages:
+    return shards.open_labelled(folder, split, lambda name: _rows(folder, name, shards.LABELLED))
 
 
 def _rows(folder: Path, split: str, columns: tuple[str, ...]) -> ParquetRows:
     hint = f"expected {split}{SUFFIX} or {split}-00000-of-0000N{SUFFIX}"
-    return ParquetRows(split_files(folder, files_by_split(folder, SUFFIX), split, hint), columns)
+    found = shards.files_by_split(folder, SUFFIX)
+    return ParquetRows(shards.split_files(folder, found, split, hint), columns)
