@@ -115,6 +115,8 @@ def sample_images(
     are among those of a larger one (`sample`). Unreadable ones are left out, up to
     `corrupt_limit` of the sample.
     """
+    if count < 1:
+        raise InputError(f"the number of images must be at least 1, got {count}")
     loader = EvalImages(
         sample(source, count, seed),
         image_size=image_size,
