@@ -91,19 +91,12 @@ def open_shift(root: Path) -> FolderImages:
         raise InputError(f"no image set at {root}; give the folder that holds <class>/<image>.jpg")
     classes = class_folders(root)
     name = set_name(root)
-    known = subset_classes(name) if name in SUBSETS else classes
-    faults = [
-        f"{len(names)} {what}: {some(sorted(names))}"
-        for what, names in (
-            ("missing", set(known) - set(classes)),
-            ("foreign", set(classes) - set(known)),
-        )
-        if names
-    ]
-    if faults:
+    if name in SUBSETS and classes != (known := subset_classes(name)):
+        missing, foreign = sorted({*known} - {*classes}), sorted({*classes} - {*known})
         raise InputError(
-            f"{root} is not the {len(known)} class folders of {name}; {'; '.join(faults)}; "
-            "unpack the archive again, or rename a folder that is another set"
+            f"{root} is not the {len(known)} class folders of {name}; {len(missing)} missing: "
+            f"{some(missing)}; {len(foreign)} foreign: {some(foreign)}; unpack the archive again, "
+            "or rename a folder that is another set"
         )
     if not classes:
         raise InputError(f"no class folder in {root}; expected {root}/<class>/<image>.jpg")
