@@ -123,8 +123,7 @@ def train_transform(augment: Augment, image_size: int, mean: tuple[float, ...]) 
             "interpolation": Image.Resampling.BICUBIC,
         }
         steps.append(_with_all_bits(rand_augment_transform(augment.rand_augment, options)))
-    transform: Transform = transforms.Compose(steps)
-    return transform
+    return transforms.Compose(steps)
 
 
 def _with_all_bits(rand_augment: RandAugment) -> RandAugment:
@@ -141,8 +140,7 @@ def _with_all_bits(rand_augment: RandAugment) -> RandAugment:
 def _posterize(image: Image.Image, bits: int, **options: Any) -> Image.Image:
     if bits < 1:
         return Image.new(image.mode, image.size)
-    reduced: Image.Image = posterize(image, bits, **options)
-    return reduced
+    return posterize(image, bits, **options)
 
 
 class Mix(NamedTuple):

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from pidformer.data.formats.folders import FolderImages, class_folders
+from pidformer.data.formats.shards import check_labels
 from pidformer.data.imagenet import SUBSETS, subset_classes
 from pidformer.data.sources import ArrayImages, ImageSource
 from pidformer.errors import InputError, check_known, cut, some
@@ -251,11 +252,7 @@ def _class_names(root: Path, labels: torch.Tensor) -> tuple[str, ...]:
     """By the folder's name, or by the labels where it says nothing."""
     named = {"cifar-10-c": _TEN, "cifar-100-c": _HUNDRED}
     classes = named.get(set_name(root) or "", _TEN if int(labels.max()) < len(_TEN) else _HUNDRED)
-    if int(labels.min()) < 0 or int(labels.max()) >= len(classes):
-        raise InputError(
-            f"labels in {root / LABELS} run from {int(labels.min())} to {int(labels.max())}; "
-            f"allowed are 0 to {len(classes) - 1}"
-        )
+    check_labels(root / LABELS, labels, classes, may_lack=False)
     return classes
 
 

@@ -101,8 +101,7 @@ def shorter_side(source: ImageSource) -> int:
 
 def stored_side(source: ImageSource) -> int | None:
     """The short side that larger pictures were shrunk to (a cache); None for all others."""
-    side: int | None = getattr(source, "short_side", None)
-    return side
+    return getattr(source, "short_side", None)
 
 
 def check_detail(source: ImageSource, short_side: int) -> None:

@@ -8,7 +8,7 @@ the last ones and `"ema"` the averaged ones.
 
 import hashlib
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -97,9 +97,7 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -
 
 def _up_to_date(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By the names of today, for a model whose names have changed."""
-    update: Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
-    update = getattr(model, "up_to_date", dict)
-    return update(weights)
+    return getattr(model, "up_to_date", dict)(weights)
 
 
 def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:

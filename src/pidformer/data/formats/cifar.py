@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from pidformer.data.formats.shards import check_labels
 from pidformer.data.sources import TRAIN, VALIDATION, ArrayImages
 from pidformer.errors import InputError, check_known, cut
 
@@ -58,14 +59,10 @@ def open_cifar(folder: Path, split: str) -> ArrayImages:
     files = train if split == TRAIN else (test,)
     batches = [_batch(root / name, label_key) for name in files]
     images = np.concatenate([images for images, _ in batches])
-    labels = np.concatenate([labels for _, labels in batches])
-    if labels.min() < 0 or labels.max() >= len(names):
-        raise InputError(
-            f"labels of {root} run from {labels.min()} to {labels.max()}, "
-            f"but it names {len(names)} classes; download the set again"
-        )
+    labels = torch.from_numpy(np.concatenate([labels for _, labels in batches]))
     classes = tuple(map(str, names))
-    return ArrayImages(images, torch.from_numpy(labels), classes, split, range(len(images)))
+    check_labels(root, labels, classes, may_lack=False)
+    return ArrayImages(images, labels, classes, split, range(len(images)))
 
 
 def _batch(path: Path, label_key: str) -> tuple[np.ndarray, np.ndarray]:

@@ -168,13 +168,15 @@ def check_columns(path: Path, held: Sequence[str], needed: Sequence[str]) -> Non
             )
 
 
-def check_labels(what: object, labels: torch.Tensor, classes: tuple[str, ...]) -> None:
-    """Refuse labels beyond the classes; `what` holds them."""
+def check_labels(
+    what: object, labels: torch.Tensor, classes: tuple[str, ...], *, may_lack: bool = True
+) -> None:
+    """Refuse labels of `what` beyond the classes, and -1 where every image must have one."""
     low, high = int(labels.min()), int(labels.max())
-    if low < -1 or high >= len(classes):
+    if low < -may_lack or high >= len(classes):
         raise InputError(
             f"labels of {what} run from {low} to {high}, but the set has {len(classes)} classes; "
-            f"allowed are 0 to {len(classes) - 1}, -1 for none"
+            f"allowed are 0 to {len(classes) - 1}{', -1 for none' if may_lack else ''}"
         )
 
 

@@ -183,8 +183,7 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
     folder = image_folder(location)
     if folder is None:
         return open_digits(split)
-    source: ImageSource = image_format(folder).open(folder, split)
-    return source
+    return image_format(folder).open(folder, split)
 
 
 def image_format(folder: Path) -> Format:
@@ -211,7 +210,7 @@ def open_segmentation(location: str | Path, split: str) -> SegmentSource:
     - Cityscapes: DIR/{leftImg8bit,gtFine}/{train,val}/<city>; the 19 classes of its benchmark
     """
     folder = existing_folder(location, "segmentation set")
-    source: SegmentSource = _format(folder, "segmentation", "segmentation").open(folder, split)
+    source = _format(folder, "segmentation", "segmentation").open(folder, split)
     if isinstance(source, trees.TreePairs):
         source.check_partners()
     return source
