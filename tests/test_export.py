@@ -37,20 +37,20 @@ def segmenter():
 def language(**options):
     sizes = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = pf.PIDformerConfig(**sizes, num_key_value_heads=2, gains=GAINS)
-    return exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, **options)
+    return exporting.language_model(pf.PIDformerForCausalLM(config), **options)
 
 
 def paper_language():
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = pf.PIDformerConfig.paper(50, **sizes, intermediate_size=32, cutoffs=[20], gains=GAINS)
-    return exporting.language_model(pf.PIDformerForCausalLM(config).eval(), 50, 64)
+    return exporting.language_model(pf.PIDformerForCausalLM(config).eval())
 
 
 def llama(**options):
     from tests.convert.hugging_face import build
 
     model = pf.convert(build("llama", num_hidden_layers=2), GAINS)
-    return exporting.language_model(model, 50, 64, **options)
+    return exporting.language_model(model, **options)
 
 
 def of_images(model):
@@ -134,7 +134,7 @@ def test_a_program_of_torch_writes_token_by_token_with_a_cache(tmp_path):
 def test_a_cache_is_refused_where_it_would_not_stay_true(run, tmp_path):
     config = pf.PIDformerConfig.paper(50, hidden_size=16, num_hidden_layers=1, cutoffs=None)
     with pytest.raises(InputError, match=r"position_order='descending' cannot use a .* cache"):
-        exporting.language_model(pf.PIDformerForCausalLM(config), 50, 64, cache=True)
+        exporting.language_model(pf.PIDformerForCausalLM(config), cache=True)
     write_recipe(tmp_path, tiny_recipe().to_dict())
     code, _, error = run("export", tmp_path, "--cache", "--out", tmp_path / "x.onnx")
     assert code == 2 and "a cache is for language models" in error and error.count("\n") == 1

@@ -146,9 +146,10 @@ def image_model(module: nn.Module, channels: int, height: int, width: int) -> Ex
     return Exportable(module=module, example=example, axes={0: "batch"}, input_name="images")
 
 
-def language_model(model: nn.Module, words: int, length: int, *, cache: bool = False) -> Exportable:
+def language_model(model: Any, *, cache: bool = False) -> Exportable:
     """Tokens (B, N), any number and length; with a cache, behind any number of others."""
-    example = torch.zeros(2, max(2, min(length // 2, 16)), dtype=torch.long)
+    length = max(2, min(model.config.max_position_embeddings // 2, 16))
+    example = torch.zeros(2, length, dtype=torch.long)
     past: tuple[Tensor, ...] = ()
     if cache:  # an example of what it holds, one token more than goes in
         with torch.no_grad():
@@ -158,7 +159,7 @@ def language_model(model: nn.Module, words: int, length: int, *, cache: bool = F
         example=example,
         axes={0: "batch", 1: "tokens"},
         input_name="input_ids",
-        words=words,
+        words=model.config.vocab_size,
         past=past,
     )
 
@@ -166,13 +167,13 @@ def language_model(model: nn.Module, words: int, length: int, *, cache: bool = F
 def _open(folder: Path, gains: Any, ema: bool, cache: bool) -> Exportable:
     if not (folder / "recipe.yaml").exists() and (folder / "config.json").exists():
         return _open_hugging_face(folder, gains, ema, cache)
-    recipe = read_recipe(folder)
-    if cache and recipe.get("task") != "language":
+    is_language = read_recipe(folder).get("task") == "language"
+    if cache and not is_language:
         raise InputError(f"{folder} takes images; a cache is for language models")
     model = load(folder, gains=gains, ema=ema)
+    if is_language:
+        return language_model(model, cache=cache)
     build = read_model_info(folder)["build"]
-    if recipe.get("task") == "language":
-        return language_model(model, build["vocab_size"], build["length"], cache=cache)
     size = build["image_size"]
     return image_model(model, build["channels"], size, size)
 
@@ -188,9 +189,7 @@ def _open_hugging_face(folder: Path, gains: Any, ema: bool, cache: bool) -> Expo
         raise InputError(
             f"{folder} holds {name}; from Hugging Face, causal language models are exported"
         )
-    model = from_pretrained(folder)
-    length = model.config.max_position_embeddings
-    return language_model(model, model.config.vocab_size, length, cache=cache)
+    return language_model(from_pretrained(folder), cache=cache)
 
 
 def _write_onnx(subject: Exportable, path: Path) -> dict[str, Any]:
