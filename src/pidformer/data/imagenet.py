@@ -1,10 +1,10 @@
 """The classes of ImageNet and of the sets that hold 200 of them."""
 
-import json
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 
 from pidformer.errors import check_known
+from pidformer.fields import read_json
 
 SUBSETS = ("imagenet-a", "imagenet-r", "imagenet-o")
 
@@ -31,4 +31,4 @@ def subset_classes(name: str) -> tuple[str, ...]:
 
 @cache
 def _table() -> dict[str, list]:
-    return json.loads((files(__package__) / "imagenet_classes.json").read_text(encoding="utf-8"))
+    return read_json(Path(__file__).with_name("imagenet_classes.json"))

@@ -24,13 +24,13 @@ MASKED = ("image", "mask")
 class GroupedFile:
     """A Parquet file, mapped, whose row groups are read one at a time."""
 
-    def __init__(self, path: Path, needed: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         try:
             self._file = pq.ParquetFile(path, memory_map=True)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"cannot read {path} as Parquet: {cut(error)}") from None
         self._path, self.schema = path, self._file.schema_arrow
-        shards.check_columns(path, self.schema.names, needed)
+        shards.check_columns(path, self.schema.names, columns)
         groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
         self.starts = [0, *accumulate(group.num_rows for group in groups)]
         self.num_rows = self.starts[-1]
@@ -58,14 +58,12 @@ class ParquetRows(shards.Rows):
     or let the loaders keep it resident.
     """
 
+    _open = GroupedFile
+
     def __init__(self, files: list[Path], columns: tuple[str, ...]) -> None:
         super().__init__(files, columns)
         self._cache: OrderedDict[tuple[int, int, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()  # the loaders decode in threads
-
-    @staticmethod
-    def _open(path: Path, columns: tuple[str, ...]) -> GroupedFile:
-        return GroupedFile(path, columns)
 
     def _cell(self, number: int, row: int, column: str) -> Any:
         file, held = self._opened[number], self._cache

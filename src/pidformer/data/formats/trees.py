@@ -1,7 +1,6 @@
 """Segmentation sets as trees of files: ADE20K's and Cityscapes'."""
 
 import copy
-import json
 import os
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -15,6 +14,7 @@ from pidformer.data.formats.masks import Legend, label_table, labelled_pair, rea
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Pair, part_of
 from pidformer.errors import InputError, some
+from pidformer.fields import read_json
 
 ADE_FOLDER = "ADEChallengeData2016"
 ADE_KINDS = ("images", "annotations")
@@ -124,7 +124,7 @@ def open_ade20k(folder: Path, split: str) -> TreePairs:
 @cache
 def _benchmark(name: str) -> tuple[Legend, list[int]]:
     """The classes of a set's benchmark, and the numbers its masks store them as, where told."""
-    fields = json.loads((Path(__file__).parent / f"{name}.json").read_text())
+    fields = read_json(Path(__file__).with_name(f"{name}.json"))
     names, colours = zip(*fields["classes"], strict=True)
     return Legend(tuple(names), np.array(colours, dtype=np.uint8)), fields.get("stored", [])
 
