@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from pidformer.errors import InputError
-from pidformer.fields import as_plain, read_json, typed
+from pidformer.fields import read_json, typed
 from pidformer.files import is_temporary, write_whole
 
 VERSION = 1
@@ -43,5 +43,5 @@ def begin(plan: P, path: Path, what: str) -> P:
     folder = path.parent
     if held := [other.name for other in folder.iterdir() if not is_temporary(other)]:
         raise InputError(f"{folder} is not empty ({held[0]}) and no {what}; choose another --out")
-    write_whole(path, json.dumps(as_plain(asdict(plan)), indent=1) + "\n")
+    write_whole(path, json.dumps(asdict(plan), indent=1) + "\n")
     return plan
