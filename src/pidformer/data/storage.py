@@ -15,6 +15,7 @@ from pidformer.data.arguments import Resident
 from pidformer.data.augment import Augment
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Decodable, ImageSource, evenly
+from pidformer.devices import usable_cores
 from pidformer.display import advancing
 from pidformer.errors import InputError
 
@@ -89,7 +90,7 @@ def decode_all(
 
     with (
         advancing("decoding images", len(indices), is_shown=show_progress and is_long) as advance,
-        ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool,
+        ThreadPoolExecutor(min(16, usable_cores())) as pool,
     ):
         for start in range(0, len(indices), CHUNK):
             part = indices[start : start + CHUNK].tolist()

@@ -190,10 +190,8 @@ def _load_exported(folder: Path, gains: Any) -> LanguageModel:
         raise InputError(f"{folder} has no tokenizer.json; save its tokenizer there")
     options = {} if gains is None else {"gains": gains}
     model = read_pretrained(PIDformerForCausalLM, folder, **options)
-    tokenizer: Tokenizer = load_tokenizer(str(folder))
-    kept = folder / "vocabulary.json"
-    if kept.exists():  # our words, which spell themselves without Hugging Face
-        tokenizer = tokenizer_from(read_json(kept))
+    kept = folder / "vocabulary.json"  # our words, which spell themselves without Hugging Face
+    tokenizer = tokenizer_from(read_json(kept)) if kept.exists() else load_tokenizer(str(folder))
     _check_vocabulary(folder, model.config.vocab_size, tokenizer)
     return LanguageModel(model.eval(), tokenizer, model.config.max_position_embeddings)
 
