@@ -61,22 +61,11 @@ class Loaded(NamedTuple):
     problem: str = ""
 
 
-def first_readable(
-    source: Decodable[T], index: int, attempts: int
-) -> tuple[T | None, int, list[int]]:
-    """The image at `index` or the next that can be read, its index, and those that cannot."""
-    unreadable: list[int] = []
-    for step in range(min(attempts, len(source))):
-        place = (index + step) % len(source)
-        try:
-            return source.decode(place), place, unreadable
-        except UnreadableImage:
-            unreadable.append(place)
-    return None, index, unreadable
-
-
 class Samples(Dataset[Loaded], Generic[T]):
-    """Batches by the places of their samples: the same whichever worker makes them."""
+    """Batches by the places of their samples: the same whichever worker makes them.
+
+    Of a member that cannot be read the next takes the place, up to `attempts` in all.
+    """
 
     def __init__(self, source: Decodable[T], make: Callable[..., Tensors], attempts: int) -> None:
         self._source, self._make, self._attempts = source, make, attempts
@@ -87,15 +76,19 @@ class Samples(Dataset[Loaded], Generic[T]):
         unreadable: set[int] = set()
         if isinstance(self._source, Fetchable):
             self._source.fetch([index for index, *_ in places])
-        for index, *where in places:
-            try:
-                found, index, broken = first_readable(self._source, index, self._attempts)
-            except InputError as error:  # told in the process that listens
-                return Loaded((), [], [], str(error))
-            unreadable.update(broken)
-            if found is not None:
-                samples.append(self._make(found, index, *where))
+        for first, *where in places:
+            for step in range(self._attempts):
+                index = (first + step) % len(self._source)
+                try:
+                    member = self._source.decode(index)
+                except UnreadableImage:
+                    unreadable.add(index)
+                    continue
+                except InputError as error:  # told in the process that listens
+                    return Loaded((), [], [], str(error))
+                samples.append(self._make(member, index, *where))
                 indices.append(index)
+                break
         columns = zip(*samples, strict=True)
         return Loaded(tuple(map(torch.stack, columns)), indices, sorted(unreadable))
 
