@@ -104,19 +104,15 @@ def _check_room(sources: dict[str, ImageSource], plan: CachePlan, out: Path) -> 
     needed = 0.0
     for split, source in sources.items():
         missing = sum(not path.is_file() for path in plan.splits[split].files(out, split))
-        share = missing / max(1, plan.splits[split].shards)
-        needed += share * len(source) * _mean_bytes(source, plan.short_side)
+        rows = [_row(source, plan.short_side, index) for index in evenly(len(source), PROBES)]
+        each = np.mean([row["height"] * row["width"] * source.channels for row in rows])
+        needed += missing / plan.splits[split].shards * len(source) * float(each)
     free = shutil.disk_usage(out).free
     if needed > free:
         raise InputError(
             f"the cache needs about {needed / 1e9:.1f} GB in {out}, where {free / 1e9:.1f} GB are "
             "free; choose another --out or a smaller --size"
         )
-
-
-def _mean_bytes(source: ImageSource, size: int) -> float:
-    rows = [_row(source, size, index) for index in evenly(len(source), PROBES)]
-    return float(np.mean([row["height"] * row["width"] * source.channels for row in rows]))
 
 
 def _write_split(
