@@ -255,8 +255,7 @@ def _transformed(
 ) -> Tensors:
     """A training sample; random numbers by its position in the epoch."""
     with seeded_globals(seed, Purpose.SAMPLE, epoch, step * batch_size + position):
-        image = transform(image)
-    return torch.from_numpy(pixels(image)), labels[index]
+        return _prepared(transform, labels, image, index)
 
 
 def _prepared(prepare: Transform, labels: Tensor, image: Image.Image, index: int) -> Tensors:
