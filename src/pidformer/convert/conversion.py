@@ -10,8 +10,13 @@ from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
-from pidformer.models.gains import GainsLike, layer_gains, refuse_terms, resolve_gains
-from pidformer.models.vit import learned_layers
+from pidformer.models.gains import (
+    GainsLike,
+    layer_gains,
+    learned_layers,
+    refuse_terms,
+    resolve_gains,
+)
 from pidformer.nn.gains import LearnedGains, device_of, learned_gains
 
 _NEW_WEIGHTS = "it brings weights, and a converted model keeps those it has; train one of ours"

@@ -44,7 +44,6 @@ from pidformer.ops.attention import of_queries
 for _step in ("seen_values", "of_queries"):
     torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
 
-MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos, NaFlexVit, VisionTransformerSAM)
 POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
 SAM_BLOCK, SAM_ATTENTION = vision_transformer_sam.Block, vision_transformer_sam.Attention
 BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, SAM_BLOCK, *POST_NORM)
@@ -210,21 +209,22 @@ class ControlledNaFlex(ControlledModel):
         return super().forward_intermediates(x, *args, **options)
 
 
-MIXINS = {
+MODELS = {
+    VisionTransformer: ControlledModel,
     Eva: ControlledEva,
     Beit: ControlledBias,
     VisionTransformerRelPos: ControlledBias,
     NaFlexVit: ControlledNaFlex,
     VisionTransformerSAM: ControlledSAM,
 }
-"""What replaces the loop of a model; of a plain vision transformer, `ControlledModel`."""
+"""The models that can be converted, and what replaces the loop of each."""
 PARTS = {SAM_BLOCK: (ControlledSAMAttention, ControlledSAMBlock)}
 """What replaces attention and block, if not `ControlledAttention` and `ControlledBlock`."""
 
 
 def is_timm(model: nn.Module) -> bool:
     """Whether this is timm's: a vision transformer, or something else that timm made."""
-    return isinstance(model, MODELS) or type(model).__module__.startswith("timm.")
+    return isinstance(model, tuple(MODELS)) or type(model).__module__.startswith("timm.")
 
 
 def convert_timm(model: Any, conversion_for: Any) -> None:
@@ -247,7 +247,7 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
         block.out = nn.Identity()
         block.__class__ = made(block_mixin, block.__class__)
     conversion.put(attention, controllers)
-    mixin = next((MIXINS[kind] for kind in MIXINS if isinstance(model, kind)), ControlledModel)
+    mixin = next(MODELS[kind] for kind in MODELS if isinstance(model, kind))
     model.__class__ = made(mixin, model.__class__)
     model.pidformer = Mark(conversion)
     model._no_split_modules = (type(model.blocks[0]).__name__,)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat, resample_abs_pos_embed_nhwc
-from timm.models._features import feature_take_indices
 from timm.models.vision_transformer_sam import (
     get_decomposed_rel_pos_bias,
     window_partition,
@@ -134,14 +133,7 @@ class ControlledSAM(ControlledModel):
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Outputs of some blocks, with timm's options and timm's return values."""
         check_known("output_fmt", output_fmt, ("NCHW",))
-        take, last = feature_take_indices(len(self.blocks), indices)
-        taken: list[Tensor] = []
-
-        def observe(depth: int, tokens: Tensor, _: object) -> None:
-            if depth in take:
-                found = tokens.permute(0, 3, 1, 2)
-                taken.append(self.neck(found) if norm else found)
-
-        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
-        x = self._scan(x, blocks, observe)
-        return taken if intermediates_only else (self.neck(x.permute(0, 3, 1, 2)), taken)
+        x, taken = self._scan_taking(x, indices, stop_early)
+        planes = [tokens.permute(0, 3, 1, 2) for tokens in taken]
+        planes = [self.neck(plane) for plane in planes] if norm else planes
+        return planes if intermediates_only else (self.neck(x.permute(0, 3, 1, 2)), planes)

@@ -6,11 +6,10 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from pidformer.control.feedback import reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, widened
 from pidformer.errors import InputError
-from pidformer.models.gains import ModelGains
+from pidformer.models.gains import ModelGains, acts_in_layer
 from pidformer.models.vit import PIDVisionTransformer
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import scan_blocks
@@ -59,10 +58,8 @@ class MaskTransformer(nn.Module):
         super().__init__()
 
         def controller(layer: int) -> PIDGains | LearnedGains | None:
-            acts = layer > 0 or first_layer == "controlled" or not reads_state(gains)
-            if learn_gains and acts and gains is not None and gains.kind != "softmax":
-                return learned_gains(gains, num_heads)
-            return gains
+            is_learned = learn_gains and acts_in_layer(gains, layer, first_layer)
+            return learned_gains(gains, num_heads) if is_learned else gains
 
         self.gains = gains
         self.num_classes = num_classes

@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import check_first_layer
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
 from pidformer.models.options import CHOICES
 
@@ -179,8 +179,7 @@ class PIDformerConfig(PretrainedConfig):
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise unknown(name, getattr(self, name), allowed)
+            check_known(name, getattr(self, name), allowed)
         check_first_layer(self.first_layer)
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"):
             if getattr(self, name) < 1:
