@@ -339,16 +339,15 @@ def suggest_gains(
     complex kappa ask for.
     """
     acting = controllers.acting if controllers else []
-    kind = acting[0].kind if acting and acting[0].kind in DESIGNS else "PI"
-    beta = acting[0].beta if acting else 1.0
+    own = acting[0] if acting else PIDGains()
+    kind = own.kind if own.kind in DESIGNS else "PI"
     lowest = float(np.quantile(kappas.real.numpy(), 1 - share))
-    form = acting[0] if acting else None
     steps: Any = {}
-    if isinstance(form, DiscreteGains):
-        steps = {"derivative": form.derivative, "step": form.step}
-        if form.derivative == "implicit" and form.d:
-            steps["d"] = form.d
-    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta, **steps)
+    if isinstance(own, DiscreteGains):
+        steps = {"derivative": own.derivative, "step": own.step}
+        if own.derivative == "implicit" and own.d:
+            steps["d"] = own.d
+    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=own.beta, **steps)
     for factor in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
         scaled = gains.scaled(factor)
         if float(schur_cohn(scaled, kappas).double().mean()) >= share:

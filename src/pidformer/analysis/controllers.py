@@ -9,16 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.analysis.inspection import Model, inner_model
-from pidformer.control.feedback import (
-    Feedback,
-    acting_law,
-    as_feedback,
-    is_linear,
-    reads_state,
-)
-from pidformer.control.gains import GainTensors, PIDGains, is_numbers
+from pidformer.control.feedback import Feedback, acting_law, is_linear, reads_state
+from pidformer.control.gains import GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
+from pidformer.models.gains import layer_gains, resolve_gains
 from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
@@ -96,9 +91,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
     if gains is not None:
-        is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
-        given: list[Any] = [gains] * len(heads) if is_one else list(gains)
-        given = [as_feedback(layer) for layer in given]
+        given: Sequence[Any] = layer_gains(resolve_gains(gains, len(heads)), len(heads))
         shares = [None] * len(given)
     else:
         given = [module.gains for module in attention]
