@@ -19,8 +19,13 @@ from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, e
 from pidformer.control.design import DESIGNS, design_gains
 from pidformer.control.feedback import DiscreteGains, Feedback
 from pidformer.control.gains import PIDGains
-from pidformer.control.report import stability_report
-from pidformer.control.stability import ROUNDING, schur_cohn, settling_depth, spectral_radius
+from pidformer.control.stability import (
+    ROUNDING,
+    gain_margin_over,
+    schur_cohn,
+    settling_depth,
+    spectral_radius,
+)
 from pidformer.errors import InputError
 
 LEAVES_OUT = (
@@ -289,7 +294,7 @@ def certify(
         radius=radius,
         share_outside=outside,
         worst=worst,
-        gain_margin=stability_report(shared, kappas=kappas).gain_margin if shared else None,
+        gain_margin=gain_margin_over(kappas, shared) if shared else None,
         growth=growth,
         response=_response(model, images[few], directions, seed),
         suggested=suggested,

@@ -130,7 +130,7 @@ def stability_report(
     else:
         points, spectrum = as_spectrum(kappas)
         stable = bool(schur_cohn(gains, points).all())
-        allowed = gain_margin_over(points, gains, "explicit")
+        allowed = gain_margin_over(points, gains)
     radii = spectral_radius(gains, points)
     worst = int(radii.argmax())
     radius = float(radii[worst])

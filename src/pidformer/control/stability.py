@@ -240,7 +240,7 @@ def gain_margin(
     return math.inf if is_rounding else (1 + kappa_min) / load
 
 
-def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) -> float:
+def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative = "explicit") -> float:
     """The same for a given spectrum, by bisection on Schur and Cohn's criterion.
 
     0 if some mode is outside with far smaller gains too: nothing but the gains holds it.

@@ -17,8 +17,8 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pidformer.convert.conversion import Conversion, remove, shown_gains
-from pidformer.convert.families import FAMILIES, KEEPS_KEYWORDS, REFUSED, check_family
-from pidformer.convert.interface import KEYWORD, NAME, Tape, hold_tape, watch_cache
+from pidformer.convert.families import FAMILIES, REFUSED, check_family
+from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
 from pidformer.convert.own_attention import ASKED, add_control, hand_down, is_own, watch_values
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
@@ -43,8 +43,6 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
         module.extra_repr = partial(shown_gains, module)
         watch = watch_values if is_own(module) else watch_cache
         module.register_forward_pre_hook(watch, with_kwargs=True)
-        if type(module).__name__ in KEEPS_KEYWORDS:
-            module.register_forward_pre_hook(hold_tape, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
@@ -62,7 +60,7 @@ def revert_hugging_face(model: Any) -> None:
     attention = _controlled(model)
     for module in model.modules():
         for number, hook in list(module._forward_pre_hooks.items()):
-            if hook in (_begin, watch_cache, hold_tape, watch_values, add_control):
+            if hook in (_begin, watch_cache, watch_values, add_control):
                 del module._forward_pre_hooks[number]
                 module._forward_pre_hooks_with_kwargs.pop(number, None)
     remove(attention)
