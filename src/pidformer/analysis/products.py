@@ -23,7 +23,7 @@ from torch import Tensor
 from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
-from pidformer.analysis.spectrum import eigenvalues
+from pidformer.analysis.spectrum import eigenvalues, split_unit
 
 SWEEPS = 4
 """Products before the subspace is read."""
@@ -101,8 +101,7 @@ def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
     kappas = _diagonal(call) if call.is_causal else None
     if kappas is None:
         kappas = eigenvalues(q.mT @ _product(call, q))
-    place = (kappas - 1).abs().argmin(-1, keepdim=True)
-    second = kappas.abs().scatter(-1, place, 0.0).amax(-1)
+    second = split_unit(kappas)[1].amax(-1)
     return torch.stack([x.double().cpu() for x in (rank, second, kappas.real.amin(-1))])
 
 

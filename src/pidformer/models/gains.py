@@ -63,3 +63,8 @@ def learned_layers(
     if learn_gains and not any(learned):
         raise InputError("learn_gains needs a layer with control: give gains with p > 0")
     return learned
+
+
+def is_gain(key: str) -> bool:
+    """Whether a key of a state dict belongs to learned gains, of images or language."""
+    return "attn.gains." in key

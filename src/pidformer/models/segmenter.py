@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, widened
 from pidformer.errors import InputError
-from pidformer.models.gains import ModelGains, acts_in_layer
+from pidformer.models.gains import ModelGains, acts_in_layer, is_gain
 from pidformer.models.vit import PIDVisionTransformer
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import scan_blocks
@@ -145,9 +145,8 @@ class Segmenter(nn.Module):
     def no_weight_decay(self) -> set[str]:
         """Positions, class tokens and learned gains."""
         inner = {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-        own = ("class_tokens", ".gains.")
-        names = (name for name, _ in self.decoder.named_parameters())
-        return inner | {f"decoder.{name}" for name in names if any(part in name for part in own)}
+        names = (f"decoder.{name}" for name in self.decoder.state_dict())
+        return inner | {n for n in names if is_gain(n) or n == "decoder.class_tokens"}
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits at the size of the images."""

@@ -19,6 +19,7 @@ from pidformer.models.gains import (
     NO_WORDS,
     GainsLike,
     ModelGains,
+    is_gain,
     layer_gains,
     learned_layers,
     refuse_terms,
@@ -221,7 +222,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         """timm's set, and the learned gains."""
-        return super().no_weight_decay() | learned_parameters(self)
+        return super().no_weight_decay() | set(filter(is_gain, self.state_dict()))
 
     def _pos_embed(self, x: Tensor) -> Tensor:
         """timm's, but for positions that are resized as `position_resize` says."""
@@ -239,16 +240,6 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
             x = x + positions
         x = torch.cat([*(t.expand(x.shape[0], -1, -1) for t in prefix), x], dim=1)
         return self.pos_drop(x if self.no_embed_class else x + positions)
-
-
-def learned_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters of learned gains, which are not to decay."""
-    return {
-        f"{name}.{parameter}"
-        for name, module in model.named_modules()
-        if isinstance(module, LearnedGains)
-        for parameter, _ in module.named_parameters()
-    }
 
 
 def _not_negative(name: str, given: object) -> float:
