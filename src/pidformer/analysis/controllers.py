@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,6 @@ from pidformer.errors import InputError
 from pidformer.models.gains import layer_gains, resolve_gains
 from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
-
-
-class Loop(NamedTuple):
-    """A layer as v_{l+1} = kernel v_l + control + initial v_0; (B, H, N, N), gains (H, 1, 1)."""
-
-    kernel: Tensor
-    gains: GainTensors
-    initial: Tensor
 
 
 HeadGains = tuple[PIDGains, ...]
@@ -61,8 +53,11 @@ class Controllers:
         different = set(self.acting)
         return different.pop() if len(different) == 1 else None
 
-    def loop(self, depth: int, matrix: Tensor) -> Loop:
-        """Layer `depth` under its attention (B, H, N, N): s (own A + skip) and s (p, i, d)."""
+    def loop(self, depth: int, matrix: Tensor) -> tuple[Tensor, GainTensors, Tensor]:
+        """Layer `depth`, under its attention A, as v_{l+1} = kernel v_l + control + initial v_0.
+
+        kernel = s (own A + skip) and initial (B, H, N, N); the gains s (p, i, d), (H, 1, 1) each.
+        """
 
         def of(name: str) -> Tensor:
             plain = getattr(Feedback(), name)
@@ -75,7 +70,7 @@ class Controllers:
         p, i, d = (scale * of(name) for name in ("p", "i", "d"))
         known = 1 - of("embedded")  # v_0 is no part of a reference that is looked up
         beta = self.layers[depth][0].beta
-        return Loop(kernel, GainTensors(p, i, d, beta), scale * known * of("first") * matrix)
+        return kernel, GainTensors(p, i, d, beta), scale * known * of("first") * matrix
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:

@@ -40,13 +40,7 @@ from pidformer.control.feedback import (
     discretised,
     is_linear,
 )
-from pidformer.control.gains import (
-    MAX_GAIN,
-    Derivative,
-    Gains,
-    GainsLike,
-    PIDGains,
-)
+from pidformer.control.gains import MAX_GAIN, Derivative, Gains, GainsLike, PIDGains
 from pidformer.errors import InputError, check_known
 
 DISC_POINTS = 720

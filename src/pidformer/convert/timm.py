@@ -31,11 +31,7 @@ from pidformer.control.pid import PIDState
 from pidformer.convert.controlled import Carried, Controlled, ControlledModel, made, projected
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.mark import Mark
-from pidformer.convert.timm_sam import (
-    ControlledSAM,
-    ControlledSAMAttention,
-    ControlledSAMBlock,
-)
+from pidformer.convert.timm_sam import ControlledSAM, ControlledSAMAttention, ControlledSAMBlock
 from pidformer.errors import InputError
 from pidformer.nn.attention import attend, seen_values
 from pidformer.nn.depth import scan_blocks

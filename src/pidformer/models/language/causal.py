@@ -13,11 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from pidformer.errors import InputError
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import cached_tokens, causal_mask, fixed_size
-from pidformer.models.language.model import (
-    PIDformerModel,
-    PIDformerPreTrainedModel,
-    check_keywords,
-)
+from pidformer.models.language.model import PIDformerModel, PIDformerPreTrainedModel, check_keywords
 from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax, nll
 
 TABLE = "model.embed_tokens.weight"
