@@ -17,7 +17,6 @@ from pidformer.models.gains import layer_gains, resolve_gains
 from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
-
 HeadGains = tuple[PIDGains, ...]
 """One controller a head."""
 
