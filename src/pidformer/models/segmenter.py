@@ -22,6 +22,9 @@ NORM_EPS = 1e-5
 class LinearDecoder(nn.Module):
     """score = W patch + b."""
 
+    gains = None
+    grad_checkpointing = False
+
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__()
         self.num_classes = num_classes
@@ -130,7 +133,7 @@ class Segmenter(nn.Module):
 
     @property
     def decoder_gains(self) -> ModelGains:
-        return self.decoder.gains if isinstance(self.decoder, MaskTransformer) else None
+        return self.decoder.gains
 
     @property
     def num_classes(self) -> int:
@@ -139,8 +142,7 @@ class Segmenter(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the blocks of both parts in the backward pass."""
         self.encoder.set_grad_checkpointing(enable)
-        if isinstance(self.decoder, MaskTransformer):
-            self.decoder.grad_checkpointing = enable
+        self.decoder.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
         """Positions, class tokens and learned gains."""
