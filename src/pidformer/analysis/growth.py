@@ -52,14 +52,13 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
                 f"layers with attention {tuple(value.shape)} and {tuple(matrix.shape)} are not one "
                 "recursion; certify the parts of the model (encoder, decoder) by themselves"
             )
-        step = matrix
         if controllers.layers:
             kernel, gains, initial = controllers.loop(depth, matrix)
             control, state = pid_step(value, state, gains, controllers.first_layer)
             value = kernel @ value + control + initial
             step = closed_loop(kernel, gains, **kept)
         else:
-            value = matrix @ value
+            value, step = matrix @ value, matrix
         values.append(_norm(value))
         if controllers.layers and depth == 0 and not controllers.acts(0):
             continue  # it sets the reference; the loop closes with the next layer

@@ -54,7 +54,7 @@ def revert(model: Model) -> Model:
     """
     if isinstance(model, ControlledModel):
         revert_timm(model)
-    elif _is_hugging_face(model):
+    elif hasattr(model, "_pid_before"):
         from pidformer.convert.hugging_face import revert_hugging_face
 
         revert_hugging_face(model)

@@ -30,7 +30,7 @@ PLAIN = ("sdpa", "eager")
 
 def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
-    is_again = is_converted(model)
+    is_again = hasattr(model, "_pid_before")
     attention = _controlled(model) if is_again else _attention(model)
     conversion: Conversion = conversion_for(len(attention))
     backbone = _backbone(model, attention)
@@ -55,8 +55,6 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
 
 def revert_hugging_face(model: Any) -> None:
     """The model as it was before."""
-    if not is_converted(model):
-        raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
     attention = _controlled(model)
     for module in model.modules():
         for number, hook in list(module._forward_pre_hooks.items()):
@@ -116,10 +114,6 @@ def _config(folder: str | Path) -> Any:
     except Exception as error:  # the library checks fields in many ways
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"config.json of {folder} cannot be read ({reason})") from None
-
-
-def is_converted(model: Any) -> bool:
-    return hasattr(model, "_pid_before")
 
 
 def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

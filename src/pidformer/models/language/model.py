@@ -78,9 +78,7 @@ class PIDformerPreTrainedModel(PreTrainedModel):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """timm's name for `gradient_checkpointing_enable`, which the training loop uses."""
-        for module in self.modules():
-            if hasattr(module, "gradient_checkpointing"):
-                module.gradient_checkpointing = enable
+        self._set_gradient_checkpointing(enable)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, *args: Any, **options: Any
