@@ -116,9 +116,8 @@ class Certificate:
             return (
                 f"stable: every measured mode lies inside the unit circle, the slowest shrinks to "
                 f"{self.worst_radius:.3f} of its size per layer ({where}), 1 % after "
-                f"{self.settling_depth} "
-                f"layers; over {depth} layers a perturbation of v_0 grows at most to "
-                f"{self.peak_growth:.2f}"
+                f"{self.settling_depth} layers; over {depth} layers a perturbation of v_0 grows "
+                f"at most to {self.peak_growth:.2f}"
             )
         return (
             f"unstable in the idealised recursion: {100 * (self.outside or 0):.2g} % of the "

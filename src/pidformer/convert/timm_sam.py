@@ -63,9 +63,8 @@ class ControlledSAMAttention(Controlled):
         q, k, v = projected(self, windows.cut(x).flatten(1, 2))
         value = windows.heads_joined(v)
         seen = seen_values(self, value, state)
-        if (
-            seen is not value
-        ):  # what pads a window has no value in the first layer, and keeps its own
+        if seen is not value:
+            # What pads a window has no value in the first layer, and keeps its own.
             change = windows.heads_cut(seen - value).flatten(1, 2)
             v = v + change.unflatten(-1, (v.shape[1], -1)).transpose(1, 2)
         attended = self._attended(q, k, v, windows.shape)
