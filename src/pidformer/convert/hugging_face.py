@@ -19,7 +19,7 @@ from transformers import PreTrainedModel
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.families import FAMILIES, REFUSED, check_family
 from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
-from pidformer.convert.own_attention import ASKED, add_control, hand_down, is_own, watch_values
+from pidformer.convert.own_attention import ASKED, add_control, is_own, watch_values
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
@@ -128,7 +128,10 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
     tape = Tape(keeps_weights=bool(kwargs.get("output_attentions")))
-    return args, hand_down(backbone, kwargs, tape) if owns else {**kwargs, KEYWORD: tape}
+    handed = {**kwargs, KEYWORD: tape}
+    if owns and ASKED in inspect.signature(backbone.forward).parameters:
+        handed[ASKED] = tape  # the only keyword that such layers hand on
+    return args, handed
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:
