@@ -189,21 +189,23 @@ class PIDformerModel(PIDformerPreTrainedModel):
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
-        options = {
-            "observe": (lambda depth, x, state: states.append(x)) if keep_states else None,
-            "mask": choose_mask(attention_mask, past_key_values, tokens, documents),
-            "rotation": turned,
-            "cache": past_key_values,
-            "places": places,
-            "kernels": kernels,
-        }
         is_seen_whole = past_key_values is not None or keep_states or keep_kernels
         blocks = list(self.layers)[: self.config.num_hidden_layers]  # fewer, for an early exit
-        options["network"] = blocks
         steps: list[Any] = list(blocks)
         if last is not None and last < tokens.shape[1] and not is_seen_whole:
             steps[-1] = partial(blocks[-1], last=last)
-        x, _state = scan_blocks(steps, x, self._reference(input_ids), **options)
+        x, _state = scan_blocks(
+            steps,
+            x,
+            self._reference(input_ids),
+            observe=(lambda depth, x, state: states.append(x)) if keep_states else None,
+            network=blocks,
+            mask=choose_mask(attention_mask, past_key_values, tokens, documents),
+            rotation=turned,
+            cache=past_key_values,
+            places=places,
+            kernels=kernels,
+        )
         x = dropped(self.dropout, self.norm(x))
         found = BaseModelOutputWithPast(
             last_hidden_state=x,
