@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from torch import nn
@@ -70,6 +71,14 @@ class Conversion:
             raise InputError(
                 f"the pidformer section in {where} is damaged ({error}); convert the model again"
             ) from None
+
+    def fitting(self, depth: int, where: str | Path) -> Self:
+        """Itself, for a model of as many layers; `where` it was read from."""
+        if len(self.gains) != depth:
+            raise InputError(
+                f"{where} holds gains for {len(self.gains)} layers, the model has {depth}"
+            )
+        return self
 
     def controllers(self, attention: Sequence[Any], heads: int) -> list[PIDGains | LearnedGains]:
         """The gains that attention modules will hold, or why they cannot; nothing is touched."""

@@ -84,7 +84,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
         )
     conversion = Conversion.from_dict(saved, f"config.json of {folder}")
     model = load_plain(folder, **options)
-    convert_hugging_face(model, lambda depth: conversion)
+    convert_hugging_face(model, lambda depth: conversion.fitting(depth, folder))
     if conversion.learn_gains:
         _load_gains(model, Path(folder))
     return model
