@@ -67,6 +67,12 @@ def check_known(what: str, name: object, known: Iterable[str]) -> None:
         raise unknown(what, name, allowed)
 
 
+def check_multiple(name: str, whole: int, of: str, part: int) -> None:
+    """Refuse a size that another does not divide."""
+    if part < 1 or whole % part:
+        raise InputError(f"{name} must be a multiple of {of}, got {whole} and {part}")
+
+
 def _fitting(names: Sequence[str], given: str, room: int) -> str:
     """All names; where there is no room, those most like the given one, and how many more."""
     shown = len(names)

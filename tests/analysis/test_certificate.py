@@ -295,7 +295,7 @@ def test_values_of_an_eager_model_cannot_be_read(images):
     assert found.spectrum.images == 3 and "scaled_dot_product" in found.response
     kept = []
     visit_attention(model, images, kept.append)
-    assert all(call.v is None for call in kept)
+    assert all(call.value is None for call in kept)
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ def some_call(tokens, dim, *, groups=2, sharpness=1.0, is_causal=False):
     draw = torch.Generator().manual_seed(0)
     q = torch.randn(2, 4, tokens, dim, generator=draw, dtype=torch.float64) * sharpness
     k = torch.randn(2, groups, tokens, dim, generator=draw, dtype=torch.float64)
-    return AttentionCall(q, k, None, None, is_causal)
+    return AttentionCall(q, k, is_causal=is_causal)
 
 
 @pytest.mark.parametrize("is_causal", [False, True])
@@ -109,10 +109,10 @@ def test_no_matrix_of_attention_is_made():
     call = some_call(400, 16, groups=4)
     with Sizes() as seen:
         _measured(call, torch.Generator().manual_seed(1))
-    assert seen.most <= call.q.numel()  # a matrix would be 25 times as large
+    assert seen.most <= call.query.numel()  # a matrix would be 25 times as large
     with Sizes() as seen:
         call.matrix()
-    assert seen.most == 25 * call.q.numel()
+    assert seen.most == 25 * call.query.numel()
 
 
 @pytest.mark.parametrize("kind", ["timm", "hugging face"])

@@ -167,3 +167,7 @@ def test_a_converted_folder_that_is_damaged_or_not_ours_gets_one_line(run, tmp_p
         (folder / "config.json").write_text(json.dumps(config | {"pidformer": section}))
         with pytest.raises(pf.InputError, match=r"pidformer section .* is damaged"):
             pf.from_pretrained(folder)
+    shorter = config["pidformer"] | {"gains": config["pidformer"]["gains"][1:]}
+    (folder / "config.json").write_text(json.dumps(config | {"pidformer": shorter}))
+    with pytest.raises(pf.InputError, match="holds gains for 2 layers, the model has 3"):
+        pf.from_pretrained(folder)

@@ -19,8 +19,13 @@ from pidformer.analysis.spectrum import AttentionSpectrum, attention_matrices, e
 from pidformer.control.design import DESIGNS, design_gains
 from pidformer.control.feedback import DiscreteGains, Feedback
 from pidformer.control.gains import PIDGains
-from pidformer.control.report import stability_report
-from pidformer.control.stability import ROUNDING, schur_cohn, settling_depth, spectral_radius
+from pidformer.control.stability import (
+    ROUNDING,
+    gain_margin_over,
+    schur_cohn,
+    settling_depth,
+    spectral_radius,
+)
 from pidformer.errors import InputError
 
 LEAVES_OUT = (
@@ -111,9 +116,8 @@ class Certificate:
             return (
                 f"stable: every measured mode lies inside the unit circle, the slowest shrinks to "
                 f"{self.worst_radius:.3f} of its size per layer ({where}), 1 % after "
-                f"{self.settling_depth} "
-                f"layers; over {depth} layers a perturbation of v_0 grows at most to "
-                f"{self.peak_growth:.2f}"
+                f"{self.settling_depth} layers; over {depth} layers a perturbation of v_0 grows "
+                f"at most to {self.peak_growth:.2f}"
             )
         return (
             f"unstable in the idealised recursion: {100 * (self.outside or 0):.2g} % of the "
@@ -289,7 +293,7 @@ def certify(
         radius=radius,
         share_outside=outside,
         worst=worst,
-        gain_margin=stability_report(shared, kappas=kappas).gain_margin if shared else None,
+        gain_margin=gain_margin_over(kappas, shared) if shared else None,
         growth=growth,
         response=_response(model, images[few], directions, seed),
         suggested=suggested,
@@ -339,16 +343,15 @@ def suggest_gains(
     complex kappa ask for.
     """
     acting = controllers.acting if controllers else []
-    kind = acting[0].kind if acting and acting[0].kind in DESIGNS else "PI"
-    beta = acting[0].beta if acting else 1.0
+    own = acting[0] if acting else PIDGains()
+    kind = own.kind if own.kind in DESIGNS else "PI"
     lowest = float(np.quantile(kappas.real.numpy(), 1 - share))
-    form = acting[0] if acting else None
     steps: Any = {}
-    if isinstance(form, DiscreteGains):
-        steps = {"derivative": form.derivative, "step": form.step}
-        if form.derivative == "implicit" and form.d:
-            steps["d"] = form.d
-    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=beta, **steps)
+    if isinstance(own, DiscreteGains):
+        steps = {"derivative": own.derivative, "step": own.step}
+        if own.derivative == "implicit" and own.d:
+            steps["d"] = own.d
+    gains = design_gains(kind, max(SMALLEST_KAPPA, min(1.0, lowest)), beta=own.beta, **steps)
     for factor in (1.0, 0.9, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05):
         scaled = gains.scaled(factor)
         if float(schur_cohn(scaled, kappas).double().mean()) >= share:

@@ -3,33 +3,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from pidformer.analysis.inspection import Model, inner_model
-from pidformer.control.feedback import (
-    Feedback,
-    acting_law,
-    as_feedback,
-    is_linear,
-    reads_state,
-)
-from pidformer.control.gains import GainTensors, PIDGains, is_numbers
+from pidformer.control.feedback import Feedback, acting_law, is_linear, reads_state
+from pidformer.control.gains import GainTensors, PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError
+from pidformer.models.gains import layer_gains, resolve_gains
 from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
-
-
-class Loop(NamedTuple):
-    """A layer as v_{l+1} = kernel v_l + control + initial v_0; (B, H, N, N), gains (H, 1, 1)."""
-
-    kernel: Tensor
-    gains: GainTensors
-    initial: Tensor
-
 
 HeadGains = tuple[PIDGains, ...]
 """One controller a head."""
@@ -66,8 +52,11 @@ class Controllers:
         different = set(self.acting)
         return different.pop() if len(different) == 1 else None
 
-    def loop(self, depth: int, matrix: Tensor) -> Loop:
-        """Layer `depth` under its attention (B, H, N, N): s (own A + skip) and s (p, i, d)."""
+    def loop(self, depth: int, matrix: Tensor) -> tuple[Tensor, GainTensors, Tensor]:
+        """Layer `depth`, under its attention A, as v_{l+1} = kernel v_l + control + initial v_0.
+
+        kernel = s (own A + skip) and initial (B, H, N, N); the gains s (p, i, d), (H, 1, 1) each.
+        """
 
         def of(name: str) -> Tensor:
             plain = getattr(Feedback(), name)
@@ -80,7 +69,7 @@ class Controllers:
         p, i, d = (scale * of(name) for name in ("p", "i", "d"))
         known = 1 - of("embedded")  # v_0 is no part of a reference that is looked up
         beta = self.layers[depth][0].beta
-        return Loop(kernel, GainTensors(p, i, d, beta), scale * known * of("first") * matrix)
+        return kernel, GainTensors(p, i, d, beta), scale * known * of("first") * matrix
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
@@ -96,9 +85,7 @@ def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controll
         if any(getattr(module, name, usual) != usual for module in attention):
             raise InputError(f"a model with {name} follows another recursion than is analysed here")
     if gains is not None:
-        is_one = isinstance(gains, str) or not isinstance(gains, Sequence) or is_numbers(gains)
-        given: list[Any] = [gains] * len(heads) if is_one else list(gains)
-        given = [as_feedback(layer) for layer in given]
+        given: Sequence[Any] = layer_gains(resolve_gains(gains, len(heads)), len(heads))
         shares = [None] * len(given)
     else:
         given = [module.gains for module in attention]

@@ -38,6 +38,10 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
     value: Tensor | None = None
     state: PIDState | None = None
     product: Tensor | None = None
+    kept = {  # the part of the state that some gain reads
+        "has_integral": any(law.i > 0 for law in controllers.acting),
+        "has_previous": any(acting_law(law).d > 0 for law in controllers.acting),
+    }
     for depth, matrix in enumerate(matrices):
         matrix = matrix.double()
         if value is None:
@@ -52,12 +56,12 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
             kernel, gains, initial = controllers.loop(depth, matrix)
             control, state = pid_step(value, state, gains, controllers.first_layer)
             value = kernel @ value + control + initial
+            step = closed_loop(kernel, gains, **kept)
         else:
-            value = matrix @ value
+            value, step = matrix @ value, matrix
         values.append(_norm(value))
         if controllers.layers and depth == 0 and not controllers.acts(0):
             continue  # it sets the reference; the loop closes with the next layer
-        step = _step(matrix, controllers, depth)
         product = step if product is None else step @ product
         states.append(_norm(product))
         bounds.append(_norm(step) * (bounds[-1] if bounds else 1))
@@ -66,19 +70,6 @@ def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Gr
         torch.stack(values, -1),
         torch.stack(states, -1) if states else values[0].new_empty(shape),
         torch.stack(bounds, -1) if bounds else values[0].new_empty(shape),
-    )
-
-
-def _step(matrix: Tensor, controllers: Controllers, depth: int) -> Tensor:
-    """The layer on the part of the state that some gain reads."""
-    if not controllers.layers:
-        return matrix
-    kernel, gains, _ = controllers.loop(depth, matrix)
-    return closed_loop(
-        kernel,
-        gains,
-        has_integral=any(law.i > 0 for law in controllers.acting),
-        has_previous=any(acting_law(law).d > 0 for law in controllers.acting),
     )
 
 

@@ -87,29 +87,33 @@ def check_inputs(model: Model, inputs: Tensor, batch_size: int = 1) -> None:
 
 
 class AttentionCall(NamedTuple):
-    """One self-attention: its queries, keys and values, or the finished weights."""
+    """One self-attention: what `scaled_dot_product_attention` is given, or the finished weights."""
 
-    q: Tensor | None = None  # (B, H, N, D)
-    k: Tensor | None = None  # (B, Hkv, N, D)
-    v: Tensor | None = None  # (B, Hkv, N, D)
+    query: Any = None  # (B, H, N, D)
+    key: Any = None  # (B, Hkv, N, D)
+    value: Tensor | None = None  # (B, Hkv, N, D)
     attn_mask: Tensor | None = None
+    dropout_p: float = 0.0
     is_causal: bool = False
     scale: float | None = None
-    weights: Tensor | None = None  # (B, H, N, N)
+    enable_gqa: bool = False
+    weights: Any = None  # (B, H, N, N)
 
     @property
-    def batch(self) -> int:
-        seen = self.q if self.q is not None else self.weights
-        assert seen is not None
-        return len(seen)
+    def seen(self) -> Tensor:
+        """Of inputs, heads and tokens (B, H, N, ...): the queries, or the weights."""
+        return self.weights if self.query is None else self.query
+
+    def queries_and_keys(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """(B, H, N, D) each: keys repeated for the query heads that they serve."""
+        q, k = self.query.to(dtype), self.key.to(dtype)
+        return q, k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
 
     def matrix(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """A = softmax(scale q k^T + mask), (B, H, N, N)."""
         if self.weights is not None:
             return self.weights.to(dtype)
-        assert self.q is not None and self.k is not None
-        q, k = self.q.to(dtype), self.k.to(dtype)
-        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+        q, k = self.queries_and_keys(dtype)
         scores = q @ k.mT * (q.shape[-1] ** -0.5 if self.scale is None else self.scale)
         if self.is_causal:
             lower = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril()
@@ -128,9 +132,9 @@ def visit_attention(model: Model, inputs: Tensor, visit: Callable[[AttentionCall
 
     def check(found: AttentionCall) -> None:
         nonlocal count
-        if found.batch != len(inputs):
+        if len(found.seen) != len(inputs):
             raise InputError(
-                f"{_name(model)} attends in {found.batch // len(inputs)} windows an image; "
+                f"{_name(model)} attends in {len(found.seen) // len(inputs)} windows an image; "
                 "only attention over all tokens is read (token_similarity still works)"
             )
         count += 1
@@ -158,9 +162,8 @@ class _Watch(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
-            found = _from_arguments(*args, **kwargs)
-            assert found.q is not None and found.k is not None
-            if found.q.ndim == 4 and found.q.shape[-2] == found.k.shape[-2]:
+            found = AttentionCall(*args, **kwargs)
+            if found.query.ndim == 4 and found.query.shape[-2] == found.key.shape[-2]:
                 self._visit(found)
             return func(*args, **kwargs)
         out = func(*args, **kwargs)
@@ -168,20 +171,6 @@ class _Watch(TorchFunctionMode):
         if is_matrix and (kwargs["dim"] if "dim" in kwargs else args[1]) in (-1, 3):
             self._visit(AttentionCall(weights=out))
         return out
-
-
-def _from_arguments(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> AttentionCall:
-    """The arguments of `scaled_dot_product_attention`, by its own names."""
-    return AttentionCall(query, key, value, attn_mask, is_causal, scale)
 
 
 def _name(model: Model) -> str:

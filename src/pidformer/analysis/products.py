@@ -23,7 +23,7 @@ from torch import Tensor
 from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
-from pidformer.analysis.spectrum import eigenvalues
+from pidformer.analysis.spectrum import eigenvalues, split_unit
 
 SWEEPS = 4
 """Products before the subspace is read."""
@@ -76,15 +76,13 @@ def attention_measures(
 
 def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
     """Rank, second and lowest eigenvalue, (3, B, H)."""
-    seen = call.weights if call.q is None else call.q
-    assert seen is not None
-    batch, heads, tokens = seen.shape[:3]
-    columns = min(tokens, 64 if call.q is None else max(16, seen.shape[-1]))
-    dtype = torch.promote_types(seen.dtype, torch.float32)
+    batch, heads, tokens, width = call.seen.shape
+    columns = min(tokens, 64 if call.query is None else max(16, width))
+    dtype = torch.promote_types(call.seen.dtype, torch.float32)
 
     def random() -> Tensor:
         drawn = torch.randn(batch, heads, tokens, columns, generator=draw)
-        return drawn.to(seen.device, dtype)
+        return drawn.to(call.seen.device, dtype)
 
     start = random()
     start[..., 0] = 1  # the eigenvector of 1, and often near the largest singular vector
@@ -103,8 +101,7 @@ def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
     kappas = _diagonal(call) if call.is_causal else None
     if kappas is None:
         kappas = eigenvalues(q.mT @ _product(call, q))
-    place = (kappas - 1).abs().argmin(-1, keepdim=True)
-    second = kappas.abs().scatter(-1, place, 0.0).amax(-1)
+    second = split_unit(kappas)[1].amax(-1)
     return torch.stack([x.double().cpu() for x in (rank, second, kappas.real.amin(-1))])
 
 
@@ -114,11 +111,9 @@ def _orthogonal(columns: Tensor) -> Tensor:
 
 def _product(call: AttentionCall, z: Tensor) -> Tensor:
     """A z, (B, H, N, D)."""
-    if call.q is None or call.k is None:
-        assert call.weights is not None
+    if call.query is None:
         return call.weights.to(z.dtype) @ z
-    q, k = call.q.to(z.dtype), call.k.to(z.dtype)
-    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    q, k = call.queries_and_keys(z.dtype)
     mask = call.attn_mask
     mask = mask.to(z.dtype) if mask is not None and mask.dtype != torch.bool else mask
     return F.scaled_dot_product_attention(
@@ -136,9 +131,7 @@ def _transposed(call: AttentionCall, z: Tensor) -> Tensor:
 
 def _diagonal(call: AttentionCall) -> Tensor:
     """The diagonal of causal attention (B, H, N), rows after rows."""
-    assert call.q is not None and call.k is not None
-    q, k = call.q.double(), call.k.double()
-    k = k.repeat_interleave(q.shape[-3] // k.shape[-3], dim=-3)
+    q, k = call.queries_and_keys(torch.float64)
     q = q * (q.shape[-1] ** -0.5 if call.scale is None else call.scale)
     parts = []
     for start in range(0, q.shape[-2], ROWS):

@@ -50,7 +50,7 @@ def _ends(model: nn.Module, images: Tensor) -> tuple[Tensor, Tensor]:
     kept: list[Tensor | None] = []
 
     def visit(found: AttentionCall) -> None:
-        kept[1:] = [found.v]
+        kept[1:] = [found.value]
 
     visit_attention(model, images, visit)
     first, last = kept[0], kept[-1]

@@ -100,23 +100,22 @@ class AttentionSpectrum:
         else:
             chosen = [self.kappas[layer] if head is None else self.kappas[layer][:, [head]]]
         flat = torch.cat([part.flatten() for part in chosen])
-        marked = [_split_unit(part) for part in chosen]
+        marked = [split_unit(part) for part in chosen]
         reals = flat.real.numpy()
         return SpectrumSummary(
             min_real=float(reals.min()),
             max_imag=float(flat.imag.abs().max()),
             quantiles=dict(zip(QUANTILES, np.quantile(reals, QUANTILES).tolist(), strict=True)),
             share_negative=float((reals < NEGATIVE).mean()),
-            unit_error=max(error for error, _ in marked),
-            second=max(second for _, second in marked),
+            unit_error=max(float(distance.max()) for distance, _ in marked),
+            second=max(float(others.max()) for _, others in marked),
         )
 
 
-def _split_unit(kappas: Tensor) -> tuple[float, float]:
-    """(worst distance of the eigenvalue 1 from 1, largest modulus of the others)."""
+def split_unit(kappas: Tensor) -> tuple[Tensor, Tensor]:
+    """The distance from 1 of the eigenvalue that should be 1, and the moduli of the others."""
     distance, place = (kappas - 1).abs().min(-1, keepdim=True)
-    others = kappas.abs().scatter(-1, place, 0.0)
-    return float(distance.max()), float(others.max())
+    return distance, kappas.abs().scatter(-1, place, 0.0)
 
 
 def attention_spectrum(

@@ -130,12 +130,12 @@ def _visit_values(model: Model, images: Tensor, show: Callable[[int, Any], None]
     def visit(found: AttentionCall) -> None:
         nonlocal depth
         depth += 1
-        if found.v is None:
+        if found.value is None:
             raise InputError(
                 "values are read from scaled_dot_product_attention, which this model does not "
                 'call; load it with attn_implementation="sdpa"'
             )
-        show(depth, found.v.transpose(1, 2).flatten(2))  # (B, N, H D)
+        show(depth, found.value.transpose(1, 2).flatten(2))  # (B, N, H D)
 
     visit_attention(model, images, visit)
 

@@ -12,13 +12,7 @@ from pidformer.control.energy import (
     laplacian,
     minimise_energy,
 )
-from pidformer.control.feedback import (
-    RELATIVES,
-    DiscreteGains,
-    Feedback,
-    as_feedback,
-    discretised,
-)
+from pidformer.control.feedback import RELATIVES, DiscreteGains, Feedback, as_feedback, discretised
 from pidformer.control.gains import (
     PAPER_GAINS,
     PRESETS,

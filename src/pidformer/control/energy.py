@@ -13,20 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pidformer.control.systems import as_values, identity
+from pidformer.control.systems import as_square, as_values, identity
 from pidformer.errors import InputError
-
-
-def _weights(weights: Any) -> Tensor:
-    matrix = torch.as_tensor(weights, dtype=torch.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"weights must be square (N, N), got shape {tuple(matrix.shape)}")
-    return matrix
 
 
 def laplacian(weights: Any) -> Tensor:
     """L = diag(W 1) - W with W = k + k^T."""
-    weights = _weights(weights)
+    weights = as_square(weights, "weights")
     symmetric = weights + weights.T
     return torch.diag(symmetric.sum(-1)) - symmetric
 

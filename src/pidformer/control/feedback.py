@@ -17,10 +17,9 @@ from pidformer.control.gains import (
     PIDGains,
     acts,
     as_gains,
-    check_derivative,
     is_name,
 )
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -64,7 +63,7 @@ class Feedback(PIDGains):
 
     def scaled(self, factor: float) -> Feedback:
         """The way from attention (0) to this law (1): every coefficient in proportion."""
-        return Feedback(**_on_the_way(self, factor))
+        return Feedback(**on_the_way(self, factor))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class DiscreteGains(PIDGains):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_derivative(self.derivative)
+        check_known("derivative", self.derivative, get_args(Derivative))
         if not 0 < self.step <= 1:
             raise InputError(f"step must be in (0, 1], got {self.step}; 1 is the paper's network")
 
@@ -103,9 +102,6 @@ class DiscreteGains(PIDGains):
             skip=slow / h - 1,
             scale=h / slow,
         )
-
-    def scaled(self, factor: float) -> DiscreteGains:
-        return replace(self, **{name: factor * getattr(self, name) for name in ("p", "i", "d")})
 
 
 class FeedbackTensors(NamedTuple):
@@ -145,12 +141,8 @@ def with_own(
     return scale * total if acts(scale - 1) else total
 
 
-def on_the_way(law: Law, share: Tensor) -> FeedbackTensors:
-    """`law.scaled(share)` for tensors."""
-    return FeedbackTensors(**_on_the_way(law, share))
-
-
-def _on_the_way(law: Law, share: Any) -> dict[str, Any]:
+def on_the_way(law: Law, share: Any) -> dict[str, Any]:
+    """The coefficients of a law at a share of the way from attention to it."""
     plain = Feedback(beta=law.beta).to_dict()
     ends = {name: getattr(law, name) for name in plain}
     return {
@@ -166,22 +158,12 @@ def mixes(gains: Any) -> bool:
     return isinstance(gains, Law) and (acts(gains.first) or acts(gains.own - 1))
 
 
-def is_without_attention(gains: Any) -> bool:
-    """Whether a law mixes no tokens: a start for coefficients that are learned."""
-    return isinstance(gains, Feedback) and gains.own == gains.first == 0
-
-
 def reads_state(gains: Any) -> bool:
     """Whether a law looks back to layers before its own."""
     if not isinstance(gains, Law):
         return True
     first = 0.0 if gains.embedded else gains.first
     return any(acts(gain) for gain in (gains.p, gains.i, gains.d, first))
-
-
-def has_gate(gains: Any) -> bool:
-    """Whether a law brings a gate."""
-    return isinstance(gains, Feedback) and gains.gate != 0
 
 
 def is_linear(gains: Any) -> bool:
@@ -240,8 +222,7 @@ def as_feedback(given: Any) -> PIDGains:
         if given in REFUSED:
             raise InputError(f"{given} is not offered: {REFUSED[given]}")
         known = {**PRESETS, **RELATIVES}
-        if given not in known:
-            raise unknown("preset", given, known)
+        check_known("preset", given, known)
         return known[given]
     if isinstance(given, Mapping) and not _BEYOND.isdisjoint(given):
         return Feedback.from_dict(given)

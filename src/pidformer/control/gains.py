@@ -3,12 +3,12 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Literal, NamedTuple, Protocol, cast, get_args
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 Kind = Literal["softmax", "P", "I", "D", "PI", "PD", "ID", "PID"]
 Derivative = Literal["explicit", "implicit"]
@@ -87,15 +87,13 @@ class PIDGains:
     @classmethod
     def paper(cls, task: str) -> "PIDGains":
         """The paper's gains: "deit" (ImageNet), "segmenter" (ADE20K) or "lm" (WikiText-103)."""
-        if task not in PAPER_GAINS:
-            raise unknown("preset", task, PAPER_GAINS)
+        check_known("preset", task, PAPER_GAINS)
         return PAPER_GAINS[task]
 
     @classmethod
     def preset(cls, name: str) -> "PIDGains":
         """Gains by name: "default", or the paper's "deit", "segmenter" and "lm"."""
-        if name not in PRESETS:
-            raise unknown("preset", name, PRESETS)
+        check_known("preset", name, PRESETS)
         return PRESETS[name]
 
     @classmethod
@@ -114,8 +112,7 @@ class PIDGains:
     @classmethod
     def from_dict(cls, fields: Mapping[str, float]) -> "PIDGains":
         for key in fields:
-            if key not in cls.__dataclass_fields__:
-                raise unknown("gain", key, cls.__dataclass_fields__)
+            check_known("gain", key, cls.__dataclass_fields__)
         return cls(**fields)
 
     def to_json(self) -> str:
@@ -133,7 +130,7 @@ class PIDGains:
 
     def scaled(self, factor: float) -> "PIDGains":
         """p, i and d times `factor`; beta stays."""
-        return PIDGains(p=self.p * factor, i=self.i * factor, d=self.d * factor, beta=self.beta)
+        return replace(self, p=self.p * factor, i=self.i * factor, d=self.d * factor)
 
 
 PAPER_GAINS: Mapping[str, PIDGains] = {
@@ -178,13 +175,6 @@ def as_gains(given: GainsLike) -> PIDGains:
         f"gains must be PIDGains, P,I,D,BETA (text or numbers), a preset or a mapping, got "
         f"{given!r}; PIDGains() is a layer without control"
     )
-
-
-def check_derivative(name: str) -> Derivative:
-    """The name itself, or an InputError if there is no such derivative."""
-    if name not in get_args(Derivative):
-        raise unknown("derivative", name, get_args(Derivative))
-    return cast(Derivative, name)
 
 
 def acts(gain: float | Tensor) -> bool:

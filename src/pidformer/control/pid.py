@@ -9,7 +9,7 @@ from torch import Tensor
 
 from pidformer.control.feedback import acting_law, read_gains
 from pidformer.control.gains import Gains, acts
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 FirstLayer = Literal["free", "controlled"]
 
@@ -172,5 +172,4 @@ def check_terms(state: PIDState, gains: Gains) -> None:
 
 def check_first_layer(name: str) -> None:
     """Refuse a reading of the first layer that does not exist."""
-    if name not in get_args(FirstLayer):
-        raise unknown("first_layer", name, get_args(FirstLayer))
+    check_known("first_layer", name, get_args(FirstLayer))

@@ -124,15 +124,13 @@ def stability_report(
     if kappas is None:
         check_range(kappa_min, kappa_max)
         spectrum = f"[{kappa_min:g}, {kappa_max:g}]"
-        points = torch.linspace(kappa_min, kappa_max, 2001, dtype=torch.float64).to(
-            torch.complex128
-        )
+        points = torch.linspace(kappa_min, kappa_max, 2001, dtype=torch.float64)
         stable = is_stable(gains, kappa_min, kappa_max)
         allowed = gain_margin(gains, kappa_min)
     else:
         points, spectrum = as_spectrum(kappas)
         stable = bool(schur_cohn(gains, points).all())
-        allowed = gain_margin_over(points, gains, "explicit")
+        allowed = gain_margin_over(points, gains)
     radii = spectral_radius(gains, points)
     worst = int(radii.argmax())
     radius = float(radii[worst])

@@ -24,7 +24,7 @@ from torch import Tensor
 from pidformer.control.feedback import Feedback
 from pidformer.control.gains import GainsLike, PIDGains, as_gains
 from pidformer.control.stability import as_pid, in_order, poles
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known
 
 GainName = Literal["p", "i", "d"]
 
@@ -92,8 +92,7 @@ def frequency_response(gains: GainsLike, kappa: Any, omega: Any) -> FrequencyRes
 
 def root_locus(gains: GainsLike, name: GainName, values: Any, kappa: Any = 0.0) -> Tensor:
     """The poles (V, ..., 3) as one gain takes `values` (V,) and the others stay."""
-    if name not in get_args(GainName):
-        raise unknown("gain", name, get_args(GainName))
+    check_known("gain", name, get_args(GainName))
     start = as_gains(gains)
     numbers = [float(value) for value in torch.as_tensor(values, dtype=torch.float64).flatten()]
     return torch.stack([poles(replace(start, **{name: value}), kappa) for value in numbers])

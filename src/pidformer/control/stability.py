@@ -27,7 +27,7 @@ the PID controller s (P, I, D) at s (own kappa + skip), s its scale.
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
@@ -40,15 +40,8 @@ from pidformer.control.feedback import (
     discretised,
     is_linear,
 )
-from pidformer.control.gains import (
-    MAX_GAIN,
-    Derivative,
-    Gains,
-    GainsLike,
-    PIDGains,
-    check_derivative,
-)
-from pidformer.errors import InputError, unknown
+from pidformer.control.gains import MAX_GAIN, Derivative, Gains, GainsLike, PIDGains
+from pidformer.errors import InputError, check_known
 
 DISC_POINTS = 720
 """Points of the unit circle, -1 and 1 among them, on which the disc is judged."""
@@ -96,9 +89,7 @@ def characteristic_polynomial(
 
 def as_pid(gains: PIDGains, derivative: Derivative = "explicit") -> tuple[PIDGains, float, float]:
     """PID gains (explicit) and a line such that their poles at `slope kappa + shift` are these."""
-    if check_derivative(derivative) == "implicit":
-        gains = discretised(gains, derivative=derivative)
-    gains = acting_law(gains)
+    gains = acting_law(discretised(gains, derivative=derivative))
     if not isinstance(gains, Feedback):
         return gains, 1.0, 0.0
     if not is_linear(gains):
@@ -237,12 +228,13 @@ def gain_margin(
     if isinstance(gains, Feedback | DiscreteGains):
         ends = torch.tensor([kappa_min, 1.0], dtype=torch.complex128)  # the worst is at an end
         return gain_margin_over(ends, gains, derivative)
-    load = load_of(gains, 1 if check_derivative(derivative) == "explicit" else -1)
+    check_known("derivative", derivative, get_args(Derivative))
+    load = load_of(gains, 1 if derivative == "explicit" else -1)
     is_rounding = load <= 1e-12 * load_of(gains)
     return math.inf if is_rounding else (1 + kappa_min) / load
 
 
-def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative) -> float:
+def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative = "explicit") -> float:
     """The same for a given spectrum, by bisection on Schur and Cohn's criterion.
 
     0 if some mode is outside with far smaller gains too: nothing but the gains holds it.
@@ -282,8 +274,7 @@ def as_spectrum(kappas: Any) -> tuple[Tensor, str]:
     |pole| is a subharmonic function of kappa, so that its points are those of the circle.
     """
     if isinstance(kappas, str):
-        if kappas != "disc":
-            raise unknown("spectrum", kappas, ("disc",))
+        check_known("spectrum", kappas, ("disc",))
         angle = torch.linspace(-math.pi, math.pi, DISC_POINTS + 1, dtype=torch.float64)[1:]
         return torch.polar(torch.ones_like(angle), angle), "the unit disc"
     points = torch.as_tensor(kappas, dtype=torch.complex128).flatten()

@@ -24,11 +24,17 @@ from pidformer.errors import InputError
 ROW_SUM_TOLERANCE = 1e-5
 
 
+def as_square(given: Any, name: str) -> Tensor:
+    """A float64 matrix (N, N); `name` is what an error calls it."""
+    matrix = torch.as_tensor(given, dtype=torch.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{name} must be square (N, N), got shape {tuple(matrix.shape)}")
+    return matrix
+
+
 def as_kernel(kernel: Any) -> Tensor:
     """A float64 (N, N) row-stochastic matrix, or an InputError that says by how much it is not."""
-    matrix = torch.as_tensor(kernel, dtype=torch.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"kernel must be square (N, N), got shape {tuple(matrix.shape)}")
+    matrix = as_square(kernel, "kernel")
     if matrix.shape[0] == 0:
         raise InputError("kernel must have at least one token, got shape (0, 0)")
     entries = matrix.detach()

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import PIDState
 from pidformer.convert.mark import Mark
-from pidformer.models.vit import ControlledDepth, learned_parameters
+from pidformer.models.gains import is_gain
+from pidformer.models.vit import ControlledDepth
 
 Carried = tuple[Tensor, PIDState | None]
 
@@ -42,7 +43,7 @@ class ControlledModel(Controlled, ControlledDepth):
 
     def no_weight_decay(self: Any) -> set[str]:
         """timm's set, and the learned gains."""
-        return set(self.original.no_weight_decay(self)) | learned_parameters(self)
+        return {*self.original.no_weight_decay(self), *filter(is_gain, self.state_dict())}
 
 
 @cache

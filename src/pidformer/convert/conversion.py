@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 from torch import nn
@@ -10,8 +11,13 @@ from pidformer.control.feedback import as_feedback
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, check_first_layer
 from pidformer.errors import InputError
-from pidformer.models.gains import GainsLike, layer_gains, refuse_terms, resolve_gains
-from pidformer.models.vit import learned_layers
+from pidformer.models.gains import (
+    GainsLike,
+    layer_gains,
+    learned_layers,
+    refuse_terms,
+    resolve_gains,
+)
 from pidformer.nn.gains import LearnedGains, device_of, learned_gains
 
 _NEW_WEIGHTS = "it brings weights, and a converted model keeps those it has; train one of ours"
@@ -65,6 +71,14 @@ class Conversion:
             raise InputError(
                 f"the pidformer section in {where} is damaged ({error}); convert the model again"
             ) from None
+
+    def fitting(self, depth: int, where: str | Path) -> Self:
+        """Itself, for a model of as many layers; `where` it was read from."""
+        if len(self.gains) != depth:
+            raise InputError(
+                f"{where} holds gains for {len(self.gains)} layers, the model has {depth}"
+            )
+        return self
 
     def controllers(self, attention: Sequence[Any], heads: int) -> list[PIDGains | LearnedGains]:
         """The gains that attention modules will hold, or why they cannot; nothing is touched."""

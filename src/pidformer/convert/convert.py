@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import nn
@@ -36,11 +37,9 @@ def convert(
 
     Loops over depth must be the model's own: checkpointing is non-reentrant only.
     """
-    layers = None if layers is None else list(layers)
-
-    def conversion_for(depth: int) -> Conversion:
-        return Conversion.of(gains, depth, layers, first_layer, learn_gains)
-
+    conversion_for = partial(
+        Conversion.of, gains, layers=layers, first_layer=first_layer, learn_gains=learn_gains
+    )
     work = _way_in(model)
     if not inplace:
         model = copy.deepcopy(model)
@@ -55,7 +54,7 @@ def revert(model: Model) -> Model:
     """
     if isinstance(model, ControlledModel):
         revert_timm(model)
-    elif _is_hugging_face(model):
+    elif hasattr(model, "_pid_before"):
         from pidformer.convert.hugging_face import revert_hugging_face
 
         revert_hugging_face(model)

@@ -11,8 +11,6 @@ ENCODERS: dict[str, str] = _TABLES["encoders"]
 VISION: dict[str, str] = _TABLES["vision"]
 FAMILIES = DECODERS | ENCODERS | VISION
 """Model types, and the class that attends in each."""
-KEEPS_KEYWORDS = frozenset(_TABLES["keeps_keywords"])
-"""Attention classes that take keyword arguments, and do not hand them to the interface."""
 PROJECTIONS: dict[str, str] = _TABLES["projections"]
 """Attention classes that do not call the interface, and where their merged heads go."""
 REFUSED: dict[str, str] = {

@@ -17,9 +17,9 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from pidformer.convert.conversion import Conversion, remove, shown_gains
-from pidformer.convert.families import FAMILIES, KEEPS_KEYWORDS, REFUSED, check_family
-from pidformer.convert.interface import KEYWORD, NAME, Tape, hold_tape, watch_cache
-from pidformer.convert.own_attention import ASKED, add_control, hand_down, is_own, watch_values
+from pidformer.convert.families import FAMILIES, REFUSED, check_family
+from pidformer.convert.interface import KEYWORD, NAME, Tape, watch_cache
+from pidformer.convert.own_attention import ASKED, add_control, is_own, watch_values
 from pidformer.errors import InputError
 from pidformer.models.language.build import read_pretrained
 from pidformer.models.language.folder import read_config
@@ -30,7 +30,7 @@ PLAIN = ("sdpa", "eager")
 
 def convert_hugging_face(model: Any, conversion_for: Any) -> None:
     """Convert in place; refused before anything is touched, or done as a whole."""
-    is_again = is_converted(model)
+    is_again = hasattr(model, "_pid_before")
     attention = _controlled(model) if is_again else _attention(model)
     conversion: Conversion = conversion_for(len(attention))
     backbone = _backbone(model, attention)
@@ -43,8 +43,6 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
         module.extra_repr = partial(shown_gains, module)
         watch = watch_values if is_own(module) else watch_cache
         module.register_forward_pre_hook(watch, with_kwargs=True)
-        if type(module).__name__ in KEEPS_KEYWORDS:
-            module.register_forward_pre_hook(hold_tape, with_kwargs=True)
     backbone.register_forward_pre_hook(_begin, with_kwargs=True)
     model._pid_before = model.config._attn_implementation
     for config in _configs(model):
@@ -57,12 +55,10 @@ def convert_hugging_face(model: Any, conversion_for: Any) -> None:
 
 def revert_hugging_face(model: Any) -> None:
     """The model as it was before."""
-    if not is_converted(model):
-        raise InputError(f"{type(model).__name__} was not converted; there is nothing to revert")
     attention = _controlled(model)
     for module in model.modules():
         for number, hook in list(module._forward_pre_hooks.items()):
-            if hook in (_begin, watch_cache, hold_tape, watch_values, add_control):
+            if hook in (_begin, watch_cache, watch_values, add_control):
                 del module._forward_pre_hooks[number]
                 module._forward_pre_hooks_with_kwargs.pop(number, None)
     remove(attention)
@@ -88,7 +84,7 @@ def from_pretrained(folder: str | Path, **options: Any) -> Any:
         )
     conversion = Conversion.from_dict(saved, f"config.json of {folder}")
     model = load_plain(folder, **options)
-    convert_hugging_face(model, lambda depth: conversion)
+    convert_hugging_face(model, lambda depth: conversion.fitting(depth, folder))
     if conversion.learn_gains:
         _load_gains(model, Path(folder))
     return model
@@ -120,10 +116,6 @@ def _config(folder: str | Path) -> Any:
         raise InputError(f"config.json of {folder} cannot be read ({reason})") from None
 
 
-def is_converted(model: Any) -> bool:
-    return hasattr(model, "_pid_before")
-
-
 def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each forward pass: a fresh tape."""
     owns = next(is_own(module) for module in _controlled(backbone))
@@ -136,7 +128,10 @@ def _begin(backbone: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[
     if backbone.training and not torch.compiler.is_compiling():
         _check_checkpointing(backbone)
     tape = Tape(keeps_weights=bool(kwargs.get("output_attentions")))
-    return args, hand_down(backbone, kwargs, tape) if owns else {**kwargs, KEYWORD: tape}
+    handed = {**kwargs, KEYWORD: tape}
+    if owns and ASKED in inspect.signature(backbone.forward).parameters:
+        handed[ASKED] = tape  # the only keyword that such layers hand on
+    return args, handed
 
 
 def _check_checkpointing(backbone: nn.Module) -> None:

@@ -178,8 +178,13 @@ class WatchedCache:
 
 
 def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Before each call of an attention module: its cache becomes a `WatchedCache`."""
-    tape = kwargs.get(KEYWORD)
+    """Before each call of an attention module: its cache becomes a `WatchedCache`.
+
+    The tape waits at the module until the interface is called, inside the same call, as some
+    modules keep their keyword arguments to themselves. Recomputed under checkpointing, the module
+    is handed its own tape again.
+    """
+    tape = module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
     if tape is None:
         return args, kwargs
 
@@ -189,15 +194,6 @@ def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, di
         return WatchedCache(given, tape, module) if isinstance(given, Cache) else given
 
     return tuple(watched(a) for a in args), {k: watched(v) for k, v in kwargs.items()}
-
-
-def hold_tape(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Before each call of an attention module that keeps its keyword arguments to itself.
-
-    The tape waits at the module until the interface is called, inside the same call: recomputed
-    under checkpointing, the module is handed its own tape again.
-    """
-    module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
 
 
 def pid_mask(*args: Any, **options: Any) -> Tensor | None:

@@ -27,12 +27,6 @@ def is_own(attention: Any) -> bool:
     return type(attention).__name__ in PROJECTIONS
 
 
-def hand_down(backbone: Any, kwargs: dict[str, Any], tape: Tape) -> dict[str, Any]:
-    """The keyword arguments of a backbone with a tape among them, in a place that layers see."""
-    is_named = ASKED in inspect.signature(backbone.forward).parameters
-    return {**kwargs, KEYWORD: tape} | ({ASKED: tape} if is_named else {})
-
-
 def watch_values(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each call of an attention module: a `WatchedCache`, and the tape at its projection.
 

@@ -42,7 +42,7 @@ def restore(model: Model, path: str | Path) -> Model:
     The model is made as it was before its conversion: `timm.create_model(name, ...)`.
     """
     conversion, tensors = _read(Path(path))
-    convert_timm(model, lambda depth: _fitting(conversion, depth, path))
+    convert_timm(model, lambda depth: conversion.fitting(depth, path))
     tensors |= marks(model.state_dict())  # those of the file are its metadata, in short
     shapes = {name: tuple(t.shape) for name, t in model.state_dict().items()}
     given = {name: tuple(t.shape) for name, t in tensors.items()}
@@ -75,11 +75,3 @@ def _read(path: Path) -> tuple[Conversion, dict[str, Any]]:
     except ValueError as error:
         raise InputError(f"the controller in {path} is damaged ({error})") from None
     return Conversion.from_dict(saved, str(path)), tensors
-
-
-def _fitting(conversion: Conversion, depth: int, path: str | Path) -> Conversion:
-    if len(conversion.gains) != depth:
-        raise InputError(
-            f"{path} holds gains for {len(conversion.gains)} layers, the model has {depth}"
-        )
-    return conversion

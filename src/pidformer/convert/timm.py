@@ -6,7 +6,7 @@ mark of the controller. Nothing else about them changes.
 """
 # B images, N tokens, C width, H heads, D head dim
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -31,11 +31,7 @@ from pidformer.control.pid import PIDState
 from pidformer.convert.controlled import Carried, Controlled, ControlledModel, made, projected
 from pidformer.convert.conversion import Conversion, remove, shown_gains
 from pidformer.convert.mark import Mark
-from pidformer.convert.timm_sam import (
-    ControlledSAM,
-    ControlledSAMAttention,
-    ControlledSAMBlock,
-)
+from pidformer.convert.timm_sam import ControlledSAM, ControlledSAMAttention, ControlledSAMBlock
 from pidformer.errors import InputError
 from pidformer.nn.attention import attend, seen_values
 from pidformer.nn.depth import scan_blocks
@@ -44,14 +40,7 @@ from pidformer.ops.attention import of_queries
 for _step in ("seen_values", "of_queries"):
     torch.fx.wrap(_step)  # each is one step of a graph: what it does depends on shapes
 
-MODELS = (VisionTransformer, Eva, Beit, VisionTransformerRelPos, NaFlexVit, VisionTransformerSAM)
 POST_NORM = (ResPostBlock, EvaBlockPostNorm, ResPostRelPosBlock)
-SAM_BLOCK, SAM_ATTENTION = vision_transformer_sam.Block, vision_transformer_sam.Attention
-BLOCKS = (Block, EvaBlock, beit.Block, RelPosBlock, SAM_BLOCK, *POST_NORM)
-ATTENTION = (
-    *(Attention, AttentionRope, EvaAttention),
-    *(beit.Attention, RelPosAttention, SAM_ATTENTION),
-)
 
 REASONS = {
     "Cait": "its heads mix each other's scores, so that a head's output is not of its own values",
@@ -210,21 +199,30 @@ class ControlledNaFlex(ControlledModel):
         return super().forward_intermediates(x, *args, **options)
 
 
-MIXINS = {
+MODELS = {
+    VisionTransformer: ControlledModel,
     Eva: ControlledEva,
     Beit: ControlledBias,
     VisionTransformerRelPos: ControlledBias,
     NaFlexVit: ControlledNaFlex,
     VisionTransformerSAM: ControlledSAM,
 }
-"""What replaces the loop of a model; of a plain vision transformer, `ControlledModel`."""
-PARTS = {SAM_BLOCK: (ControlledSAMAttention, ControlledSAMBlock)}
-"""What replaces attention and block, if not `ControlledAttention` and `ControlledBlock`."""
+"""The models that can be converted, and what replaces the loop of each."""
+BLOCKS = {
+    **dict.fromkeys((Block, EvaBlock, beit.Block, RelPosBlock), ControlledBlock),
+    vision_transformer_sam.Block: ControlledSAMBlock,
+    **dict.fromkeys(POST_NORM, ControlledBlock),
+}
+_PLAIN = (Attention, AttentionRope, EvaAttention, beit.Attention, RelPosAttention)
+ATTENTION = {
+    **dict.fromkeys(_PLAIN, ControlledAttention),
+    vision_transformer_sam.Attention: ControlledSAMAttention,
+}
 
 
 def is_timm(model: nn.Module) -> bool:
     """Whether this is timm's: a vision transformer, or something else that timm made."""
-    return isinstance(model, MODELS) or type(model).__module__.startswith("timm.")
+    return isinstance(model, tuple(MODELS)) or type(model).__module__.startswith("timm.")
 
 
 def convert_timm(model: Any, conversion_for: Any) -> None:
@@ -239,15 +237,12 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     if is_again:
         revert_timm(model)
     for block in model.blocks:
-        attention_mixin, block_mixin = PARTS.get(
-            type(block), (ControlledAttention, ControlledBlock)
-        )
-        block.attn.__class__ = made(attention_mixin, block.attn.__class__)
+        block.attn.__class__ = made(ATTENTION[type(block.attn)], block.attn.__class__)
         block.attn.state_heads = heads
         block.out = nn.Identity()
-        block.__class__ = made(block_mixin, block.__class__)
+        block.__class__ = made(BLOCKS[type(block)], block.__class__)
     conversion.put(attention, controllers)
-    mixin = next((MIXINS[kind] for kind in MIXINS if isinstance(model, kind)), ControlledModel)
+    mixin = next(MODELS[kind] for kind in MODELS if isinstance(model, kind))
     model.__class__ = made(mixin, model.__class__)
     model.pidformer = Mark(conversion)
     model._no_split_modules = (type(model.blocks[0]).__name__,)
@@ -292,7 +287,7 @@ def _check(model: Any) -> None:
             raise _unknown("attention", depth, block.attn, ATTENTION)
 
 
-def _unknown(what: str, depth: int, found: object, known: tuple[type, ...]) -> InputError:
+def _unknown(what: str, depth: int, found: object, known: Iterable[type]) -> InputError:
     names = ", ".join(kind.__name__ for kind in known)
     return InputError(
         f"the {what} of layer {depth} is {type(found).__name__}, which cannot be converted; "

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch.nn.functional as F
 from timm.layers import apply_rot_embed_cat, resample_abs_pos_embed_nhwc
-from timm.models._features import feature_take_indices
 from timm.models.vision_transformer_sam import (
     get_decomposed_rel_pos_bias,
     window_partition,
@@ -64,9 +63,8 @@ class ControlledSAMAttention(Controlled):
         q, k, v = projected(self, windows.cut(x).flatten(1, 2))
         value = windows.heads_joined(v)
         seen = seen_values(self, value, state)
-        if (
-            seen is not value
-        ):  # what pads a window has no value in the first layer, and keeps its own
+        if seen is not value:
+            # What pads a window has no value in the first layer, and keeps its own.
             change = windows.heads_cut(seen - value).flatten(1, 2)
             v = v + change.unflatten(-1, (v.shape[1], -1)).transpose(1, 2)
         attended = self._attended(q, k, v, windows.shape)
@@ -134,14 +132,7 @@ class ControlledSAM(ControlledModel):
     ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
         """Outputs of some blocks, with timm's options and timm's return values."""
         check_known("output_fmt", output_fmt, ("NCHW",))
-        take, last = feature_take_indices(len(self.blocks), indices)
-        taken: list[Tensor] = []
-
-        def observe(depth: int, tokens: Tensor, _: object) -> None:
-            if depth in take:
-                found = tokens.permute(0, 3, 1, 2)
-                taken.append(self.neck(found) if norm else found)
-
-        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
-        x = self._scan(x, blocks, observe)
-        return taken if intermediates_only else (self.neck(x.permute(0, 3, 1, 2)), taken)
+        x, taken = self._scan_taking(x, indices, stop_early)
+        planes = [tokens.permute(0, 3, 1, 2) for tokens in taken]
+        planes = [self.neck(plane) for plane in planes] if norm else planes
+        return planes if intermediates_only else (self.neck(x.permute(0, 3, 1, 2)), planes)

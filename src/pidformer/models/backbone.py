@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from pidformer.errors import InputError, some
+from pidformer.models.gains import is_gain
 from pidformer.models.patches import resize_positions
 from pidformer.models.vit import PIDVisionTransformer
 
@@ -77,8 +78,3 @@ def _fitted_positions(encoder: PIDVisionTransformer, positions: Tensor, name: st
             "token(s) and a square of patches"
         )
     return resize_positions(positions, (side, side), encoder.patch_embed.grid_size, prefix)
-
-
-def is_gain(key: str) -> bool:
-    """Whether a key of a state dict belongs to learned gains, of images or language."""
-    return "attn.gains." in key

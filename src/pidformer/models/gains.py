@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from pidformer.control.feedback import as_feedback
+from pidformer.control.feedback import Feedback, as_feedback, reads_state
 from pidformer.control.gains import GainsLike, PIDGains, as_gains, is_numbers
 from pidformer.errors import InputError
 
@@ -36,3 +36,35 @@ def refuse_terms(layers: Iterable[PIDGains | None], reasons: Mapping[str, str]) 
 def layer_gains(gains: ModelGains, depth: int) -> tuple[PIDGains | None, ...]:
     """The gains of each of `depth` layers."""
     return gains if isinstance(gains, tuple) else (gains,) * depth
+
+
+def acts_in_layer(gains: PIDGains | None, depth: int, first_layer: str) -> bool:
+    """Whether a controller acts in layer `depth`, where learned gains receive a gradient.
+
+    A free first layer has no control but what looks at its own values alone, and a layer of zero
+    gains stays at zero.
+    """
+    if gains is None or gains.kind == "softmax":
+        return False
+    return depth > 0 or first_layer == "controlled" or not reads_state(gains)
+
+
+def learned_layers(
+    gains: Sequence[PIDGains | None], learn_gains: bool, first_layer: str
+) -> list[bool]:
+    """Which layers learn their gains: those whose control acts."""
+    is_bare = any(isinstance(law, Feedback) and law.own == law.first == 0 for law in gains)
+    if is_bare and not learn_gains:
+        raise InputError("skipinit starts without attention (own = 0): give learn_gains=true too")
+    learned = [
+        learn_gains and acts_in_layer(layer, depth, first_layer)
+        for depth, layer in enumerate(gains)
+    ]
+    if learn_gains and not any(learned):
+        raise InputError("learn_gains needs a layer with control: give gains with p > 0")
+    return learned
+
+
+def is_gain(key: str) -> bool:
+    """Whether a key of a state dict belongs to learned gains, of images or language."""
+    return "attn.gains." in key

@@ -143,10 +143,6 @@ def check_model(fields: Any, task: str, where: str = "") -> None:
 
 def check_options(options: Any, task: str, where: str = "", *, is_timm: bool = False) -> None:
     """Refuse an option that is not of the closed list, or out of its range."""
-    if not isinstance(options, Mapping):
-        raise InputError(
-            f"{where}model.options must be a section of keys, got {shortened(options)}"
-        )
     known = LANGUAGE if task == "language" else TIMM if is_timm else VISION
     check_fields(options, known, f"{where}model.options")
 
@@ -177,8 +173,6 @@ def check_memory(options: Mapping[str, Any], task: str) -> None:
 
 def check_decoder(fields: Any, where: str = "") -> None:
     """As `check_options`, of a segmenter's `segmentation.decoder`."""
-    if not isinstance(fields, Mapping):
-        raise InputError(f"{where}segmentation.decoder must be a section, got {shortened(fields)}")
     check_fields(fields, DECODER, f"{where}segmentation.decoder")
 
 
@@ -187,8 +181,10 @@ def check_build(fields: Mapping[str, Any], where: str) -> None:
     check_fields(fields, _WORDS if "vocab_size" in fields else _SIZES, where)
 
 
-def check_fields(fields: Mapping[str, Any], known: Mapping[str, Kind], where: str) -> None:
+def check_fields(fields: Any, known: Mapping[str, Kind], where: str) -> None:
     """One line for the first key that is not known, or whose value its kind does not take."""
+    if not isinstance(fields, Mapping):
+        raise InputError(f"{where} must be a section of keys, got {shortened(fields)}")
     for key, value in fields.items():
         if key not in known:
             raise _refused(str(key), known, where)

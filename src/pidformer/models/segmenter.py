@@ -6,11 +6,10 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
-from pidformer.control.feedback import reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer, widened
 from pidformer.errors import InputError
-from pidformer.models.gains import ModelGains
+from pidformer.models.gains import ModelGains, acts_in_layer, is_gain
 from pidformer.models.vit import PIDVisionTransformer
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import scan_blocks
@@ -22,6 +21,9 @@ NORM_EPS = 1e-5
 
 class LinearDecoder(nn.Module):
     """score = W patch + b."""
+
+    gains = None
+    grad_checkpointing = False
 
     def __init__(self, dim: int, num_classes: int) -> None:
         super().__init__()
@@ -59,10 +61,8 @@ class MaskTransformer(nn.Module):
         super().__init__()
 
         def controller(layer: int) -> PIDGains | LearnedGains | None:
-            acts = layer > 0 or first_layer == "controlled" or not reads_state(gains)
-            if learn_gains and acts and gains is not None and gains.kind != "softmax":
-                return learned_gains(gains, num_heads)
-            return gains
+            is_learned = learn_gains and acts_in_layer(gains, layer, first_layer)
+            return learned_gains(gains, num_heads) if is_learned else gains
 
         self.gains = gains
         self.num_classes = num_classes
@@ -133,7 +133,7 @@ class Segmenter(nn.Module):
 
     @property
     def decoder_gains(self) -> ModelGains:
-        return self.decoder.gains if isinstance(self.decoder, MaskTransformer) else None
+        return self.decoder.gains
 
     @property
     def num_classes(self) -> int:
@@ -142,15 +142,13 @@ class Segmenter(nn.Module):
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Recompute the blocks of both parts in the backward pass."""
         self.encoder.set_grad_checkpointing(enable)
-        if isinstance(self.decoder, MaskTransformer):
-            self.decoder.grad_checkpointing = enable
+        self.decoder.grad_checkpointing = enable
 
     def no_weight_decay(self) -> set[str]:
         """Positions, class tokens and learned gains."""
         inner = {f"encoder.{name}" for name in self.encoder.no_weight_decay()}
-        own = ("class_tokens", ".gains.")
-        names = (name for name, _ in self.decoder.named_parameters())
-        return inner | {f"decoder.{name}" for name in names if any(part in name for part in own)}
+        names = (f"decoder.{name}" for name in self.decoder.state_dict())
+        return inner | {n for n in names if is_gain(n) or n == "decoder.class_tokens"}
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits at the size of the images."""

@@ -14,9 +14,9 @@ largest. Windows of all images, positions and views share forward passes.
 # B images, K classes, H x W image, h x w view
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -50,8 +50,8 @@ class _Place(NamedTuple):
     number: int
     picture: Tensor  # (B, C, h, w)
     overlap: Tensor  # (h, w), one over the number of windows on each pixel
-    top: int
-    left: int
+    rows: slice
+    columns: slice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,15 +149,12 @@ class Sliding:
             return [torch.cat(views) for views in zip(*each, strict=True)]
         places = self._places(images)
         planes: list[Tensor | None] = [None] * len(self.views)
-        window, size = self.window, max(1, self.max_windows // max(1, len(images)))
-        while packed := list(islice(places, size)):
-            crops = [
-                picture[..., top : top + window, left : left + window]
-                for _, picture, _, top, left in packed
-            ]
+        size = max(1, self.max_windows // max(1, len(images)))
+        while packed := list(itertools.islice(places, size)):
+            crops = [place.picture[..., place.rows, place.columns] for place in packed]
             logits = model(torch.cat(crops)).split(len(images))
             for place, part in zip(packed, logits, strict=True):
-                planes[place.number] = self._added(planes[place.number], part, place)
+                planes[place.number] = _added(planes[place.number], part, place)
         return [plane for plane in planes if plane is not None]
 
     def logits(self, model: PixelLogits, images: Tensor) -> Tensor:
@@ -211,25 +208,26 @@ class Sliding:
                 picture = picture.flip(-1)
             tops, lefts = (self.starts(side) for side in picture.shape[-2:])
             overlap = _overlap(tops, lefts, self.window, picture)
-            for top in tops:
-                for left in lefts:
-                    yield _Place(number, picture, overlap, top, left)
+            for top, left in itertools.product(tops, lefts):
+                rows, columns = (slice(start, start + self.window) for start in (top, left))
+                yield _Place(number, picture, overlap, rows, columns)
 
-    def _added(self, plane: Tensor | None, logits: Tensor, place: _Place) -> Tensor:
-        """The view's plane with one more window, weighted by how many cover each pixel."""
-        height, width = place.picture.shape[-2:]
-        if logits.shape[-2:] == (height, width):
-            return widened(logits)
-        window, top, left = self.window, place.top, place.left
-        rows, columns = slice(top, top + window), slice(left, left + window)
-        logits, weight = widened(logits), place.overlap[rows, columns]
-        if plane is None:
-            plane = logits.new_zeros(*logits.shape[:2], height, width)
-        if logits.requires_grad:  # in place would tie the graph in knots
-            room = (left, width - left - window, top, height - top - window)
-            return plane + F.pad(logits * weight, room)
-        plane[..., rows, columns].addcmul_(logits, weight)
-        return plane
+
+def _added(plane: Tensor | None, logits: Tensor, place: _Place) -> Tensor:
+    """The view's plane with one more window, weighted by how many cover each pixel."""
+    height, width = place.picture.shape[-2:]
+    logits = widened(logits)
+    if logits.shape[-2:] == (height, width):
+        return logits
+    rows, columns = place.rows, place.columns
+    weight = place.overlap[rows, columns]
+    if plane is None:
+        plane = logits.new_zeros(*logits.shape[:2], height, width)
+    if logits.requires_grad:  # in place would tie the graph in knots
+        room = (columns.start, width - columns.stop, rows.start, height - rows.stop)
+        return plane + F.pad(logits * weight, room)
+    plane[..., rows, columns].addcmul_(logits, weight)
+    return plane
 
 
 def _overlap(tops: list[int], lefts: list[int], window: int, picture: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
-from pidformer.control.feedback import is_without_attention, reads_state
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import FirstLayer
 from pidformer.errors import InputError, check_known
@@ -20,7 +19,9 @@ from pidformer.models.gains import (
     NO_WORDS,
     GainsLike,
     ModelGains,
+    is_gain,
     layer_gains,
+    learned_layers,
     refuse_terms,
     resolve_gains,
 )
@@ -69,17 +70,10 @@ class ControlledDepth:
     ) -> list[Any] | tuple[Tensor, list[Any]] | dict[str, Any]:
         """Outputs of some blocks, with timm's options and timm's return values."""
         check_known("output_fmt", output_fmt, ("NCHW", "NLC"))
-        take, last = feature_take_indices(len(self.blocks), indices)
-        taken: list[Tensor] = []
-
-        def observe(depth: int, tokens: Tensor, _: object) -> None:
-            if depth in take:
-                taken.append(self.norm(tokens) if norm else tokens)
-
-        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
         size = x.shape[-2:]
-        x = self._scan(x, blocks, observe, attn_mask=attn_mask, is_causal=is_causal)
-
+        options = {"attn_mask": attn_mask, "is_causal": is_causal}
+        x, taken = self._scan_taking(x, indices, stop_early, **options)
+        taken = [self.norm(tokens) for tokens in taken] if norm else taken
         split = self.num_prefix_tokens
         prefixes = [tokens[:, :split] for tokens in taken] if split and return_prefix_tokens else []
         outputs = [tokens[:, split:] for tokens in taken]
@@ -93,6 +87,20 @@ class ControlledDepth:
             return named if intermediates_only else named | {"image_features": self.norm(x)}
         paired = list(zip(outputs, prefixes, strict=True)) if prefixes else outputs
         return paired if intermediates_only else (self.norm(x), paired)
+
+    def _scan_taking(
+        self, x: Tensor, indices: int | Sequence[int] | None, stop_early: bool, **options: Any
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The last tokens, and the outputs of the blocks that timm's `indices` name."""
+        take, last = feature_take_indices(len(self.blocks), indices)
+        taken: list[Tensor] = []
+
+        def observe(depth: int, tokens: Tensor, _: object) -> None:
+            if depth in take:
+                taken.append(tokens)
+
+        blocks = list(self.blocks)[: last + 1] if stop_early else self.blocks
+        return self._scan(x, blocks, observe, **options), taken
 
     def embed(self, x: Tensor) -> Tensor:
         """Images (B, 3, height, width) to the tokens that the first block takes, (B, N, C)."""
@@ -168,9 +176,9 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
         def build_block(*, depth: int, num_heads: int, **options: Any) -> PIDBlock:
             options = _block_options(options)
             layer: PIDGains | LearnedGains | None = per_layer[depth]
-            if isinstance(layer, PIDGains) and is_learned[depth]:
-                device, dtype = options.get("device"), options.get("dtype")
-                layer = learned_gains(layer, num_heads, device=device, dtype=dtype)
+            if is_learned[depth]:
+                place = {name: options.get(name) for name in ("device", "dtype")}
+                layer = learned_gains(per_layer[depth], num_heads, **place)
             return PIDBlock(
                 num_heads=num_heads,
                 gains=layer,
@@ -214,7 +222,7 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
 
     def no_weight_decay(self) -> set[str]:
         """timm's set, and the learned gains."""
-        return super().no_weight_decay() | learned_parameters(self)
+        return super().no_weight_decay() | set(filter(is_gain, self.state_dict()))
 
     def _pos_embed(self, x: Tensor) -> Tensor:
         """timm's, but for positions that are resized as `position_resize` says."""
@@ -232,38 +240,6 @@ class PIDVisionTransformer(ControlledDepth, VisionTransformer):
             x = x + positions
         x = torch.cat([*(t.expand(x.shape[0], -1, -1) for t in prefix), x], dim=1)
         return self.pos_drop(x if self.no_embed_class else x + positions)
-
-
-def learned_parameters(model: nn.Module) -> set[str]:
-    """Names of the parameters of learned gains, which are not to decay."""
-    return {
-        f"{name}.{parameter}"
-        for name, module in model.named_modules()
-        if isinstance(module, LearnedGains)
-        for parameter, _ in module.named_parameters()
-    }
-
-
-def learned_layers(
-    gains: Sequence[PIDGains | None], learn_gains: bool, first_layer: FirstLayer
-) -> list[bool]:
-    """Which layers learn their gains: those whose control acts.
-
-    A free first layer has no control but what looks at its own values alone, and a layer of zero
-    gains stays at zero; parameters there would never receive a gradient.
-    """
-    if not learn_gains and any(is_without_attention(layer) for layer in gains):
-        raise InputError("skipinit starts without attention (own = 0): give learn_gains=true too")
-    learned = [
-        learn_gains
-        and layer is not None
-        and layer.kind != "softmax"
-        and (depth > 0 or first_layer == "controlled" or not reads_state(layer))
-        for depth, layer in enumerate(gains)
-    ]
-    if learn_gains and not any(learned):
-        raise InputError("learn_gains needs a layer with control: give gains with p > 0")
-    return learned
 
 
 def _not_negative(name: str, given: object) -> float:

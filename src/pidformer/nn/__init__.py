@@ -3,12 +3,7 @@
 from pidformer.nn.attention import PIDAttention
 from pidformer.nn.block import PIDBlock
 from pidformer.nn.depth import Observer, evaluating, scan_blocks
-from pidformer.nn.gains import (
-    LearnedGains,
-    acting_gains,
-    controlled_attention,
-    set_gain_share,
-)
+from pidformer.nn.gains import LearnedGains, acting_gains, controlled_attention, set_gain_share
 from pidformer.nn.scale import ControlMeter, ControlScale, has_control
 
 __all__ = [

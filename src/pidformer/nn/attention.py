@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pidformer.control.feedback import read_gains
 from pidformer.control.gains import Gains, GainsLike
 from pidformer.control.pid import FirstLayer, PIDState, check_first_layer
-from pidformer.errors import InputError
+from pidformer.errors import InputError, check_multiple
 from pidformer.nn.gains import LearnedGains, acting_gains, gate_layer, gate_of
 from pidformer.ops.attention import feed_back, mixed_values, of_queries, pid_attention, scores
 from pidformer.ops.short import split_heads
@@ -105,12 +105,8 @@ class PIDAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
-        if num_heads <= 0 or dim % num_heads:
-            raise InputError(f"dim must be a multiple of num_heads, got {dim} and {num_heads}")
-        if num_kv_heads <= 0 or num_heads % num_kv_heads:
-            raise InputError(
-                f"num_heads must be a multiple of num_kv_heads, got {num_heads} and {num_kv_heads}"
-            )
+        check_multiple("dim", dim, "num_heads", num_heads)
+        check_multiple("num_heads", num_heads, "num_kv_heads", num_kv_heads)
         if isinstance(gains, LearnedGains) and gains.num_heads != num_kv_heads:
             raise InputError(
                 f"gains for {gains.num_heads} heads do not fit {num_kv_heads} value heads"

@@ -35,7 +35,9 @@ def scan_blocks(
     `network` are all blocks that the state will meet: what none of them reads is then not kept, no
     sum where none has an integral. An observer is shown all of it.
     """
-    terms = _terms(network) if network is not None and observe is None else None
+    terms = None
+    if network is not None and observe is None:
+        terms = {term for block in network for term in terms_of(block)}
     checkpointed: Callable[..., Any] = checkpoint
     if checkpointing and not torch.compiler.is_compiling():
         # Recomputed on the same kernels, even where the backward runs after a block of `kernels`.
@@ -51,10 +53,6 @@ def scan_blocks(
         if observe is not None:
             observe(depth, x, state)
     return x, state
-
-
-def _terms(network: Iterable[nn.Module]) -> set[str]:
-    return {term for block in network for term in terms_of(block)}
 
 
 def _same_kernels(name: Kernels) -> tuple[AbstractContextManager[None], ...]:

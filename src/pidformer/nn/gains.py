@@ -17,7 +17,6 @@ from pidformer.control.feedback import (
     FeedbackTensors,
     Law,
     acting_law,
-    has_gate,
     on_the_way,
 )
 from pidformer.control.gains import Gains, GainTensors, PIDGains
@@ -168,7 +167,7 @@ class LearnedFeedback(LearnedGains):
         return f"num_heads={self.num_heads}, initial={self.initial}"
 
 
-def learned_gains(initial: PIDGains, num_heads: int, **place: Any) -> LearnedGains:
+def learned_gains(initial: PIDGains | None, num_heads: int, **place: Any) -> LearnedGains:
     """The gains of one layer as a module that learns them."""
     initial = acting_law(initial)
     kind: Any = LearnedFeedback if isinstance(initial, Feedback) else LearnedGains
@@ -178,7 +177,8 @@ def learned_gains(initial: PIDGains, num_heads: int, **place: Any) -> LearnedGai
 def gate_layer(gains: Any, width: int, heads_width: int, **place: Any) -> nn.Linear | None:
     """The projection W (heads_width, width) of a law with a gate; None for others."""
     law = gains.initial if isinstance(gains, LearnedGains) else gains
-    return nn.Linear(width, heads_width, bias=False, **place) if has_gate(law) else None
+    has_gate = isinstance(law, Feedback) and law.gate != 0
+    return nn.Linear(width, heads_width, bias=False, **place) if has_gate else None
 
 
 def gate_of(attention: Any, x: Tensor) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def acting_gains(attention: Any) -> Gains | None:
     if gains is None or share is None:
         return gains
     if isinstance(gains, Law):
-        return on_the_way(gains, share)
+        return FeedbackTensors(**on_the_way(gains, share))
     return GainTensors(share * gains.p, share * gains.i, share * gains.d, gains.beta)
 
 

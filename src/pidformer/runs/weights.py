@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from pidformer.convert.mark import marks, unmarked
 from pidformer.errors import InputError, check_known
 from pidformer.files import check_links
-from pidformer.models.backbone import is_gain, misfit
+from pidformer.models.backbone import misfit
+from pidformer.models.gains import is_gain
 from pidformer.runs.folder import load_checkpoint, load_weights
 
 Weights = Literal["auto", "best", "model", "ema"]

@@ -21,8 +21,8 @@ from pidformer.data.segmentation import (
 )
 from pidformer.errors import InputError
 from pidformer.files import named_data
-from pidformer.models.backbone import is_gain, load_backbone
-from pidformer.models.gains import resolve_gains
+from pidformer.models.backbone import load_backbone
+from pidformer.models.gains import is_gain, resolve_gains
 from pidformer.models.segmenter import Segmenter
 from pidformer.models.sliding import Sliding
 from pidformer.runs.folder import load_weights, read_recipe

@@ -43,7 +43,7 @@ class CausalAttention(nn.Module):
         size, bias = config.head_dim, config.attention_bias
         self.depth, self.head_dim = depth, size
         self.gains = gains
-        self.first_layer = config.first_layer
+        self.first_layer: Any = config.first_layer
         self.register_buffer("gain_share", None, persistent=False)  # see `set_gain_share`
         self.dropout = config.attention_dropout
         self.q_proj = nn.Linear(config.hidden_size, heads * size, bias=bias)
@@ -94,7 +94,7 @@ class CausalAttention(nn.Module):
             weights = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
             kernels.append(F.dropout(weights, dropout))
             out = kernels[-1].to(v.dtype) @ of_queries(v, q)
-            out, state = feed_back(out, value, state, gains, self.first_layer, **gate)  # type: ignore[arg-type]
+            out, state = feed_back(out, value, state, gains, self.first_layer, **gate)
         else:
             out, state = pid_attention(
                 q,
@@ -105,7 +105,7 @@ class CausalAttention(nn.Module):
                 attn_mask=mask.attn_mask,
                 is_causal=mask.is_causal,
                 dropout_p=dropout,
-                first_layer=self.first_layer,  # type: ignore[arg-type]
+                first_layer=self.first_layer,
                 value=value if last is None else value[..., -last:, :],
                 **gate,
             )
@@ -139,7 +139,7 @@ class CausalAttention(nn.Module):
             value = self.v_proj(x).view(heads)
         else:
             if state is None:
-                state = TokenControl(x.shape[0], k.shape[1], self.head_dim, k, self.first_layer)  # type: ignore[arg-type]
+                state = TokenControl(x.shape[0], k.shape[1], self.head_dim, k, self.first_layer)
             value = state.values(self.v_proj, x, gains)
         if rotation is not None:
             q, k = rotated(q, rotation), rotated(k, rotation)

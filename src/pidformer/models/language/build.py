@@ -9,7 +9,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from pidformer.errors import InputError, cut, unknown
+from pidformer.errors import InputError, check_known, cut
 from pidformer.models.build import CONTROLLER, REFUSALS
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
 from pidformer.models.language.folder import check_weights
@@ -27,8 +27,7 @@ def build_language_model(
     keywords of `PIDformerConfig`.
     """
     name, options = config["name"], dict(config.get("options", {}))
-    if name not in ARCHITECTURES:
-        raise unknown("model", name, ARCHITECTURES)
+    check_known("model", name, ARCHITECTURES)
     check_options(options, "language")
     given = {key: config[key] for key in CONTROLLER if key in config}
     given |= {"eos_token_id": eos_token_id, "bos_token_id": eos_token_id}

@@ -13,11 +13,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from pidformer.errors import InputError
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import cached_tokens, causal_mask, fixed_size
-from pidformer.models.language.model import (
-    PIDformerModel,
-    PIDformerPreTrainedModel,
-    check_keywords,
-)
+from pidformer.models.language.model import PIDformerModel, PIDformerPreTrainedModel, check_keywords
 from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax, nll
 
 TABLE = "model.embed_tokens.weight"
@@ -185,11 +181,8 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
         """The mask of a step with a cache of fixed size: always one shape, so it compiles once."""
         size = fixed_size(past_key_values)
         embeds = given.get("inputs_embeds", given.get("input_embeds"))
-        if (
-            size is None
-            or embeds is None
-            or (attention_mask is not None and attention_mask.ndim > 2)
-        ):
+        is_made = attention_mask is not None and attention_mask.ndim > 2
+        if size is None or embeds is None or is_made:
             return attention_mask
         past, queries = cached_tokens(past_key_values), embeds.shape[1]
         return causal_mask(attention_mask, past, queries, size, embeds.device)

@@ -10,7 +10,7 @@ from transformers import PretrainedConfig
 
 from pidformer.control.gains import PIDGains
 from pidformer.control.pid import check_first_layer
-from pidformer.errors import InputError, unknown
+from pidformer.errors import InputError, check_known, check_multiple, unknown
 from pidformer.models.gains import GainsLike, ModelGains, layer_gains, resolve_gains
 from pidformer.models.options import CHOICES
 
@@ -179,23 +179,14 @@ class PIDformerConfig(PretrainedConfig):
 
     def _check(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise unknown(name, getattr(self, name), allowed)
+            check_known(name, getattr(self, name), allowed)
         check_first_layer(self.first_layer)
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1, got {getattr(self, name)}")
         heads, groups = self.num_attention_heads, self.num_key_value_heads
-        if heads < 1 or self.hidden_size % heads:
-            raise InputError(
-                f"hidden_size must be a multiple of num_attention_heads, got {self.hidden_size} "
-                f"and {heads}"
-            )
-        if groups < 1 or heads % groups:
-            raise InputError(
-                "num_attention_heads must be a multiple of num_key_value_heads, got "
-                f"{heads} and {groups}"
-            )
+        check_multiple("hidden_size", self.hidden_size, "num_attention_heads", heads)
+        check_multiple("num_attention_heads", heads, "num_key_value_heads", groups)
         if self.position_type != "learned" and self.head_dim % 2:
             raise InputError(
                 f"{self.position_type} positions need an even head size, got {self.head_dim}"

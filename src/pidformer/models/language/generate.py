@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pidformer.data.text import Tokenizer
 from pidformer.errors import InputError
+from pidformer.fields import check_seed
 from pidformer.models.language.causal import PIDformerForCausalLM
 
 
@@ -68,8 +69,7 @@ def generate_tokens(
         raise InputError(f"top_k must be >= 0, got {top_k}; 0 draws from all tokens")
     if top_p is not None and not 0 < top_p <= 1:
         raise InputError(f"top_p must be in (0, 1], got {top_p}")
-    if not 0 <= seed < 2**63:
-        raise InputError(f"seed must be a whole number from 0 to 2**63 - 1, got {seed}")
+    check_seed(seed)
     config = model.config
     room = config.max_position_embeddings
     if config.position_type == "learned" and len(tokens) + max_tokens > room + 1:

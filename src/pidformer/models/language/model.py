@@ -4,6 +4,7 @@
 import inspect
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -14,13 +15,12 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, ModelOutput
 
 from pidformer.control.pid import PIDState, first_state
 from pidformer.errors import InputError, unknown
-from pidformer.models.gains import ModelGains
+from pidformer.models.gains import ModelGains, learned_layers
 from pidformer.models.language import positions
 from pidformer.models.language.block import PIDDecoderBlock, build_norm, dropped
 from pidformer.models.language.config import PIDformerConfig
 from pidformer.models.language.masks import cached_tokens, choose_mask
 from pidformer.models.language.softmax import AdaptiveSoftmax, FullSoftmax
-from pidformer.models.vit import learned_layers
 from pidformer.nn.depth import scan_blocks
 from pidformer.nn.gains import LearnedGains, learned_gains
 
@@ -78,9 +78,7 @@ class PIDformerPreTrainedModel(PreTrainedModel):
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """timm's name for `gradient_checkpointing_enable`, which the training loop uses."""
-        for module in self.modules():
-            if hasattr(module, "gradient_checkpointing"):
-                module.gradient_checkpointing = enable
+        self._set_gradient_checkpointing(enable)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, *args: Any, **options: Any
@@ -127,22 +125,14 @@ class PIDformerModel(PIDformerPreTrainedModel):
             if config.position_type == "learned"
             else None
         )
-        width = config.num_key_value_heads * config.head_dim
+        heads = config.num_key_value_heads
+        width = heads * config.head_dim
         self.embed_values = nn.Embedding(config.vocab_size, width) if _is_embedded(config) else None
-        is_learned = learned_layers(
-            config.by_layer,
-            config.learn_gains,
-            config.first_layer,  # type: ignore[arg-type]
-        )
+        learned = learned_layers(config.by_layer, config.learn_gains, config.first_layer)
+        layers = enumerate(zip(config.by_layer, learned, strict=True))
         self.layers = nn.ModuleList(
-            PIDDecoderBlock(
-                config,
-                depth,
-                learned_gains(gains, config.num_key_value_heads)
-                if gains is not None and is_learned[depth]
-                else gains,
-            )
-            for depth, gains in enumerate(config.by_layer)
+            PIDDecoderBlock(config, depth, learned_gains(gains, heads) if is_learned else gains)
+            for depth, (gains, is_learned) in layers
         )
         self.norm = build_norm(config) if config.norm_order == "pre" else nn.Identity()
         self.dropout = nn.Dropout(config.hidden_dropout)
@@ -199,22 +189,23 @@ class PIDformerModel(PIDformerPreTrainedModel):
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
-        options = {
-            "observe": (lambda depth, x, state: states.append(x)) if keep_states else None,
-            "mask": choose_mask(attention_mask, past_key_values, tokens, documents),
-            "rotation": turned,
-            "cache": past_key_values,
-            "places": places,
-            "kernels": kernels,
-        }
         is_seen_whole = past_key_values is not None or keep_states or keep_kernels
         blocks = list(self.layers)[: self.config.num_hidden_layers]  # fewer, for an early exit
-        options["network"] = blocks
-        if last is None or last >= tokens.shape[1] or is_seen_whole:
-            x, _state = scan_blocks(blocks, x, self._reference(input_ids), **options)
-        else:
-            x, state = scan_blocks(blocks[:-1], x, self._reference(input_ids), **options)
-            x, _state = scan_blocks(blocks[-1:], x, state, last=last, **options)
+        steps: list[Any] = list(blocks)
+        if last is not None and last < tokens.shape[1] and not is_seen_whole:
+            steps[-1] = partial(blocks[-1], last=last)
+        x, _state = scan_blocks(
+            steps,
+            x,
+            self._reference(input_ids),
+            observe=(lambda depth, x, state: states.append(x)) if keep_states else None,
+            network=blocks,
+            mask=choose_mask(attention_mask, past_key_values, tokens, documents),
+            rotation=turned,
+            cache=past_key_values,
+            places=places,
+            kernels=kernels,
+        )
         x = dropped(self.dropout, self.norm(x))
         found = BaseModelOutputWithPast(
             last_hidden_state=x,
