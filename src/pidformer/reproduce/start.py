@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,8 @@ def reproduce(
     if minutes is not None and not minutes > 0:  # NaN too
         raise InputError(f"minutes must be positive, got {minutes}")
     count = 1 if cluster is not None else check_jobs(jobs, plan, device)
+    if count > 1 and as_device(device).type == "cuda":
+        plan = replace(plan, at_once=count)
     if dry_run or not (plan.jobs or plan.blocked):  # the latter: all was made elsewhere
         return look(plan)
     if not plan.jobs:
