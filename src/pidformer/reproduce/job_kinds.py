@@ -115,6 +115,7 @@ def _evaluate(job: Job, setting: JobSetting) -> None:
         run_suite(setup, suite_of(about), command=_command(job), is_shown=setting.is_shown)
         return
     options = {"views": "single", "protocol": "sliding", "split": "test", "seed": 0, "ema": False}
+    options["precision"] = about.get("precision", "fp32")
     if about["suite"] != ROBUSTNESS:
         options[_OPTIONS[about["task"]]] = about["suite"]
     evaluate_other(
@@ -149,6 +150,8 @@ def _is_row_evaluated(job: Job) -> bool:
     suite, option = about["suite"], _OPTIONS[about["task"]]
     measured = [r.measurement for r in results.read(run) if r.kind == about["task"]]
     found = [m for m in measured if m.limit == about.get("limit")]
+    if about["task"] == "language":
+        found = [m for m in found if m.precision == about.get("precision", "fp32")]
     if suite == ROBUSTNESS:
         found = [m for m in found if m.row == LAST_ROWS[about["task"]]]
     else:
@@ -181,6 +184,11 @@ def suite_of(about: Mapping[str, Any]) -> Suite:
 def _command(job: Job) -> str:
     """What a person would type for this job alone."""
     about = job.arguments
+    if about.get("precision", "fp32") != "fp32":
+        names = {"data": str(about["data"]), "split": about["suite"]}
+        names |= {name: about[name] for name in ("precision", "limit") if about.get(name)}
+        given = ", ".join(f"{name}={value!r}" for name, value in names.items())
+        return f"evaluate_language({str(about['run'])!r}, {given})"
     words = ["pidformer", job.kind, str(about["run"])]
     if job.kind == "analyze":
         words += ["--limit", str(about["limit"]), "--out", str(about["out"])]

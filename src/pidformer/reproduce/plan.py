@@ -74,7 +74,9 @@ class StudyCost:
     epoch: float
     """Of a training, with 12 layers."""
     share: float
-    """See `Job.share`."""
+    """`Job.share` of a training."""
+    measuring: float
+    """`Job.share` of a measure."""
     measures: Mapping[str, float]
 
     def training(self, recipe: Recipe) -> float:
@@ -302,6 +304,8 @@ def run_jobs(study: StudyPlan, row: StudyRow, seed: int) -> list[Job]:
 
 def _check_measure(measure: Measure, task: str) -> None:
     """Refuse a suite that the task does not have."""
+    if measure.precision != "fp32" and task != "language":
+        raise InputError(f"suite {measure.suite}: precision is for language alone")
     if task == "classification":
         suite_of(vars(measure))
         return
@@ -358,11 +362,11 @@ def _study_jobs(
     if recipe.task == "classification":
         looked = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
         seconds = cost.measures["analyze"]
-        jobs.append(_job("analyze", name, seconds, shared | looked, share=cost.share))
+        jobs.append(_job("analyze", name, seconds, shared | looked, share=cost.measuring))
     for suite, measure in row.suites.items():
         if measure.covers(seed):
             stem, about = Path(suite).stem, shared | vars(measure)
             seconds = cost.measures.get(suite, 30.0)
-            jobs.append(_job("evaluate", name, seconds, about, (stem,), stem, share=cost.share))
+            jobs.append(_job("evaluate", name, seconds, about, (stem,), stem, share=cost.measuring))
     to = {"to": out / "results" / study.name}
     return in_turn([*jobs, _job("publish", name, 1.0, shared | to, share=0.0)])
