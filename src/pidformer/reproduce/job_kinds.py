@@ -2,6 +2,7 @@
 
 import shlex
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ import torch
 from pidformer import results
 from pidformer.analysis import token_trajectory
 from pidformer.data import open_images, sample_images
+from pidformer.data.text.files import SPLITS, find_text, text_blocks
 from pidformer.devices import as_device
 from pidformer.evaluation.analysis import analyze
 from pidformer.evaluation.images import remaining, run_suite
@@ -65,6 +67,17 @@ def check_recipes(plan: Plan, overrides: Sequence[str] = ()) -> None:
     for job in plan.jobs:
         if job.kind == "train" and is_done(job):
             check_folder(Path(job.arguments["run"]), _recipe(job, overrides))
+
+
+def check_texts(plan: Plan) -> None:
+    """Refuse a text that could not be measured, before anything is trained for it."""
+    wanted = {
+        (str(about["data"]), about["suite"] if about["suite"] in SPLITS else "test")
+        for job in plan.jobs
+        if job.kind == "evaluate" and (about := job.arguments)["task"] == "language"
+    }
+    for data, split in sorted(wanted):
+        deque(text_blocks(find_text(data, split)), maxlen=0)  # to the end: damage may be there
 
 
 def _recipe(job: Job, overrides: Sequence[str]) -> Recipe:

@@ -10,7 +10,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.reproduce.cluster import run_on_cluster
-from pidformer.reproduce.job_kinds import JobSetting, check_recipes
+from pidformer.reproduce.job_kinds import JobSetting, check_recipes, check_texts
 from pidformer.reproduce.jobs import Plan
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import make_plan
@@ -61,6 +61,7 @@ def reproduce(
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
+    check_texts(plan)
     setting = JobSetting(device=device)
     if cluster is not None:
         return run_on_cluster(plan, setting, cluster, is_shown=is_shown, minutes=minutes)
