@@ -291,8 +291,7 @@ def study_plan(
                     own = _study_jobs(out, study, row, seed, place, recipes[row.name])
                     own = own if start is None else _begun_from(out, row, seed, data, own)
                     (past if _is_made_elsewhere(out, study, name) else jobs).extend(own)
-    there = {"past": tuple(past), "blocked": tuple(blocked), "timed_on": _GPU}
-    return Plan(out=out, jobs=tuple(jobs), **there)
+    return Plan(out=out, jobs=tuple(jobs), past=tuple(past), blocked=tuple(blocked), timed_on=_GPU)
 
 
 def run_jobs(study: StudyPlan, row: StudyRow, seed: int) -> list[Job]:
