@@ -12,7 +12,7 @@ from functools import cached_property
 import scipy
 
 from pidformer.control import PIDGains, worst_radius
-from pidformer.models.gains import as_gains
+from pidformer.control.feedback import Feedback, as_feedback
 from pidformer.report.panels import Panel
 from pidformer.report.table_view import NONE, minus
 from pidformer.reproduce.study import CORRELATES
@@ -167,4 +167,5 @@ def _gains(variant: Variant) -> PIDGains | None:
     given = model.get("gains")
     if given is None or isinstance(given, list) or model.get("learn_gains") or is_other:
         return None
-    return as_gains(given)
+    law = as_feedback(given)
+    return None if isinstance(law, Feedback) else law  # whose radius is of another recursion

@@ -1,6 +1,5 @@
 """A study file as a plan: what it may hold, and that it can be worked through."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +14,6 @@ from pidformer.models.build import build_classifier
 from pidformer.reproduce import make_plan, reproduce, run_plan
 from pidformer.reproduce import plan as study
 from pidformer.reproduce.job_kinds import JobSetting, check_recipes
-from pidformer.reproduce.jobs import Spent, Times, estimates
-from pidformer.reproduce.run import JobState, _fits
 from pidformer.reproduce.study import StudyPlan, StudyRow, gains_by_layer, load_study, read_measures
 from pidformer.training.recipe import load_recipe
 from study.pages import write_results
@@ -142,49 +139,6 @@ def test_a_run_whose_records_came_from_elsewhere_is_not_made_again(tmp_path):
     for name in ("softmax", "pid", "pid_learned"):
         (records / f"{name}-seed10.jsonl").touch()
     assert reproduce(out, **asked, seeds=1, is_shown=False).lines == ()
-
-
-def test_a_longer_training_of_a_deeper_model_is_expected_to_take_longer(tmp_path):
-    (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path)
-    guess = {j.arguments["run"].name: j.seconds for j in plan.jobs if j.kind == "train"}
-    assert guess["pid_15-seed10"] < guess["pid_24-seed10"] < guess["pid-seed10"]
-    spent = {job.id: Spent() for job in plan.jobs}
-    assert estimates(plan, spent, set()) == {job.id: job.seconds for job in plan.jobs}
-    slow = {"train.pid-seed10": Spent(3 * guess["pid-seed10"], 1)}
-    found = estimates(plan, spent | slow, {"train.pid-seed10"})
-    for name in ("p-seed11", "p_40-seed10", "pid_24-seed10"):  # lengths learn from each other
-        assert found[f"train.{name}"] == pytest.approx(3 * guess[name])
-    assert found["analyze.p-seed11"] == plan.by_id["analyze.p-seed11"].seconds  # of another kind
-    assert estimates(plan, spent | slow, set())["train.p-seed11"] == guess["p-seed11"]  # not done
-
-
-def test_an_estimate_is_of_the_latest_like_jobs(tmp_path):
-    """Many processes share a GPU at first, few at the end, when jobs take less time."""
-    (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main", "short"])
-    trained = [job for job in plan.jobs if job.kind == "train"]
-    order = trained[:10][::-1]  # not the plan's order
-    paces = [9.0, 9.0, 9.0, 9.0, 9.0, 5.0, 4.0, 3.0, 2.0, 1.0]
-    spent = {job.id: Spent() for job in plan.jobs}
-    for at, (job, pace) in enumerate(zip(order, paces, strict=True)):
-        spent[job.id] = Spent(pace * job.seconds, 1, float(at))
-    found = estimates(plan, spent, {job.id for job in order})
-    assert found[trained[-1].id] == pytest.approx(3.0 * trained[-1].seconds)
-
-
-def test_times_are_kept_with_their_order(tmp_path):
-    (tmp_path / "tiny-imagenet-100").mkdir()
-    (tmp_path / "jobs").mkdir()
-    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
-    times, (first, second) = Times(tmp_path / "jobs"), plan.jobs[:2]
-    for place, job in enumerate((second, first)):
-        times.write(job, Spent(2.5, 3))
-        os.utime(tmp_path / "jobs" / f"{job.id}.json", (place, place))
-    assert times.read(first) == Spent(2.5, 3, 1.0) and times.read(second) == Spent(2.5, 3, 0.0)
-    for text in ("", "[]", "{}", '{"seconds": null, "starts": 1}'):  # of a disk that was full, say
-        (tmp_path / "jobs" / f"{first.id}.json").write_text(text)
-        assert times.read(first) == Spent()
 
 
 @pytest.mark.slow
@@ -317,17 +271,6 @@ def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):
     plan = study.study_plan(tmp_path / "out", data=None, study=path)
     found = {job.id.removeprefix("evaluate.") for job in plan.jobs if job.kind == "evaluate"}
     assert found == {"a-seed7.study", "a-seed7.autoattack", "a-seed3.study"}
-
-
-def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):
-    (tmp_path / "tiny-imagenet-100").mkdir()
-    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
-    lines = [JobState(job=j, state="waiting", spent=0.0, estimate=10.0) for j in plan.jobs]
-    train, evaluate = plan.jobs[:2]
-    assert _fits(train, lines, 50.0) and not _fits(train, lines, 49.0)
-    assert _fits(evaluate, lines, -1.0)  # what is trained is measured
-    lines[0] = replace(lines[0], spent=8.0)  # begun by a process that was killed
-    assert _fits(train, lines, 42.0) and not _fits(train, lines, 41.0)
 
 
 @pytest.fixture

@@ -7,9 +7,10 @@ from PIL import Image
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.evaluation.language import robustness_rows
-from pidformer.reproduce import Job, Plan, make_plan, run_plan
+from pidformer.reproduce import Job, Plan, make_plan, reproduce, run_plan
 from pidformer.reproduce.job_kinds import LAST_ROWS, JobSetting
 from pidformer.reproduce.plan import _report_of_recipes
+from pidformer.reproduce.run import look
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.runs.folder import load_weights, read_model_info
 from pidformer.runs.weights import fingerprint
@@ -175,3 +176,46 @@ def test_backbones_that_a_study_cannot_have(tmp_path):
     rename = backbone | {"data": ["elsewhere"]}
     plan = study_of(tiny_segmenter(), "camvid", {"single": None}, tmp_path, backbone=rename)
     assert not plan.jobs and plan.blocked[0].reason == f"no elsewhere in {tmp_path}"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "no test text in"), ("\n \n", "holds no text"), (b"\xfd7zXZ\x00 cut", "zero bytes")],
+)
+def test_a_text_that_cannot_be_measured_is_refused_before_training(tmp_path, text, said):
+    (tmp_path / "novels").mkdir()
+    for split in ("train", "valid"):
+        words = "the cat sat on the mat and the dog ran\n" * 60
+        (tmp_path / "novels" / f"{split}.txt").write_text(words)
+    if text is not None:
+        data = text if isinstance(text, bytes) else text.encode()
+        (tmp_path / "novels" / "test.txt").write_bytes(data)
+    study_of(tiny_language("schedule.epochs=1"), "novels", {"valid": None, "test": None}, tmp_path)
+    asked = {"study": tmp_path / "study.yaml", "data": tmp_path, "is_shown": False}
+    assert reproduce(tmp_path / "out", **asked, dry_run=True).lines
+    with pytest.raises(InputError, match=said):
+        reproduce(tmp_path / "out", **asked)
+    assert not (tmp_path / "out" / "runs").exists()
+
+
+def test_sliding_perplexity_in_tf32_is_a_measurement_of_its_own(tmp_path):
+    """On a CPU the products are the same; the record says what was asked for."""
+    pytest.importorskip("transformers")
+    (tmp_path / "novels").mkdir()
+    for split in ("train", "valid", "test"):
+        words = "the cat sat on the mat and the dog ran\n" * 60
+        (tmp_path / "novels" / f"{split}.txt").write_text(words)
+    recipe, setting = tiny_language("schedule.epochs=1"), JobSetting(device="cpu")
+    for suite in ({"precision": "tf32"}, None):
+        plan = study_of(recipe, "novels", {"valid": suite}, tmp_path)
+        assert {line.state for line in look(plan).lines if line.job.kind == "evaluate"} == {
+            "waiting"
+        }
+        assert not run_plan(plan, setting, is_shown=False).failed
+    made = results.read(tmp_path / "out" / "runs" / "p-seed10")
+    slid = {r.settings["precision"]: r for r in made if r.kind == "language"}
+    assert set(slid) == {"tf32", "fp32"}
+    assert "precision='tf32'" in slid["tf32"].settings["command"]
+    assert slid["tf32"].metrics["loss"] == slid["fp32"].metrics["loss"]
+    with pytest.raises(InputError, match="precision is for language alone"):
+        study_of(tiny_segmenter(), "camvid", {"single": {"precision": "tf32"}}, tmp_path)

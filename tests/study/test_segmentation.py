@@ -91,3 +91,21 @@ def test_the_jackknife_agrees_with_the_bootstrap():
     found = compare_miou([records])
     assert found.mean == pytest.approx(mean)
     assert found.high - found.low == pytest.approx(high - low, rel=0.08)
+
+
+def test_the_change_of_a_difference_is_of_four_runs():
+    """S4: what control costs after longer training, minus what it costs before."""
+    rng = np.random.default_rng(1)
+    truth = rng.integers(50, 400, size=(60, 5))
+    shares = rng.uniform(0.5, 0.8, (4, 60, 1))
+    sides = [np.stack([(truth * share).astype(int), truth, truth], axis=1) for share in shares]
+    of_four = tuple(
+        Record(kind="x", metrics={}, details={"areas": pack_areas(s), "num_classes": 5})
+        for s in sides
+    )
+    a, b, c, d = (leave_one_out(side) for side in sides)
+    left = (b[1] - a[1]) - (d[1] - c[1])
+    found = compare_miou([of_four])
+    assert found.mean == pytest.approx((b[0] - a[0]) - (d[0] - c[0]))
+    half = stats.norm.ppf(0.975) * np.sqrt(59 * left.var())
+    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.05)

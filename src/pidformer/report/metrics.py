@@ -111,16 +111,16 @@ compare_loss = over_items(block_losses)
 
 
 def compare_miou(pairs: Pairs) -> Crossed:
-    """mIoU of the second minus the first: seeds as they are, images by the jackknife.
+    """mIoU of the second minus the first (`gain`): seeds as they are, images by the jackknife.
 
     The mIoU of a set is no mean over its images; leaving out one image after the other gives the
     variance that drawing them anew would make, without chance.
     """
     by_seed, without = [], []
-    for a, b in pairs:
-        (whole_a, left_a), (whole_b, left_b) = (leave_one_out(areas(r)) for r in (a, b))
-        by_seed.append(whole_b - whole_a)
-        without.append(left_b - left_a)
+    for pair in pairs:
+        whole, left = zip(*(leave_one_out(areas(record)) for record in pair), strict=True)
+        by_seed.append(gain(whole))
+        without.append(gain(left))
     means = np.mean(without, axis=0)  # (N,)
     count = len(means)
     variance = float((count - 1) / count * ((means - means.mean()) ** 2).sum())

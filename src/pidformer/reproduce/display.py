@@ -55,9 +55,8 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
     done = sum(line.state == "done" for line in lines)
     caption = f"{done} of {len(lines)} jobs done"
     if plan.timed_on and done < len(lines):
-        caption += (
-            f"; about {duration(seconds_left(lines))} of work left, expected on {plan.timed_on}"
-        )
+        left = duration(seconds_left(lines) / plan.at_once)
+        caption += f"; about {left} of work left, expected on {plan.timed_on}"
     table = plain_table("job", "state", numbers=("time", "estimate"), caption=caption)
     room = len(lines) if height is None else max(1, height - 6 - len(plan.blocked))
     if len(lines) > room:

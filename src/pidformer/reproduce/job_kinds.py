@@ -2,6 +2,7 @@
 
 import shlex
 import warnings
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,6 +14,7 @@ import torch
 from pidformer import results
 from pidformer.analysis import token_trajectory
 from pidformer.data import open_images, sample_images
+from pidformer.data.text.files import SPLITS, find_text, text_blocks
 from pidformer.devices import as_device
 from pidformer.evaluation.analysis import analyze
 from pidformer.evaluation.images import remaining, run_suite
@@ -67,6 +69,17 @@ def check_recipes(plan: Plan, overrides: Sequence[str] = ()) -> None:
             check_folder(Path(job.arguments["run"]), _recipe(job, overrides))
 
 
+def check_texts(plan: Plan) -> None:
+    """Refuse a text that could not be measured, before anything is trained for it."""
+    wanted = {
+        (str(about["data"]), about["suite"] if about["suite"] in SPLITS else "test")
+        for job in plan.jobs
+        if job.kind == "evaluate" and (about := job.arguments)["task"] == "language"
+    }
+    for data, split in sorted(wanted):
+        deque(text_blocks(find_text(data, split)), maxlen=0)  # to the end: damage may be there
+
+
 def _recipe(job: Job, overrides: Sequence[str]) -> Recipe:
     about = job.arguments
     own = [*overrides, *about.get("overrides", ()), f"seed={about['seed']}"]
@@ -115,6 +128,7 @@ def _evaluate(job: Job, setting: JobSetting) -> None:
         run_suite(setup, suite_of(about), command=_command(job), is_shown=setting.is_shown)
         return
     options = {"views": "single", "protocol": "sliding", "split": "test", "seed": 0, "ema": False}
+    options["precision"] = about.get("precision", "fp32")
     if about["suite"] != ROBUSTNESS:
         options[_OPTIONS[about["task"]]] = about["suite"]
     evaluate_other(
@@ -149,6 +163,8 @@ def _is_row_evaluated(job: Job) -> bool:
     suite, option = about["suite"], _OPTIONS[about["task"]]
     measured = [r.measurement for r in results.read(run) if r.kind == about["task"]]
     found = [m for m in measured if m.limit == about.get("limit")]
+    if about["task"] == "language":
+        found = [m for m in found if m.precision == about.get("precision", "fp32")]
     if suite == ROBUSTNESS:
         found = [m for m in found if m.row == LAST_ROWS[about["task"]]]
     else:
@@ -181,6 +197,11 @@ def suite_of(about: Mapping[str, Any]) -> Suite:
 def _command(job: Job) -> str:
     """What a person would type for this job alone."""
     about = job.arguments
+    if about.get("precision", "fp32") != "fp32":
+        names = {"data": str(about["data"]), "split": about["suite"]}
+        names |= {name: about[name] for name in ("precision", "limit") if about.get(name)}
+        given = ", ".join(f"{name}={value!r}" for name, value in names.items())
+        return f"evaluate_language({str(about['run'])!r}, {given})"
     words = ["pidformer", job.kind, str(about["run"])]
     if job.kind == "analyze":
         words += ["--limit", str(about["limit"]), "--out", str(about["out"])]

@@ -29,7 +29,9 @@ class Job:
     needs: tuple[str, ...] = ()
     """Jobs that come before it."""
     seconds: float | None = None
-    """What it is expected to take on the machine the plan names."""
+    """What it is expected to take on the machine the plan names, alone there."""
+    share: float = 1.0
+    """Of `seconds`, what each of several at once on one GPU adds to the time of all of them."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -74,6 +76,10 @@ class Plan:
     blocked: tuple[Blocked, ...] = ()
     timed_on: str = ""
     """The machine that the estimates are for."""
+    past: tuple[Job, ...] = ()
+    """Jobs of runs made elsewhere; their times, if OUT/jobs has them, tell of the others."""
+    at_once: int = 1
+    """How many processes share a GPU."""
     by_id: Mapping[str, Job] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,18 +149,23 @@ def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[st
     """Expected seconds of each job: the plan's guess, by the pace of its like that were done last.
 
     The pace is the seconds that a job took over those of its guess, and the guess of a training
-    grows with its epochs and layers: trainings of one length tell of those of another.
+    grows with its epochs and layers: trainings of one length tell of those of another. Until one
+    is done, `at_once` processes are expected to take max(1, at_once * share) times as long.
     """
     paces: dict[tuple[object, ...], list[tuple[float, str, float]]] = defaultdict(list)
-    for job in plan.jobs:
-        took = spent[job.id]
-        if job.id in done and took.seconds and took.starts == 1:  # of a killed try no time is known
+    finished = done | {job.id for job in plan.past}
+    for job in (*plan.past, *plan.jobs):
+        took = spent.get(job.id, Spent())
+        if job.id in finished and took.seconds and took.starts == 1:  # a killed try tells no time
             paces[_like(job)].append((took.at, job.id, took.seconds / (job.seconds or 1.0)))
     latest = {like: fmean(pace for *_, pace in sorted(of)[-LATEST:]) for like, of in paces.items()}
-    return {
-        job.id: (job.seconds or 1.0) * latest[_like(job)] if _like(job) in latest else job.seconds
-        for job in plan.jobs
-    }
+    found: dict[str, float | None] = {}
+    for job in plan.jobs:
+        pace = latest.get(_like(job))
+        if pace is None and job.seconds is not None:
+            pace = max(1.0, plan.at_once * job.share)
+        found[job.id] = None if pace is None else pace * (job.seconds or 1.0)
+    return found
 
 
 def _like(job: Job) -> tuple[object, ...]:
@@ -168,4 +179,7 @@ def duration(seconds: float | None) -> str:
         return "?"
     if seconds < 100:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.1f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
+    if seconds < 6000:
+        return f"{seconds / 60:.1f} min"
+    hours = seconds / 3600
+    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h"

@@ -10,7 +10,7 @@ from pidformer.fields import read_yaml, typed
 from pidformer.reproduce.job_kinds import ROW_SUITES, suite_of
 from pidformer.reproduce.jobs import Blocked, Job, Kind, Plan, find_folder, in_turn
 from pidformer.reproduce.study import DEPTH, Measure, StudyPlan, StudyRow, load_study
-from pidformer.training import load_recipe
+from pidformer.training import Recipe, load_recipe
 
 SCALES = ("demo", "small", "paper")
 MOST_SEEDS = 1000
@@ -63,10 +63,37 @@ _GPU = "one H200 GPU (a first guess until a job of the kind has run)"
 TIMED_ON = {"demo": "a 2.8 GHz CPU core", "small": _GPU, "paper": _GPU}
 LOOK = 512
 """Images to look into, in a study."""
-_SECONDS = {"study": 30.0, "study-spsa": 18.0, "analyze": 28.0, "publish": 1.0}
-"""First guesses for a study's jobs; once one of the kind has run, its pace (`jobs.estimates`)."""
-_START, _EPOCH = 90.0, {"classification": 1.1, "segmentation": 0.4, "language": 10.0}
-"""Seconds of a study's training for its start, and for an epoch of 12 layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyCost:
+    """What a registered run on one set takes of a GPU that it has to itself, in seconds: first
+    guesses, until a job of the kind has run (`jobs.estimates`)."""
+
+    start: float
+    epoch: float
+    """Of a training, with 12 layers."""
+    share: float
+    """`Job.share` of a training."""
+    measuring: float
+    """`Job.share` of a measure."""
+    measures: Mapping[str, float]
+
+    def training(self, recipe: Recipe) -> float:
+        layers = recipe.model.options.get("depth", DEPTH)
+        return self.start + self.epoch * (recipe.schedule.epochs or 0) * layers / DEPTH
+
+
+_COSTS = {
+    name: typed(StudyCost, fields, f"study.{name}", key_of="plan key")
+    for name, fields in read_yaml(Path(__file__).with_name("parts.yaml"), "plan")["study"].items()
+}
+_LIKE = {"classification": "tiny-imagenet-100", "segmentation": "camvid", "language": "novels"}
+"""The set whose costs stand for those of one that has none."""
+
+
+def study_cost(recipe: Recipe) -> StudyCost:
+    return _COSTS.get(recipe.data.name, _COSTS[_LIKE[recipe.task]])
 
 
 def make_plan(
@@ -185,6 +212,7 @@ def _job(
     place: Sequence[str] = (),
     what: str = "",
     needs: tuple[str, ...] = (),
+    share: float = 1.0,
 ) -> Job:
     """A job of the run `name`; `place` tells it from others of its kind."""
     return Job(
@@ -194,6 +222,7 @@ def _job(
         arguments=arguments,
         needs=needs,
         seconds=seconds,
+        share=share,
     )
 
 
@@ -244,6 +273,7 @@ def study_plan(
         return Plan(out=out, jobs=(), blocked=(lacking,))
     place = find_folder(study.data, data)
     jobs: list[Job] = []
+    past: list[Job] = []
     blocked: list[Blocked] = []
     taken: set[str] = set()
     for group in only or study.groups:
@@ -252,28 +282,29 @@ def study_plan(
         if start is not None and (lacking := _lacking(group, start.data, data)) is not None:
             blocked.append(lacking)
             continue
-        guess = {row.name: _seconds(study.recipe, row.overrides) for row in rows}
+        recipes = {row.name: load_recipe(study.recipe, row.overrides) for row in rows}
         for seed in dict.fromkeys(s for row in rows for s in row.seeds[:seeds]):
             for row in rows:
                 name = f"{row.name}-seed{seed}"
                 if seed in row.seeds[:seeds] and name not in taken:
                     taken.add(name)
-                    if not _is_made_elsewhere(out, study, name):
-                        own = _study_jobs(out, study, row, seed, place, task, guess[row.name])
-                        jobs += own if start is None else _begun_from(out, row, seed, data, own)
-    return Plan(out=out, jobs=tuple(jobs), blocked=tuple(blocked), timed_on=_GPU)
+                    own = _study_jobs(out, study, row, seed, place, recipes[row.name])
+                    own = own if start is None else _begun_from(out, row, seed, data, own)
+                    (past if _is_made_elsewhere(out, study, name) else jobs).extend(own)
+    return Plan(out=out, jobs=tuple(jobs), past=tuple(past), blocked=tuple(blocked), timed_on=_GPU)
 
 
-def run_seconds(study: StudyPlan, row: StudyRow, seed: int) -> float:
-    """A first guess of one run of a study, from its encoder's training to its publishing."""
-    task, guess = load_recipe(study.recipe).task, _seconds(study.recipe, row.overrides)
-    jobs = _study_jobs(Path(), study, row, seed, None, task, guess)
-    jobs = jobs if row.backbone is None else _begun_from(Path(), row, seed, None, jobs)
-    return sum(job.seconds or 0.0 for job in jobs)
+def run_jobs(study: StudyPlan, row: StudyRow, seed: int) -> list[Job]:
+    """What one run of a study takes, from its encoder's training to its publishing."""
+    recipe = load_recipe(study.recipe, row.overrides)
+    jobs = _study_jobs(Path(), study, row, seed, None, recipe)
+    return jobs if row.backbone is None else _begun_from(Path(), row, seed, None, jobs)
 
 
 def _check_measure(measure: Measure, task: str) -> None:
     """Refuse a suite that the task does not have."""
+    if measure.precision != "fp32" and task != "language":
+        raise InputError(f"suite {measure.suite}: precision is for language alone")
     if task == "classification":
         suite_of(vars(measure))
         return
@@ -306,7 +337,9 @@ def _begun_from(
     place = find_folder(backbone.data, data)
     shared = {"run": run, "data": place, "task": "classification", "recipe": backbone.recipe}
     more = {"seed": seed, "overrides": backbone.set}
-    first = _job("train", name, _seconds(backbone.recipe, backbone.set), shared | more)
+    recipe = load_recipe(backbone.recipe, backbone.set)
+    cost = study_cost(recipe)
+    first = _job("train", name, cost.training(recipe), shared | more, share=cost.share)
     overrides = (*train.arguments["overrides"], f"segmentation.backbone={run}")
     then = replace(train, arguments={**train.arguments, "overrides": overrides}, needs=(first.id,))
     return [first, then, *jobs[1:]]
@@ -317,33 +350,22 @@ def _is_made_elsewhere(out: Path, study: StudyPlan, name: str) -> bool:
     return has_records and not (out / "runs" / name).exists()
 
 
-def _seconds(name: str, overrides: Sequence[str]) -> float:
-    """A first guess of a training, by its length and the depth of the model."""
-    recipe = load_recipe(name, overrides)
-    layers = recipe.model.options.get("depth", DEPTH)
-    return _START + _EPOCH[recipe.task] * (recipe.schedule.epochs or 0) * layers / DEPTH
-
-
 def _study_jobs(
-    out: Path,
-    study: StudyPlan,
-    row: StudyRow,
-    seed: int,
-    data: Path | None,
-    task: str,
-    train_seconds: float,
+    out: Path, study: StudyPlan, row: StudyRow, seed: int, data: Path | None, recipe: Recipe
 ) -> list[Job]:
     """Train, analyse (classifiers), evaluate, publish: attacks, which take longest, come last."""
-    name = f"{row.name}-seed{seed}"
-    shared = {"run": out / "runs" / name, "data": data, "task": task}
+    name, cost = f"{row.name}-seed{seed}", study_cost(recipe)
+    shared = {"run": out / "runs" / name, "data": data, "task": recipe.task}
     more = {"recipe": study.recipe, "seed": seed, "overrides": row.overrides}
-    jobs = [_job("train", name, train_seconds, shared | more)]
-    if task == "classification":
+    jobs = [_job("train", name, cost.training(recipe), shared | more, share=cost.share)]
+    if recipe.task == "classification":
         looked = {"limit": LOOK, "out": out / "analysis" / name, "draw": False}
-        jobs.append(_job("analyze", name, _SECONDS["analyze"], shared | looked))
+        seconds = cost.measures["analyze"]
+        jobs.append(_job("analyze", name, seconds, shared | looked, share=cost.measuring))
     for suite, measure in row.suites.items():
         if measure.covers(seed):
-            stem, seconds = Path(suite).stem, _SECONDS.get(suite, 30.0)
-            jobs.append(_job("evaluate", name, seconds, shared | vars(measure), (stem,), stem))
+            stem, about = Path(suite).stem, shared | vars(measure)
+            seconds = cost.measures.get(suite, 30.0)
+            jobs.append(_job("evaluate", name, seconds, about, (stem,), stem, share=cost.measuring))
     to = {"to": out / "results" / study.name}
-    return in_turn([*jobs, _job("publish", name, _SECONDS["publish"], shared | to)])
+    return in_turn([*jobs, _job("publish", name, 1.0, shared | to, share=0.0)])

@@ -31,8 +31,8 @@ class Outcome:
 
     @property
     def left(self) -> float:
-        """Expected seconds of work that is left, for one process."""
-        return seconds_left(self.lines)
+        """Expected seconds of work that is left, for one process or those that share a GPU."""
+        return seconds_left(self.lines) / self.plan.at_once
 
     @property
     def spent(self) -> float:
@@ -177,7 +177,7 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
         except InputError as error:
             broken.setdefault(job.id, str(error))
     failed = _failed(plan, done, broken)
-    spent = {job.id: times.read(job) for job in plan.jobs}
+    spent = {job.id: times.read(job) for job in (*plan.past, *plan.jobs)}
     expected = estimates(plan, spent, done)
     lines = (
         JobState(
@@ -212,12 +212,14 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
 
 
 def _fits(job: Job, lines: Sequence[JobState], left: float) -> bool:
-    """Whether what a run still takes would end in `left` seconds; what is trained goes on."""
+    """Whether a training and what needs it would end in `left` seconds; what is trained goes on."""
     if job.kind != "train":
         return True
-    run = job.arguments["run"]
-    own = [line for line in lines if line.job.arguments.get("run") == run]
-    return seconds_left(own) <= left
+    after = {job.id}
+    for line in lines:  # in order: what is needed comes first
+        if line.job.kind != "report" and not after.isdisjoint(line.job.needs):
+            after.add(line.job.id)
+    return seconds_left(line for line in lines if line.job.id in after) <= left
 
 
 class Tried(NamedTuple):

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import out_folder
 from pidformer.reproduce.cluster import run_on_cluster
-from pidformer.reproduce.job_kinds import JobSetting, check_recipes
+from pidformer.reproduce.job_kinds import JobSetting, check_recipes, check_texts
 from pidformer.reproduce.jobs import Plan
 from pidformer.reproduce.made_up import make_sets
 from pidformer.reproduce.plan import make_plan
@@ -53,11 +54,14 @@ def reproduce(
     if minutes is not None and not minutes > 0:  # NaN too
         raise InputError(f"minutes must be positive, got {minutes}")
     count = 1 if cluster is not None else check_jobs(jobs, plan, device)
+    if count > 1 and as_device(device).type == "cuda":
+        plan = replace(plan, at_once=count)
     if dry_run or not (plan.jobs or plan.blocked):  # the latter: all was made elsewhere
         return look(plan)
     if not plan.jobs:
         reasons = "; ".join(f"{b.part}: {b.state}, {b.reason}" for b in plan.blocked)
         raise InputError(f"nothing of this plan can be made here ({reasons})")
+    check_texts(plan)
     setting = JobSetting(device=device)
     if cluster is not None:
         return run_on_cluster(plan, setting, cluster, is_shown=is_shown, minutes=minutes)

@@ -43,6 +43,8 @@ class Measure:
     curve: str | None = None
     """Attacks whose accuracy is measured at each budget of `eps`, in place of a suite."""
     eps: str | None = None
+    precision: Literal["fp32", "tf32"] = "fp32"
+    """Of matrix products, where text is measured on a GPU."""
 
     def __post_init__(self) -> None:
         check_least(f"suites.{self.suite}", self, ["limit"], low=1)

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from pidformer.data.segmentation.augment import ATTEMPTS
-from pidformer.data.segmentation.windows import augmented
+from pidformer.data.segmentation.windows import augmented, chosen_corner
 from tests.data.pairs import choices, random_pairs
 
 
@@ -52,6 +52,17 @@ def test_a_window_ruled_by_one_class_is_drawn_again():
     first = np.zeros((1, ATTEMPTS + 1, 2), dtype=np.int64)
     first[0, 1, 1] = 40
     assert (augmented(images, masks, chosen._replace(corners=first), 20, 1.0)[1] == 0).all()
+
+
+def test_windows_tried_together_are_chosen_as_one_after_the_other():
+    rng = np.random.default_rng(3)
+    blocks = rng.integers(0, 2, (40, 6, 6), dtype=np.uint8)  # one class or two in most windows
+    masks = torch.from_numpy(blocks.repeat(6, 1).repeat(6, 2))
+    size = torch.from_numpy(rng.integers(40, 72, (40, 2)))
+    corners = torch.from_numpy(rng.integers(0, 23, (40, ATTEMPTS + 1, 2)))
+    one, *others = (chosen_corner(masks, size, corners, 18, 0.6, n) for n in (1, 4, ATTEMPTS))
+    place = (corners == one[:, None]).all(2).int().argmax(1)
+    assert len(place.unique()) > 3 and all(torch.equal(one, other) for other in others)
 
 
 def test_unlabelled_pixels_do_not_count_for_the_rule():

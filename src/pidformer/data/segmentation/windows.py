@@ -35,7 +35,9 @@ def augmented(
         torch.from_numpy(chosen).to(device, non_blocking=True)
         for chosen in (choices.size, choices.corners, choices.is_flipped)
     )
-    corner = _chosen_corner(masks, size, corners, crop, max_category)
+    # a GPU tries all at once: it would have to wait for whether the next are needed
+    at_once = ATTEMPTS if masks.is_cuda else 1
+    corner = chosen_corner(masks, size, corners, crop, max_category, at_once)
     rows, columns = _places(size, corner, is_flipped, crop)
     levels = _bilinear(images, size, rows, columns)
     labels = _labels(masks, size, rows, columns)
@@ -49,20 +51,26 @@ def is_inside(size: Tensor, crop: int) -> Tensor:
     return rows[:, :, None] & columns[:, None, :]
 
 
-def _chosen_corner(
-    masks: Tensor, size: Tensor, corners: Tensor, crop: int, max_category: float
+def chosen_corner(
+    masks: Tensor, size: Tensor, corners: Tensor, crop: int, max_category: float, at_once: int
 ) -> Tensor:
-    """The first corner whose window is not ruled by one class, else the last, (B, 2)."""
+    """The first corner whose window is not ruled by one class, else the last, (B, 2).
+
+    `at_once` are looked at together; those that follow only if a pair still needs them.
+    """
     if max_category >= 1:
         return corners[:, 0]
     chosen = torch.full((len(masks),), ATTEMPTS, device=masks.device)
-    straight = torch.zeros(len(masks), dtype=torch.bool, device=masks.device)
-    for attempt in range(ATTEMPTS):
-        places = _places(size, corners[:, attempt], straight, crop)
-        is_mixed = _is_mixed(_labels(masks, size, *places), max_category)
-        chosen = torch.where((chosen == ATTEMPTS) & is_mixed, attempt, chosen)
-        if not masks.is_cuda and bool((chosen < ATTEMPTS).all()):
-            break  # a GPU would have to wait for the answer
+    for first in range(0, ATTEMPTS, at_once):
+        tried = corners[:, first : min(first + at_once, ATTEMPTS)]
+        shown, sizes = (x.repeat_interleave(tried.shape[1], 0) for x in (masks, size))
+        straight = torch.zeros(len(shown), dtype=torch.bool, device=masks.device)
+        places = _places(sizes, tried.flatten(0, 1), straight, crop)
+        is_mixed = _is_mixed(_labels(shown, sizes, *places), max_category).view(tried.shape[:2])
+        found = first + is_mixed.int().argmax(1)  # the first of several
+        chosen = torch.where((chosen == ATTEMPTS) & is_mixed.any(1), found, chosen)
+        if at_once < ATTEMPTS and bool((chosen < ATTEMPTS).all()):
+            break
     return corners[torch.arange(len(masks), device=masks.device), chosen]
 
 
