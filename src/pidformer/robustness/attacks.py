@@ -263,12 +263,8 @@ class Normalized:
         if not self.threat.eps:
             return images.clone()
         with under_attack(model), torch.inference_mode(False):
-            mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
-            std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
-
-            def inner(z: Tensor) -> Tensor:
-                return model(z * std + mean)
-
+            scale = torch.tensor([self.mean, self.std], dtype=images.dtype, device=images.device)
+            mean, std = scale[:, :, None, None]
             draws = Draws.of_batch(images, seed, offset)
             batch = AttackBatch((images - mean) / std, labels, draws, UNBOUNDED)
-            return self.threat.within(inner, batch) * std + mean
+            return self.threat.within(lambda z: model(z * std + mean), batch) * std + mean

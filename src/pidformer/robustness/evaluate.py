@@ -72,19 +72,9 @@ def _named(threats: Any) -> Mapping[str, Threat | None]:
     )
 
 
-def accuracy(
-    model: Model,
-    data: Batches,
-    threat: Threat | None = None,
-    *,
-    seed: int = 0,
-    classes: Sequence[int] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> Found:
-    """Metrics and details of one row: what `evaluate` records."""
-    right, right5, outputs = hits_under(
-        model, data, threat, seed=seed, classes=classes, watch=watch
-    )
+def accuracy(model: Model, data: Batches, threat: Threat | None = None, **options: Any) -> Found:
+    """Metrics and details of one row, what `evaluate` records; `options` are `hits_under`'s."""
+    right, right5, outputs = hits_under(model, data, threat, **options)
     total = len(right)
     if not total:
         raise InputError(

@@ -26,9 +26,10 @@ CORRUPTIONS = tuple(name for name, entry in _TABLE.items() if "alexnet_error" in
 EXTRA_CORRUPTIONS = tuple(name for name in _TABLE if name not in (*CORRUPTIONS, "source"))
 """Four more, meant for validation: not part of any mean."""
 _FUNCTIONS = vars(noise) | vars(blur) | vars(weather) | vars(digital)
-_APPLY: dict[str, Callable[[Tensor, Mapping[str, float], RandomFields], Tensor]] = {
+_APPLY: dict[str, Callable[..., Tensor]] = {
     name: _FUNCTIONS[name] for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 }
+"""Images (B, 3, H, W), their random fields and the constants by name to what becomes of them."""
 SIZES = (224, 64, 32)
 ELASTIC_UNIT = {224: 244, 64: 64, 32: 32}
 FROST_SCALE = {224: 1.0, 64: 0.3, 32: 0.2}
@@ -124,7 +125,7 @@ class Corruption:
                 part = slice(start, start + step)
                 draws = RandomFields(seed, self.name, self.severity, numbers[part])
                 given = round_8_bit(images[part].contiguous())
-                found = to_8_bit(_APPLY[self.name](given, constants, draws))
+                found = to_8_bit(_APPLY[self.name](given, draws, **constants))
                 quality = self.jpeg_quality
                 result[part] = found if quality is None else digital.jpeg(found, quality)
         return result
