@@ -10,11 +10,12 @@ from functools import partial
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import logits_in
+from pidformer.nn.depth import evaluating, modules_of
 from pidformer.robustness.recording import current
 from pidformer.robustness.threat import (
     Draws,
@@ -131,33 +132,16 @@ def under_attack(model: object) -> Iterator[None]:
     Attacks differentiate by the images alone. With weights that ask for gradients, the forward
     would keep what only those need, and the backward of a compiled model would compute them.
     """
-    modules = _modules(model) if isinstance(model, nn.Module) else []
-    learning = [w for m in modules for w in m._parameters.values() if w is not None]
-    learning = [weight for weight in learning if weight.requires_grad]
-    were_training = [module for module in modules if module.training]
+    weights = (w for m in modules_of(model) for w in m._parameters.values())
+    learning = [weight for weight in weights if weight is not None and weight.requires_grad]
     try:
         for weight in learning:
             weight.requires_grad = False
-        for module in were_training:
-            module.training = False
-        yield
+        with evaluating(model):
+            yield
     finally:
         for weight in learning:
             weight.requires_grad = True
-        for module in were_training:
-            module.training = True
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """Those of `model.modules()`, in less time: an attack of one step would notice."""
-    found: dict[nn.Module, None] = {}
-    ahead: list[nn.Module | None] = [model]
-    while ahead:
-        module = ahead.pop()
-        if module is not None and module not in found:
-            found[module] = None
-            ahead += module._modules.values()
-    return list(found)
 
 
 @dataclass(frozen=True)

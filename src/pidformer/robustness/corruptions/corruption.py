@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pidformer.data.benchmarks import GROUPS, SEVERITIES, STANDARD
 from pidformer.errors import InputError, check_known
 from pidformer.fields import read_json
 from pidformer.robustness.corruptions import blur, digital, noise, weather
@@ -21,9 +22,9 @@ from pidformer.robustness.corruptions.filters import RandomFields, round_8_bit, 
 from pidformer.robustness.threat import Model, as_whole, check_span
 
 _TABLE = read_json(Path(__file__).with_name("severities.json"))
-CORRUPTIONS = tuple(name for name, entry in _TABLE.items() if "alexnet_error" in entry)
+CORRUPTIONS = STANDARD
 """The 15 of ImageNet-C, in the order of the published tables."""
-EXTRA_CORRUPTIONS = tuple(name for name in _TABLE if name not in (*CORRUPTIONS, "source"))
+EXTRA_CORRUPTIONS = GROUPS["extra"]
 """Four more, meant for validation: not part of any mean."""
 _FUNCTIONS = vars(noise) | vars(blur) | vars(weather) | vars(digital)
 _APPLY: dict[str, Callable[..., Tensor]] = {
@@ -54,7 +55,6 @@ def severity_constants(name: str, severity: int, size: int) -> dict[str, float]:
     return values
 
 
-SEVERITIES = (1, 2, 3, 4, 5)
 SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
