@@ -24,8 +24,6 @@ from pidformer.statistics import Hits, pack, percentage
 KIND = "robustness"
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Images in [0, 1] and their labels; walked once for each threat."""
-Watch = Callable[[str, int], None]
-"""Told the row and the images done so far."""
 
 
 def evaluate(
@@ -37,7 +35,7 @@ def evaluate(
     classes: Sequence[int] | None = None,
     folder: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    watch: Watch | None = None,
+    watch: Callable[[str, int], None] | None = None,
 ) -> dict[str, Record]:
     """Top-1 and top-5 accuracy with 95 % intervals under each threat; None is the clean set.
 
