@@ -15,6 +15,7 @@ from pidformer import ranks
 from pidformer.errors import InputError, shortened
 from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
+from pidformer.nn.gains import device_of
 from pidformer.results import Record, as_text
 from pidformer.robustness.attack import logits_of
 from pidformer.robustness.threat import Model, Threat
@@ -106,7 +107,8 @@ def hits_under(
     watch: Callable[[int], None] | None = None,
 ) -> tuple[Hits, Hits, int]:
     """For each image, whether its label is the best output, and among the best five; and K."""
-    device = _device(model)
+    # None, for a plain callable: images stay where they are
+    device = device_of(model) if isinstance(model, nn.Module) else None
     kept = None if classes is None else torch.as_tensor(classes, device=device)
 
     def answers(images: Tensor, labels: Tensor) -> Tensor:
@@ -181,10 +183,3 @@ def _warn_of_chance(metrics: Mapping[str, float], outputs: int) -> None:
             "normalises by itself, do not wrap it",
             stacklevel=6,
         )
-
-
-def _device(model: Model) -> torch.device | None:
-    """Where the model is; None, and images stay where they are, for a plain callable."""
-    if not isinstance(model, nn.Module):
-        return None
-    return next((t.device for t in (*model.parameters(), *model.buffers())), None)
