@@ -29,8 +29,8 @@ from pidformer.control.pid import (
     next_state,
 )
 from pidformer.ops import dispatch, plain
-from pidformer.ops.dispatch import power_of_two
-from pidformer.ops.launch import KernelOp, cached_by_size, launch
+from pidformer.ops.launch import KernelOp, launch_rows, room_for_sums
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 Numbers = tuple[float, float, float, float]
 
@@ -252,69 +252,6 @@ def gain_gradient(
         epilogue_kernels.gain_gradient, grad, value.shape[1], tensors, steps, numbers=(beta,)
     )
     return parts.sum((0, 2)).t().contiguous()
-
-
-@cached_by_size
-def control_plan(tokens: int, dim: int, group: int) -> tuple[dispatch.Tiles, tuple[int, ...]]:
-    """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
-    pad = power_of_two(dim)
-    tiles = dispatch.control_tiles(tokens, pad)
-    return tiles, (group, dim, pad, tiles.rows)
-
-
-def launch_rows(
-    kernel: Any,
-    out: Tensor,
-    kv_heads: int,
-    tensors: tuple[Tensor | None, ...],
-    steps: tuple[tuple[int, ...], ...],
-    numbers: tuple[float, ...],
-) -> None:
-    """Launch a kernel whose programs each have a tile of rows of one value head.
-
-    `out` is (B, H, N, D); `steps` are those of the tensors that may have any strides.
-    """
-    batch, heads, tokens, dim = out.shape
-    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
-    programs, sizes = batch * kv_heads * -(-tokens // tiles.rows), (tokens, kv_heads)
-    launch(kernel, programs, tensors, sum(steps, ()), numbers, sizes, constants, tiles)
-
-
-def room_for_sums(out: Tensor, kv_heads: int, *each: int) -> Tensor:
-    """Room for what each program of such a kernel adds up: (B, Hkv, tiles, *each)."""
-    batch, heads, tokens, dim = out.shape
-    tiles, _ = control_plan(tokens, dim, heads // kv_heads)
-    shape = (batch, kv_heads, -(-tokens // tiles.rows), *each)
-    return out.new_empty(shape, dtype=torch.float32)
-
-
-def unit_rows(x: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
-    """x with the numbers of a head next to each other; steps between samples, heads and tokens."""
-    if x is None:
-        return None, (0, 0, 0)
-    steps = x.stride()
-    if steps[3] != 1:
-        x = x.contiguous()
-        steps = x.stride()
-    return x, steps[:3]
-
-
-def token_rows(x: Tensor | None) -> Tensor | None:
-    """x (B, heads, N, D) such that it lies in memory as (B, N, heads, D)."""
-    if x is None:
-        return None
-    _, heads, tokens, dim = x.shape
-    if x.stride() == (tokens * heads * dim, dim, heads * dim, 1):
-        return x
-    rows = x.transpose(1, 2)
-    return x if rows.is_contiguous() else rows.contiguous().transpose(1, 2)
-
-
-def empty_rows(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """Room for (B, heads, N, D), in memory (B, N, heads, D)."""
-    _, heads, tokens, dim = shape
-    steps = (tokens * heads * dim, dim, heads * dim, 1)
-    return like.new_empty_strided(shape, steps, dtype=dtype)
 
 
 def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor | None:

@@ -15,16 +15,9 @@ from torch import Tensor
 from pidformer.control.feedback import Law
 from pidformer.control.gains import acts
 from pidformer.ops import dispatch
-from pidformer.ops.epilogue import (
-    by_head,
-    empty_rows,
-    fits_heads,
-    launch_rows,
-    room_for_sums,
-    token_rows,
-    unit_rows,
-)
-from pidformer.ops.launch import KernelOp
+from pidformer.ops.epilogue import by_head, fits_heads
+from pidformer.ops.launch import KernelOp, launch_rows, room_for_sums
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 
 def excludes(gains: Any) -> bool:

@@ -18,7 +18,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from pidformer.ops.dispatch import Tiles, has_triton, is_interpreted
+from pidformer.ops.dispatch import Tiles, control_tiles, has_triton, is_interpreted, power_of_two
 
 MOST = 4096
 """Kernels kept; shapes that never end start over."""
@@ -104,6 +104,40 @@ def _launch(
         kernel = torch.library.wrap_triton(kernel)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return kernel[(programs,)](*tensors, *others, *constants, **options)
+
+
+@cached_by_size
+def control_plan(tokens: int, dim: int, group: int) -> tuple[Tiles, tuple[int, ...]]:
+    """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
+    pad = power_of_two(dim)
+    tiles = control_tiles(tokens, pad)
+    return tiles, (group, dim, pad, tiles.rows)
+
+
+def launch_rows(
+    kernel: Any,
+    out: Tensor,
+    kv_heads: int,
+    tensors: tuple[Tensor | None, ...],
+    steps: tuple[tuple[int, ...], ...],
+    numbers: tuple[float, ...],
+) -> None:
+    """Launch a kernel whose programs each have a tile of rows of one value head.
+
+    `out` is (B, H, N, D); `steps` are those of the tensors that may have any strides.
+    """
+    batch, heads, tokens, dim = out.shape
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
+    programs, sizes = batch * kv_heads * -(-tokens // tiles.rows), (tokens, kv_heads)
+    launch(kernel, programs, tensors, sum(steps, ()), numbers, sizes, constants, tiles)
+
+
+def room_for_sums(out: Tensor, kv_heads: int, *each: int) -> Tensor:
+    """Room for what each program of such a kernel adds up: (B, Hkv, tiles, *each)."""
+    batch, heads, tokens, dim = out.shape
+    tiles, _ = control_plan(tokens, dim, heads // kv_heads)
+    shape = (batch, kv_heads, -(-tokens // tiles.rows), *each)
+    return out.new_empty(shape, dtype=torch.float32)
 
 
 class KernelOp:

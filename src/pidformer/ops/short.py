@@ -28,16 +28,14 @@ from pidformer.control.pid import PIDState, next_state
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
 from pidformer.ops.epilogue import (
-    empty_rows,
     gain_gradient,
     keeps_value,
     kernel_inputs,
     state_gradients,
-    token_rows,
-    unit_rows,
     zero_gradient,
 )
 from pidformer.ops.launch import KernelOp, cached_by_size, launch
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 _LOG2_E = math.log2(math.e)
 _UNCONTROLLED: tuple[Any, ...] = (None, None, None, None, 0.0, 0.0, 0.0, 1.0, False)

@@ -17,18 +17,10 @@ from torch import Tensor
 from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import check_scale
-from pidformer.robustness.attack import (
-    UNBOUNDED,
-    Attack,
-    AttackBatch,
-    ascent,
-    check_path,
-    confirm,
-    judge,
-    logits_of,
-    under_attack,
-)
+from pidformer.robustness.attack import Attack, AttackBatch, under_attack
+from pidformer.robustness.balls import UNBOUNDED
 from pidformer.robustness.losses import cross_entropy
+from pidformer.robustness.search import ascent, check_path, confirm, judge, logits_of
 from pidformer.robustness.threat import (
     Draws,
     Model,
