@@ -13,6 +13,7 @@ its gradient go too.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -29,7 +30,7 @@ from pidformer.control.pid import (
     next_state,
 )
 from pidformer.ops import dispatch, plain
-from pidformer.ops.launch import KernelOp, launch_rows, room_for_sums
+from pidformer.ops.launch import KernelOp, control_plan, launch, launch_rows
 from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 Numbers = tuple[float, float, float, float]
@@ -66,25 +67,30 @@ def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor
     beta = float(gains.beta)
     if not any(isinstance(term, Tensor) for term in terms):
         return None, (float(gains.p), float(gains.i), float(gains.d), beta)
-    return torch.stack([by_head(term, heads, device) for term in terms]), (0.0, 0.0, 0.0, beta)
+    return torch.stack(by_head(terms, heads, device)), (0.0, 0.0, 0.0, beta)
 
 
-def by_head(term: float | Tensor, heads: int, device: torch.device) -> Tensor:
-    """A coefficient in float32, one number per value head: (Hkv,)."""
-    return torch.as_tensor(term, dtype=torch.float32, device=device).reshape(-1).expand(heads)
+def by_head(terms: Iterable[float | Tensor], heads: int, device: torch.device) -> list[Tensor]:
+    """Coefficients in float32, each one number per value head: (Hkv,)."""
+    return [
+        torch.as_tensor(term, dtype=torch.float32, device=device).reshape(-1).expand(heads)
+        for term in terms
+    ]
 
 
 def takes_gains(gains: Gains, heads: int) -> bool:
     """Whether these are numbers or one number per value head, with a fixed beta."""
     if type(gains) is PIDGains:
         return True
-    terms = (gains.p, gains.i, gains.d)
-    return not isinstance(gains.beta, Tensor) and all(fits_heads(term, heads) for term in terms)
+    return not isinstance(gains.beta, Tensor) and fit_heads((gains.p, gains.i, gains.d), heads)
 
 
-def fits_heads(term: object, heads: int) -> bool:
-    """Whether a coefficient is a number, or one number per value head."""
-    return not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
+def fit_heads(terms: Iterable[object], heads: int) -> bool:
+    """Whether each coefficient is a number, or one number per value head."""
+    return all(
+        not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
+        for term in terms
+    )
 
 
 def kernel_inputs(
@@ -245,12 +251,14 @@ def gain_gradient(
     """
     from pidformer.ops import epilogue_kernels
 
+    (batch, heads, tokens, dim), kv_heads = grad.shape, value.shape[1]
     given, steps = zip(*map(unit_rows, (value, initial, previous)), strict=True)
-    parts = room_for_sums(grad, value.shape[1], 3)
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
+    chunks = -(-tokens // tiles.rows)
+    parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
+    kernel, programs = epilogue_kernels.gain_gradient, batch * kv_heads * chunks
     tensors = (token_rows(grad), *given, token_rows(integral), parts)
-    launch_rows(
-        epilogue_kernels.gain_gradient, grad, value.shape[1], tensors, steps, numbers=(beta,)
-    )
+    launch(kernel, programs, tensors, sum(steps, ()), (beta,), (tokens, kv_heads), constants, tiles)
     return parts.sum((0, 2)).t().contiguous()
 
 

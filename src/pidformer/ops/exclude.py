@@ -15,8 +15,8 @@ from torch import Tensor
 from pidformer.control.feedback import Law
 from pidformer.control.gains import acts
 from pidformer.ops import dispatch
-from pidformer.ops.epilogue import by_head, fits_heads
-from pidformer.ops.launch import KernelOp, launch_rows, room_for_sums
+from pidformer.ops.epilogue import by_head, fit_heads
+from pidformer.ops.launch import KernelOp, control_plan, launch_rows
 from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 
@@ -29,14 +29,15 @@ def takes_exclude(law: Law, value: Tensor) -> bool:
     """Whether nothing but the kernels here stands in the way of computing a law on ours."""
     if not acts(law.exclude):
         return True
-    return dispatch.selected() == "triton" and fits_heads(law.exclude, value.shape[-3])
+    return dispatch.selected() == "triton" and fit_heads([law.exclude], value.shape[-3])
 
 
 def exclude(out: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     """out (B, H, N, D), value (B, Hkv, N, D), any strides; the result lies as (B, N, H, D)."""
     shares, number = None, 0.0
     if isinstance(share, Tensor):
-        shares = by_head(share, value.shape[1], value.device).contiguous()
+        (shares,) = by_head([share], value.shape[1], value.device)
+        shares = shares.contiguous()
     else:
         number = float(share)
     if not dispatch.needs_grad(out, value, shares):
@@ -84,9 +85,12 @@ def exclude_backward(
     """Gradients of out and value, and if `is_learned` parts (B, Hkv, tiles) of the share's."""
     from pidformer.ops import epilogue_kernels
 
-    parts = room_for_sums(out, value.shape[1]) if is_learned else None
+    (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
+    tiles, _ = control_plan(tokens, dim, heads // kv_heads)
+    shape = (batch, kv_heads, -(-tokens // tiles.rows))
+    parts = out.new_empty(shape, dtype=torch.float32) if is_learned else None
     made = (empty_rows(out, out.shape), empty_rows(value, value.shape), parts)
     given, steps = zip(*map(unit_rows, (out, value)), strict=True)
     tensors = (token_rows(grad), *given, shares, *made)
-    launch_rows(epilogue_kernels.exclude_backward, out, value.shape[1], tensors, steps, (share,))
+    launch_rows(epilogue_kernels.exclude_backward, out, kv_heads, tensors, steps, (share,))
     return made  # type: ignore[return-value]

@@ -132,14 +132,6 @@ def launch_rows(
     launch(kernel, programs, tensors, sum(steps, ()), numbers, sizes, constants, tiles)
 
 
-def room_for_sums(out: Tensor, kv_heads: int, *each: int) -> Tensor:
-    """Room for what each program of such a kernel adds up: (B, Hkv, tiles, *each)."""
-    batch, heads, tokens, dim = out.shape
-    tiles, _ = control_plan(tokens, dim, heads // kv_heads)
-    shape = (batch, kv_heads, -(-tokens // tiles.rows), *each)
-    return out.new_empty(shape, dtype=torch.float32)
-
-
 class KernelOp:
     """A function that launches our kernels, also registered as the operator pidformer::`name`.
 
