@@ -22,7 +22,7 @@ from pidformer.robustness import (
     accuracy_under,
     attack,
 )
-from pidformer.robustness.search import Searching, judge, searching
+from pidformer.robustness.queries import Searching, judge, searching
 
 STOPPING = [
     PGD(eps=0.06, steps=8, step_size=0.02, early_stop=True),

@@ -21,8 +21,8 @@ from pidformer.bench import model as models
 from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure
 from pidformer.robustness import FGSM, PGD
 from pidformer.robustness.attack import Attack
+from pidformer.robustness.queries import Precision
 from pidformer.robustness.recording import Recorder, recorded
-from pidformer.robustness.search import Precision
 
 EPS = 3 / 255
 OURS, PLAIN = "pidformer", "minimal loop"

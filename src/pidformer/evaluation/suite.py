@@ -26,8 +26,8 @@ from pidformer.robustness.attacks import Normalized
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.evaluate import accuracy, check_logits
 from pidformer.robustness.ood import confidence, ood_scores
+from pidformer.robustness.queries import logits_of
 from pidformer.robustness.registry import THREATS, threat_from
-from pidformer.robustness.search import logits_of
 from pidformer.robustness.threat import Threat, pixel_text
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from pidformer.errors import InputError, shortened
 from pidformer.nn.depth import evaluating, modules_of
 from pidformer.robustness.balls import PIXELS, Bounds, Norm
-from pidformer.robustness.search import Precision, is_right, logits_of, searching
+from pidformer.robustness.queries import Precision, is_right, logits_of, searching
 from pidformer.robustness.threat import (
     Draws,
     Model,

@@ -20,7 +20,7 @@ from pidformer.models.pixel import check_scale
 from pidformer.robustness.attack import Attack, AttackBatch, under_attack
 from pidformer.robustness.balls import UNBOUNDED
 from pidformer.robustness.losses import cross_entropy
-from pidformer.robustness.search import ascent, check_path, confirm, judge, logits_of
+from pidformer.robustness.queries import ascent, check_path, confirm, judge, logits_of
 from pidformer.robustness.threat import (
     Draws,
     Model,

@@ -16,7 +16,7 @@ from pidformer.robustness.attack import Attack, AttackBatch, BallAttack, likely_
 from pidformer.robustness.balls import Bounds, into_ball, length, onto_plane, random_start, steepest
 from pidformer.robustness.black_box import Square
 from pidformer.robustness.losses import cross_entropy, dlr, logit_difference, targeted_dlr
-from pidformer.robustness.search import ascent, check_finite, confirm, is_right
+from pidformer.robustness.queries import ascent, check_finite, confirm, is_right
 from pidformer.robustness.threat import Model
 
 # B images of D numbers

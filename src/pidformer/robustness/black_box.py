@@ -14,7 +14,7 @@ from pidformer.errors import InputError, shortened
 from pidformer.robustness.attack import Attack, AttackBatch, BallAttack, on_survivors
 from pidformer.robustness.balls import TINY, Bounds, length
 from pidformer.robustness.losses import margin
-from pidformer.robustness.search import check_finite, confirm, is_right, logits_of
+from pidformer.robustness.queries import check_finite, confirm, is_right, logits_of
 from pidformer.robustness.threat import Draws, Model, check_budget, random_signs
 
 # B images (C, H, W) of D numbers, S samples

@@ -17,7 +17,7 @@ from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
 from pidformer.nn.gains import device_of
 from pidformer.results import Record, as_text
-from pidformer.robustness.search import logits_of
+from pidformer.robustness.queries import logits_of
 from pidformer.robustness.threat import Model, Threat
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
