@@ -194,9 +194,10 @@ def control_forward(
     """(u, new integral if it `has_sum`); without autograd, which `control` adds."""
     from pidformer.ops import epilogue_kernels
 
-    u, total = empty_rows(out, out.shape), None
+    total = None
     if has_sum:
         total = empty_rows(value, value.shape, dispatch.sums_type(value, integral))
+    u = empty_rows(out, out.shape)
     given, steps = zip(*map(unit_rows, (out, value, initial, previous)), strict=True)
     tensors, numbers = (*given, token_rows(integral), gains, u, total), (p, i, d, beta)
     launch_rows(epilogue_kernels.control_forward, out, value.shape[1], tensors, steps, numbers)

@@ -167,10 +167,11 @@ def short_forward(
 
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
     given, steps = zip(*map(unit_rows, (q, k, v, initial, previous)), strict=True)
-    u, total = empty_rows(q, q.shape), None
+    total = None
     if has_sum:
         total = empty_rows(q, v.shape, dispatch.sums_type(v, integral))
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
+    u = empty_rows(q, q.shape)
     tiles, constants = _forward_plan(tokens, dim, heads // kv_heads, is_causal)
     launch(
         short_kernels.short_forward,
