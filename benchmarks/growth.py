@@ -110,7 +110,7 @@ def _of_operator(setting: BenchSetting, size: Size, tokens: int) -> list[Timing]
         mode=_mode(setting),
         amount=shape.layers,
     )
-    cases = operators.contenders(shape, setting, is_training=True, with_variants=False)
+    cases = operators.contenders(shape, setting, is_training=True)
     return measure(group, [replace(case, wrap=_wrap(setting)) for case in cases], setting)
 
 

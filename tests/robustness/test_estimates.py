@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from pidformer.robustness import SPSA, Square
-from pidformer.robustness.attack import PIXELS, UNBOUNDED, onto_plane
 from pidformer.robustness.autoattack import _checkpoints
+from pidformer.robustness.balls import PIXELS, UNBOUNDED, onto_plane
 from pidformer.robustness.black_box import moved, pair, pyramid, tiled, window
 from pidformer.robustness.threat import Draws, random_signs
 

@@ -36,7 +36,7 @@ def test_speckle_noise_grows_with_the_intensity():
 def test_shot_noise_counts_are_poisson(rate, level):
     images = torch.full((2, 3, 100, 100), level / 255, dtype=torch.float64)
     draws = RandomFields(0, "shot_noise", 1, torch.arange(2))
-    counts = (shot_noise(images, {"rate": rate}, draws) * rate).round().numpy().ravel().astype(int)
+    counts = (shot_noise(images, draws, rate) * rate).round().numpy().ravel().astype(int)
     mean = level / 255 * rate
     assert counts.mean() == pytest.approx(mean, abs=4 * (mean / counts.size) ** 0.5 + 1e-12)
     assert counts.var() == pytest.approx(mean, rel=0.06, abs=1e-12)

@@ -20,9 +20,9 @@ from pidformer.robustness import (
     Normalized,
     Square,
     accuracy_under,
-    attack,
+    queries,
 )
-from pidformer.robustness.attack import Searching, judge, searching
+from pidformer.robustness.queries import Searching, judge, searching
 
 STOPPING = [
     PGD(eps=0.06, steps=8, step_size=0.02, early_stop=True),
@@ -150,8 +150,8 @@ class Flag(torch.autograd.Function):
 
 def test_tf32_is_on_in_forward_and_backward(network, many, monkeypatch):
     """On a machine without CUDA: as if the images were there."""
-    there = attack.lowered
-    monkeypatch.setattr(attack, "lowered", lambda model, _: there(model, "cuda"))
+    there = queries.lowered
+    monkeypatch.setattr(queries, "lowered", lambda model, _: there(model, "cuda"))
     Flag.seen = []
     expected = FGSM(eps=0.05)(network, *many)
     found = FGSM(eps=0.05, precision="tf32")(lambda x: network(Flag.apply(x)), *many)

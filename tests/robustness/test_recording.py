@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import pidformer.models  # noqa: F401  (registers them)
-from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under
-from pidformer.robustness import attack as attacks
+from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under, queries
 from pidformer.robustness import recording as recordings
 from pidformer.robustness.recording import capacity, is_recordable, recorded
 
@@ -305,7 +304,7 @@ def test_without_a_gpu_nothing_is_recorded(monkeypatch):
     images, labels = torch.rand(2, 3, 2, 2), torch.tensor([0, 1])
     with recorded():
         assert PLAIN(model, images, labels).shape == images.shape
-    assert attacks.current() is None
+    assert queries.current() is None
 
 
 def test_nothing_is_recorded_that_was_not_asked_for():
@@ -313,7 +312,7 @@ def test_nothing_is_recorded_that_was_not_asked_for():
 
     class Model(nn.Module):
         def forward(self, x):
-            seen.append(attacks.current())
+            seen.append(queries.current())
             return x.flatten(1)[:, :3]
 
     PLAIN(Model().eval(), torch.rand(2, 3, 2, 2), torch.tensor([0, 1]))

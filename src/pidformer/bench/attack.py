@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from pidformer.bench import model as models
 from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure
 from pidformer.robustness import FGSM, PGD
-from pidformer.robustness.attack import Attack, Precision
+from pidformer.robustness.attack import Attack
+from pidformer.robustness.queries import Precision
 from pidformer.robustness.recording import Recorder, recorded
 
 EPS = 3 / 255

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from pidformer.bench.model import PID, TWIN
 from pidformer.bench.timing import BenchSetting, Case, Timing, Workload, measure
 
-TWIN, PID = "softmax twin", "PID"
 DECODING = "language model, decoding"
 
 

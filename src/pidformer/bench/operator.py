@@ -62,35 +62,34 @@ def operator(
                 dtype=name_of(setting.dtype),
                 amount=size.layers,
             )
-            yield measure(group, contenders(size, setting, is_training), setting)
+            cases = contenders(size, setting, is_training)
+            if setting.is_gpu:
+                cases += variants(size, setting, is_training)
+            yield measure(group, cases, setting)
 
 
-def contenders(
-    size: OperatorSize,
-    setting: BenchSetting,
-    is_training: bool,
-    *,
-    with_variants: bool | None = None,
-) -> list[Case]:
-    """Attention and PID attention; on a GPU the compiled operator, relatives, flash attention."""
-    gains = PIDGains.parse(GAINS)
+def contenders(size: OperatorSize, setting: BenchSetting, is_training: bool) -> list[Case]:
+    """Attention and PID attention."""
     make = partial(chain, size, setting, is_training)
-    cases: list[Case] = [
-        Case(label=ATTENTION, make=lambda: make(attend=_plain)),
-        Case(label=PID, make=lambda: make(attend=partial(controlled, pid_attention, gains))),
+    run = partial(controlled, pid_attention, PIDGains.parse(GAINS))
+    return [
+        Case(label=ATTENTION, make=partial(make, attend=_plain)),
+        Case(label=PID, make=partial(make, attend=run)),
     ]
-    if not (setting.is_gpu if with_variants is None else with_variants):
-        return cases
+
+
+def variants(size: OperatorSize, setting: BenchSetting, is_training: bool) -> list[Case]:
+    """The compiled operator, relatives of PID control, flash attention."""
+    make = partial(chain, size, setting, is_training)
+    runs: dict[str, Callable[[Layers], list[Tensor]]] = {}
     if is_training and size.tokens >= LONG:
         compiled = torch.compile(pid_attention, dynamic=False)
-        run = partial(controlled, compiled, gains)
-        cases.append(Case(label=COMPILED, make=lambda: make(attend=run)))
+        runs[COMPILED] = partial(controlled, compiled, PIDGains.parse(GAINS))
     for name in (*LAWS, f"{GAINS},1,step=0.5"):
-        run_law = partial(controlled, pid_attention, as_feedback(name))
-        cases.append(Case(label=f"{ATTENTION}, {name}", make=partial(make, attend=run_law)))
-    flash = SDPBackend.FLASH_ATTENTION
-    run_flash = partial(make, attend=_plain, backend=flash)
-    return [*cases, Case(label=FLASH, make=run_flash, is_optional=True)]
+        runs[f"{ATTENTION}, {name}"] = partial(controlled, pid_attention, as_feedback(name))
+    cases = [Case(label=label, make=partial(make, attend=run)) for label, run in runs.items()]
+    flash = partial(make, attend=_plain, backend=SDPBackend.FLASH_ATTENTION)
+    return [*cases, Case(label=FLASH, make=flash, is_optional=True)]
 
 
 def _plain(layers: Layers) -> list[Tensor]:

@@ -21,11 +21,12 @@ from pidformer.fields import number_range, read_yaml, typed
 from pidformer.ledger import Found
 from pidformer.nn import evaluating
 from pidformer.results import as_text
-from pidformer.robustness.attack import Attack, logits_of
+from pidformer.robustness.attack import Attack
 from pidformer.robustness.attacks import Normalized
 from pidformer.robustness.corruptions import CORRUPTIONS, SEVERITIES, Corruption
 from pidformer.robustness.evaluate import accuracy, check_logits
 from pidformer.robustness.ood import confidence, ood_scores
+from pidformer.robustness.queries import logits_of
 from pidformer.robustness.registry import THREATS, threat_from
 from pidformer.robustness.threat import Threat, pixel_text
 

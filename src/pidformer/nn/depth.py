@@ -66,8 +66,7 @@ def evaluating(model: object) -> Iterator[None]:
 
     Anything callable may be given; what is not a module has no mode and is left alone.
     """
-    modules = model.modules() if isinstance(model, nn.Module) else ()
-    were_training = [module for module in modules if module.training]  # setting one takes a while
+    were_training = [m for m in modules_of(model) if m.training]  # setting one takes a while
     try:
         for module in were_training:
             module.training = False
@@ -75,3 +74,15 @@ def evaluating(model: object) -> Iterator[None]:
     finally:
         for module in were_training:
             module.training = True
+
+
+def modules_of(model: object) -> list[nn.Module]:
+    """Those of `model.modules()`, in less time: an attack of one step would notice."""
+    found: dict[nn.Module, None] = {}
+    ahead: list[Any] = [model] if isinstance(model, nn.Module) else []
+    while ahead:
+        module = ahead.pop()
+        if module is not None and module not in found:
+            found[module] = None
+            ahead += module._modules.values()
+    return list(found)

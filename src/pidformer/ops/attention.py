@@ -9,12 +9,7 @@ from torch import Tensor
 
 from pidformer.control.feedback import Law, acting_law, mixes, read_gains, with_own
 from pidformer.control.gains import Gains, GainsLike, acts
-from pidformer.control.pid import (
-    FirstLayer,
-    PIDState,
-    check_first_layer,
-    pid_step,
-)
+from pidformer.control.pid import FirstLayer, PIDState, check_first_layer, pid_step
 from pidformer.errors import InputError
 from pidformer.ops import dispatch, plain
 from pidformer.ops.epilogue import control as control_epilogue

@@ -38,21 +38,10 @@ BACKWARD_TILE = 256 * 64
 """Keys times head dim, both padded, that `short_backward` holds in registers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Largest number of tokens at which "auto" takes `short_attention`; 0 for never."""
-
-    inference: int
-    training: int
-
-
-# By padded head dim. Longer sequences take SDPA and the control epilogue.
-SHORT = {
-    16: Sizes(inference=512, training=256),
-    32: Sizes(inference=512, training=256),
-    64: Sizes(inference=512, training=256),
-    128: Sizes(inference=512, training=128),
-}
+LONGEST = 512
+"""Most tokens that `short_attention` takes; longer sequences take SDPA and the control epilogue."""
+LONGEST_TRAINED = {16: 256, 32: 256, 64: 256, 128: 128}
+"""Most at which "auto" trains with it, by padded head dim."""
 ALONE = 128
 """Most tokens at which "auto" trains with `short_attention` whatever the batch.
 
@@ -62,8 +51,6 @@ took 0.83 of SDPA's time at 128 tokens and 1.35 at 256. So above this it takes a
 batch as there are multiprocessors. Forward, each 64 queries are a program: there 12 programs for
 256 tokens took 5.6 us, SDPA 7.2, with a pass for the control 9.3.
 """
-LONGEST = 512
-"""Tokens that `short_attention` takes when asked by name."""
 
 
 def sums_type(value: Tensor, sums: Tensor | None) -> torch.dtype:
@@ -185,9 +172,10 @@ def route(
     scale: float | None,
     state: tuple[Tensor, ...] | None,
 ) -> Route:
-    """Which way these inputs take; `is_plain`: attention alone, there is nothing to control."""
-    if not is_asked(q):
-        return "torch"
+    """Which way these inputs take where our kernels are asked for (`is_asked`).
+
+    `is_plain`: attention alone, there is nothing to control.
+    """
     reason = _obstacle(q, v, state)
     if reason is not None:
         if _selected == "triton" or reason.startswith("Triton"):
@@ -227,11 +215,11 @@ def _is_short(
     room = _backward_room(q.device.type, q.device.index)
     if is_training and max(16, power_of_two(tokens)) * dim > room:
         return False
+    if tokens > (LONGEST_TRAINED[dim] if is_training and _selected == "auto" else LONGEST):
+        return False
     if _selected == "triton":
-        return tokens <= LONGEST and (q.dtype != torch.float32 or not q.is_cuda)
-    sizes = SHORT[dim]
-    most = sizes.training if is_training else sizes.inference
-    if q.dtype == torch.float32 or tokens > most or not _is_hopper(q.device.type, q.device.index):
+        return q.dtype != torch.float32 or not q.is_cuda
+    if q.dtype == torch.float32 or not _is_hopper(q.device.type, q.device.index):
         return False
     if not is_training or tokens <= ALONE:
         return True

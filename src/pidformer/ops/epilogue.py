@@ -13,6 +13,7 @@ its gradient go too.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -29,8 +30,8 @@ from pidformer.control.pid import (
     next_state,
 )
 from pidformer.ops import dispatch, plain
-from pidformer.ops.dispatch import power_of_two
-from pidformer.ops.launch import KernelOp, cached_by_size, launch
+from pidformer.ops.launch import KernelOp, control_plan, launch, launch_rows
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 Numbers = tuple[float, float, float, float]
 
@@ -44,24 +45,15 @@ def control(
     (B, N, H, D): merging the heads costs nothing. With `is_plain` PyTorch's kernels compute it
     (`ops.plain`), without gradients in the memory of `out`.
     """
-    check_terms(state, gains)
-    tensor, numbers = kernel_gains(gains, value.shape[-3], value.device)
-    integral = given_integral(state)
-    initial, previous = given_values(state, gains)
-    inputs = (out, value, initial, previous, integral, tensor, *numbers, keeps_sum(state))
-    if not dispatch.needs_grad(out, value, initial, integral, previous, tensor):
+    inputs = (out, value, *kernel_inputs(state, gains, value.shape[-3], value.device))
+    if not dispatch.needs_grad(*inputs[:6]):
         if is_plain:
             u, total = plain.control_forward(*inputs, is_ours=True)
         else:
             u, total = control_forward(*inputs)
-        return u, next_state(state, initial, total, value)
+        return u, next_state(state, state.initial, total, value)
     u, total, initial, value = _Control.apply(*inputs, keeps_value(state), is_plain)
     return u, next_state(state, initial, total, value)
-
-
-def keeps_sum(state: PIDState) -> bool:
-    """Whether layers sum their errors."""
-    return not isinstance(state, SumlessState)
 
 
 def keeps_value(state: PIDState) -> bool:
@@ -75,41 +67,52 @@ def kernel_gains(gains: Gains, heads: int, device: torch.device) -> tuple[Tensor
     beta = float(gains.beta)
     if not any(isinstance(term, Tensor) for term in terms):
         return None, (float(gains.p), float(gains.i), float(gains.d), beta)
-    rows = [
+    return torch.stack(by_head(terms, heads, device)), (0.0, 0.0, 0.0, beta)
+
+
+def by_head(terms: Iterable[float | Tensor], heads: int, device: torch.device) -> list[Tensor]:
+    """Coefficients in float32, each one number per value head: (Hkv,)."""
+    return [
         torch.as_tensor(term, dtype=torch.float32, device=device).reshape(-1).expand(heads)
         for term in terms
     ]
-    return torch.stack(rows), (0.0, 0.0, 0.0, beta)
 
 
 def takes_gains(gains: Gains, heads: int) -> bool:
     """Whether these are numbers or one number per value head, with a fixed beta."""
     if type(gains) is PIDGains:
         return True
-    return not isinstance(gains.beta, Tensor) and all(
+    return not isinstance(gains.beta, Tensor) and fit_heads((gains.p, gains.i, gains.d), heads)
+
+
+def fit_heads(terms: Iterable[object], heads: int) -> bool:
+    """Whether each coefficient is a number, or one number per value head."""
+    return all(
         not isinstance(term, Tensor) or term.numel() == 1 or tuple(term.shape) == (heads, 1, 1)
-        for term in (gains.p, gains.i, gains.d)
+        for term in terms
     )
 
 
-def given_values(state: PIDState, gains: Gains) -> tuple[Tensor, Tensor | None]:
-    """v_0 and v_{l-1}; None for the second where v_0 will do.
+def kernel_inputs(
+    state: PIDState, gains: Gains, heads: int, device: torch.device
+) -> tuple[Any, ...]:
+    """What the kernels take of a state and gains: v_0, v_{l-1}, the integral, learned gains, four
+    numbers, and whether layers sum their errors.
 
-    That is at the second layer, where both are one tensor, and where no derivative reads it.
+    v_{l-1} is None where v_0 will do: at the second layer, where both are one tensor, and where no
+    derivative reads it. The integral is None for the zeros with which `pid_step` starts.
     """
+    check_terms(state, gains)
+    initial, integral, previous = state
+    has_sum = not isinstance(state, SumlessState)
     has_derivative = isinstance(gains.d, Tensor) or gains.d != 0
-    is_other = has_derivative and keeps_value(state) and state.previous is not state.initial
-    return state.initial, state.previous if is_other else None
-
-
-def given_integral(state: PIDState) -> Tensor | None:
-    """The integral; None for the zeros with which `pid_step` starts."""
-    integral = state.integral
-    if not keeps_sum(state):
-        return None
-    if not isinstance(state, FirstState) or integral.requires_grad:
-        return integral
-    return integral if any(integral.stride()) else None  # what was computed from them has memory
+    is_other = has_derivative and keeps_value(state) and previous is not initial
+    is_zero = isinstance(state, FirstState) and not integral.requires_grad
+    if is_zero and has_sum:
+        is_zero = not any(integral.stride())  # what was computed from them has memory
+    sums = integral if has_sum and not is_zero else None
+    learned, numbers = kernel_gains(gains, heads, device)
+    return initial, previous if is_other else None, sums, learned, *numbers, has_sum
 
 
 class _Control(torch.autograd.Function):
@@ -161,7 +164,9 @@ def state_gradients(
     gains: Tensor | None,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of v_l, v_0, v_{l-1} and the sum, which is asked for if it `is_summed`."""
-    writes_sum = is_summed and not passes_integral(gains, ctx.numbers[1])
+    # A sum that is carried on and not read: its gradient goes through as it is.
+    is_passed_on = gains is None and ctx.numbers[1] == 0
+    writes_sum = is_summed and not is_passed_on
     backward = plain.control_backward if ctx.is_plain else control_backward
     d_value, d_integral, d_initial, d_previous = backward(
         grad, grad_integral, grad_value, grad_initial, gains, ctx.is_second, writes_sum, ctx.heads,
@@ -189,35 +194,14 @@ def control_forward(
     """(u, new integral if it `has_sum`); without autograd, which `control` adds."""
     from pidformer.ops import epilogue_kernels
 
-    (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
-    u, total = made = _control_outputs(out, value, integral, has_sum)
+    total = None
+    if has_sum:
+        total = empty_rows(value, value.shape, dispatch.sums_type(value, integral))
+    u = empty_rows(out, out.shape)
     given, steps = zip(*map(unit_rows, (out, value, initial, previous)), strict=True)
-    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
-    launch(
-        epilogue_kernels.control_forward,
-        batch * kv_heads * -(-tokens // tiles.rows),
-        (*given, token_rows(integral), gains, u, total),
-        sum(steps, ()),
-        (p, i, d, beta),
-        (tokens, kv_heads),
-        constants,
-        tiles,
-    )
-    return made
-
-
-@control_forward.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor]:
-    out, value, _initial, _previous, integral, *_, has_sum = inputs
-    return _control_outputs(out, value, integral, has_sum)
-
-
-def _control_outputs(
-    out: Tensor, value: Tensor, integral: Tensor | None, has_sum: bool
-) -> tuple[Tensor, Tensor]:
-    kept = dispatch.sums_type(value, integral)
-    total = empty_rows(value, value.shape, kept) if has_sum else None
-    return empty_rows(out, out.shape), total  # type: ignore[return-value]
+    tensors, numbers = (*given, token_rows(integral), gains, u, total), (p, i, d, beta)
+    launch_rows(epilogue_kernels.control_forward, out, value.shape[1], tensors, steps, numbers)
+    return u, total  # type: ignore[return-value]
 
 
 @partial(KernelOp, "control_backward")
@@ -242,50 +226,15 @@ def control_backward(
     """
     from pidformer.ops import epilogue_kernels
 
-    batch, heads, tokens, dim = grad.shape
-    made = _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
-    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
-    grads = (grad, grad_integral, grad_value, grad_initial)
-    launch(
-        epilogue_kernels.control_backward,
-        batch * kv_heads * -(-tokens // tiles.rows),
-        (*map(token_rows, grads), gains, *made),
-        (),
-        (p, i, d, beta),
-        (tokens, kv_heads),
-        constants,
-        tiles,
-    )
-    return made
-
-
-@control_backward.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    grad, grad_integral, _value, _initial, _gains, is_second, writes_sum, kv_heads, *_ = inputs
-    return _control_gradients(grad, grad_integral, is_second, writes_sum, kv_heads)
-
-
-@cached_by_size
-def control_plan(tokens: int, dim: int, group: int) -> tuple[dispatch.Tiles, tuple[int, ...]]:
-    """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
-    pad = power_of_two(dim)
-    tiles = dispatch.control_tiles(tokens, pad)
-    return tiles, (group, dim, pad, tiles.rows)
-
-
-def passes_integral(gains: Tensor | None, i: float) -> bool:
-    """Whether the integral is carried on and not read: its gradient goes through as it is."""
-    return gains is None and i == 0
-
-
-def _control_gradients(
-    grad: Tensor, grad_integral: Tensor | None, is_second: bool, writes_sum: bool, kv_heads: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     shape = (grad.shape[0], kv_heads, *grad.shape[2:])
     kept = dispatch.sums_type(grad, grad_integral)
-    integral = empty_rows(grad, shape, kept) if writes_sum else None
-    previous = None if is_second else empty_rows(grad, shape)
-    return empty_rows(grad, shape), integral, empty_rows(grad, shape), previous  # type: ignore[return-value]
+    d_integral = empty_rows(grad, shape, kept) if writes_sum else None
+    d_previous = None if is_second else empty_rows(grad, shape)
+    made = (empty_rows(grad, shape), d_integral, empty_rows(grad, shape), d_previous)
+    given = map(token_rows, (grad, grad_integral, grad_value, grad_initial))
+    tensors, numbers = (*given, gains, *made), (p, i, d, beta)
+    launch_rows(epilogue_kernels.control_backward, grad, kv_heads, tensors, (), numbers)
+    return made  # type: ignore[return-value]
 
 
 @partial(KernelOp, "gain_gradient")
@@ -308,51 +257,10 @@ def gain_gradient(
     tiles, constants = control_plan(tokens, dim, heads // kv_heads)
     chunks = -(-tokens // tiles.rows)
     parts = grad.new_empty((batch, kv_heads, chunks, 3), dtype=torch.float32)
-    launch(
-        epilogue_kernels.gain_gradient,
-        batch * kv_heads * chunks,
-        (token_rows(grad), *given, token_rows(integral), parts),
-        sum(steps, ()),
-        (beta,),
-        (tokens, kv_heads),
-        constants,
-        tiles,
-    )
+    kernel, programs = epilogue_kernels.gain_gradient, batch * kv_heads * chunks
+    tensors = (token_rows(grad), *given, token_rows(integral), parts)
+    launch(kernel, programs, tensors, sum(steps, ()), (beta,), (tokens, kv_heads), constants, tiles)
     return parts.sum((0, 2)).t().contiguous()
-
-
-@gain_gradient.register_fake
-def _(grad: Tensor, value: Tensor, *_: object) -> Tensor:
-    return grad.new_empty((3, value.shape[1]), dtype=torch.float32)
-
-
-def unit_rows(x: Tensor | None) -> tuple[Tensor | None, tuple[int, ...]]:
-    """x with the numbers of a head next to each other; steps between samples, heads and tokens."""
-    if x is None:
-        return None, (0, 0, 0)
-    steps = x.stride()
-    if steps[3] != 1:
-        x = x.contiguous()
-        steps = x.stride()
-    return x, steps[:3]
-
-
-def token_rows(x: Tensor | None) -> Tensor | None:
-    """x (B, heads, N, D) such that it lies in memory as (B, N, heads, D)."""
-    if x is None:
-        return None
-    _, heads, tokens, dim = x.shape
-    if x.stride() == (tokens * heads * dim, dim, heads * dim, 1):
-        return x
-    rows = x.transpose(1, 2)
-    return x if rows.is_contiguous() else rows.contiguous().transpose(1, 2)
-
-
-def empty_rows(like: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
-    """Room for (B, heads, N, D), in memory (B, N, heads, D)."""
-    _, heads, tokens, dim = shape
-    steps = (tokens * heads * dim, dim, heads * dim, 1)
-    return like.new_empty_strided(shape, steps, dtype=dtype)
 
 
 def zero_gradient(ctx: Any, *others: Tensor | None) -> Tensor | None:

@@ -15,8 +15,9 @@ from torch import Tensor
 from pidformer.control.feedback import Law
 from pidformer.control.gains import acts
 from pidformer.ops import dispatch
-from pidformer.ops.epilogue import control_plan, empty_rows, token_rows, unit_rows
-from pidformer.ops.launch import KernelOp, launch
+from pidformer.ops.epilogue import by_head, fit_heads
+from pidformer.ops.launch import KernelOp, control_plan, launch_rows
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 
 def excludes(gains: Any) -> bool:
@@ -28,17 +29,14 @@ def takes_exclude(law: Law, value: Tensor) -> bool:
     """Whether nothing but the kernels here stands in the way of computing a law on ours."""
     if not acts(law.exclude):
         return True
-    share: Any = law.exclude
-    heads = value.shape[-3]
-    is_number = not isinstance(share, Tensor) or share.numel() == 1
-    return dispatch.selected() == "triton" and (is_number or tuple(share.shape) == (heads, 1, 1))
+    return dispatch.selected() == "triton" and fit_heads([law.exclude], value.shape[-3])
 
 
 def exclude(out: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     """out (B, H, N, D), value (B, Hkv, N, D), any strides; the result lies as (B, N, H, D)."""
     shares, number = None, 0.0
     if isinstance(share, Tensor):
-        shares = share.to(value.device, torch.float32).reshape(-1).expand(value.shape[1])
+        (shares,) = by_head([share], value.shape[1], value.device)
         shares = shares.contiguous()
     else:
         number = float(share)
@@ -70,13 +68,9 @@ def exclude_forward(out: Tensor, value: Tensor, shares: Tensor | None, share: fl
 
     u = empty_rows(out, out.shape)
     given, steps = zip(*map(unit_rows, (out, value)), strict=True)
-    _launch(epilogue_kernels.exclude_forward, out, value, (*given, shares, u), steps, share)
+    tensors = (*given, shares, u)
+    launch_rows(epilogue_kernels.exclude_forward, out, value.shape[1], tensors, steps, (share,))
     return u
-
-
-@exclude_forward.register_fake
-def _(out: Tensor, *_: object) -> Tensor:
-    return empty_rows(out, out.shape)
 
 
 @partial(KernelOp, "exclude_backward")
@@ -88,40 +82,15 @@ def exclude_backward(
     share: float,
     is_learned: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of out and value, and if `is_learned` parts (B, Hkv, chunks) of the share's."""
+    """Gradients of out and value, and if `is_learned` parts (B, Hkv, tiles) of the share's."""
     from pidformer.ops import epilogue_kernels
 
-    made = _gradients(out, value, is_learned)
+    (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
+    tiles, _ = control_plan(tokens, dim, heads // kv_heads)
+    shape = (batch, kv_heads, -(-tokens // tiles.rows))
+    parts = out.new_empty(shape, dtype=torch.float32) if is_learned else None
+    made = (empty_rows(out, out.shape), empty_rows(value, value.shape), parts)
     given, steps = zip(*map(unit_rows, (out, value)), strict=True)
     tensors = (token_rows(grad), *given, shares, *made)
-    _launch(epilogue_kernels.exclude_backward, out, value, tensors, steps, share)
-    return made
-
-
-@exclude_backward.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    _grad, out, value, _shares, _share, is_learned = inputs
-    return _gradients(out, value, is_learned)
-
-
-def _gradients(out: Tensor, value: Tensor, is_learned: bool) -> tuple[Tensor, Tensor, Tensor]:
-    (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
-    chunks = -(-tokens // control_plan(tokens, dim, heads // kv_heads)[0].rows)
-    shape = (batch, kv_heads, chunks)
-    parts = out.new_empty(shape, dtype=torch.float32) if is_learned else None
-    return empty_rows(out, out.shape), empty_rows(value, value.shape), parts  # type: ignore[return-value]
-
-
-def _launch(
-    kernel: Any,
-    out: Tensor,
-    value: Tensor,
-    tensors: tuple[Tensor | None, ...],
-    steps: tuple[tuple[int, ...], ...],
-    share: float,
-) -> None:
-    (batch, heads, tokens, dim), kv_heads = out.shape, value.shape[1]
-    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
-    programs = batch * kv_heads * -(-tokens // tiles.rows)
-    numbers, sizes = (share,), (tokens, kv_heads)
-    launch(kernel, programs, tensors, sum(steps, ()), numbers, sizes, constants, tiles)
+    launch_rows(epilogue_kernels.exclude_backward, out, kv_heads, tensors, steps, (share,))
+    return made  # type: ignore[return-value]

@@ -65,32 +65,17 @@ def gelu_forward(x: Tensor, bias: Tensor) -> Tensor:
     return out
 
 
-@gelu_forward.register_fake
-def _(x: Tensor, bias: Tensor) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
 @partial(KernelOp, "gelu_backward")
 def gelu_backward(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """The gradient of x, and parts (chunks, C) of the bias's."""
     from pidformer.ops import gelu_kernels
 
     x = x.contiguous()
-    d_x, parts = made = _gradients(x)
-    _launch(gelu_kernels.gelu_backward, x, (grad.contiguous(), x, bias, d_x, parts))
-    return made
-
-
-@gelu_backward.register_fake
-def _(grad: Tensor, x: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    return _gradients(x)
-
-
-def _gradients(x: Tensor) -> tuple[Tensor, Tensor]:
     width = x.shape[-1]
     chunks = -(-(x.numel() // width) // CHUNK)
-    d_x = torch.empty_like(x, memory_format=torch.contiguous_format)
-    return d_x, x.new_empty((chunks, width), dtype=torch.float32)
+    d_x, parts = torch.empty_like(x), x.new_empty((chunks, width), dtype=torch.float32)
+    _launch(gelu_kernels.gelu_backward, x, (grad.contiguous(), x, bias, d_x, parts))
+    return d_x, parts
 
 
 def _launch(kernel: Any, x: Tensor, tensors: tuple[Tensor, ...]) -> None:

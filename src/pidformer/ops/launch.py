@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 from torch._C._functorch import is_legacy_batchedtensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
-from pidformer.ops.dispatch import Tiles, has_triton, is_interpreted
+from pidformer.ops.dispatch import Tiles, control_tiles, has_triton, is_interpreted, power_of_two
 
 MOST = 4096
 """Kernels kept; shapes that never end start over."""
@@ -33,7 +34,7 @@ def cached_by_size(plan: Callable[..., Plan]) -> Callable[..., Plan]:
 
     @wraps(plan)
     def found(*sizes: int) -> Plan:
-        if torch.compiler.is_compiling() or any(isinstance(x, torch.SymInt) for x in sizes):
+        if torch.compiler.is_compiling() or torch.SymInt in map(type, sizes):
             return plan(*sizes)
         return kept(*sizes)
 
@@ -97,10 +98,38 @@ def _launch(
 ) -> Any:
     """By Triton itself; such that a compiler recognises it. The compiled kernel, if it is eager."""
     is_seen = torch.compiler.is_compiling() or is_in_torch_dispatch_mode()
+    if is_seen and isinstance(tensors[0], FakeTensor):
+        return None  # asked for the outputs' shapes, not for what is in them
     if is_seen and not is_interpreted():
         kernel = torch.library.wrap_triton(kernel)
     options = {"num_warps": tiles.warps, "num_stages": tiles.stages}
     return kernel[(programs,)](*tensors, *others, *constants, **options)
+
+
+@cached_by_size
+def control_plan(tokens: int, dim: int, group: int) -> tuple[Tiles, tuple[int, ...]]:
+    """Tiles of the control kernels, and their GROUP, D, BLOCK_D, BLOCK."""
+    pad = power_of_two(dim)
+    tiles = control_tiles(tokens, pad)
+    return tiles, (group, dim, pad, tiles.rows)
+
+
+def launch_rows(
+    kernel: Any,
+    out: Tensor,
+    kv_heads: int,
+    tensors: tuple[Tensor | None, ...],
+    steps: tuple[tuple[int, ...], ...],
+    numbers: tuple[float, ...],
+) -> None:
+    """Launch a kernel whose programs each have a tile of rows of one value head.
+
+    `out` is (B, H, N, D); `steps` are those of the tensors that may have any strides.
+    """
+    batch, heads, tokens, dim = out.shape
+    tiles, constants = control_plan(tokens, dim, heads // kv_heads)
+    programs, sizes = batch * kv_heads * -(-tokens // tiles.rows), (tokens, kv_heads)
+    launch(kernel, programs, tensors, sum(steps, ()), numbers, sizes, constants, tiles)
 
 
 class KernelOp:
@@ -109,17 +138,18 @@ class KernelOp:
     A compiler gets the operator, and sees through `triton_op` to the kernels: it launches them
     itself and plans their memory (interpreted ones it must not see). So does whatever else looks at
     operators, and autograd, which refuses second derivatives. Otherwise the function is called as
-    it is: the registered one would take the host several times as long.
+    it is: the registered one would take the host several times as long. The shapes of the outputs
+    are found by the function as well, on tensors without numbers, for which nothing is launched.
     """
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         is_seen = has_triton() and not is_interpreted()
         register = torch.library.triton_op if is_seen else torch.library.custom_op
+        filled = _filled(function)
         self.function = function
-        self.op = register(f"pidformer::{name}", mutates_args=())(_filled(function))
-
-    def register_fake(self, function: Callable[..., Any]) -> None:
-        self.op.register_fake(_filled(function))
+        self.op = register(f"pidformer::{name}", mutates_args=())(filled)
+        if not is_seen:  # `triton_op` does so by itself
+            self.op.register_fake(filled)
 
     def __call__(self, *inputs: Any) -> Any:
         return self.op(*inputs) if _is_observed(inputs) else self.function(*inputs)

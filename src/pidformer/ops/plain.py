@@ -11,6 +11,8 @@ the last is that of v_{l-1}. Each tensor is written once.
 """
 # B batch, H heads, Hkv value heads, N tokens, D head dim
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
@@ -37,25 +39,12 @@ def takes(out: Tensor, value: Tensor, state: PIDState | None, gains: Gains) -> b
     return not dispatch.is_transformed()
 
 
-def control_forward(
-    out: Tensor,
-    value: Tensor,
-    initial: Tensor,
-    previous: Tensor | None,
-    integral: Tensor | None,
-    _gains: Tensor | None,
-    p: float,
-    i: float,
-    d: float,
-    beta: float,
-    has_sum: bool,
-    *,
-    is_ours: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """(u, new integral if it `has_sum`), as `epilogue.control_forward`.
+def control_forward(*inputs: Any, is_ours: bool = False) -> tuple[Tensor, Tensor]:
+    """(u, new integral if it `has_sum`), of what `epilogue.control_forward` takes.
 
     `is_ours`: nobody else holds `out`, so that u may take its place.
     """
+    out, value, initial, previous, integral, _gains, p, i, d, beta, has_sum = inputs
     change = torch.sub(value, initial, alpha=beta)  # -e
     total = None
     if has_sum:
@@ -79,21 +68,10 @@ def control_forward(
     return u if grouped is out else u.flatten(-4, -3), total  # type: ignore[return-value]
 
 
-def control_backward(
-    grad: Tensor,
-    grad_integral: Tensor | None,
-    grad_value: Tensor | None,
-    grad_initial: Tensor | None,
-    _gains: Tensor | None,
-    is_second: bool,
-    writes_sum: bool,
-    kv_heads: int,
-    p: float,
-    i: float,
-    d: float,
-    beta: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of value, integral, v_0 and v_{l-1}, as `epilogue.control_backward`."""
+def control_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of value, integral, v_0 and v_{l-1}, of what `epilogue.control_backward` takes."""
+    grad, grad_integral, grad_value, grad_initial, _gains, *options = inputs
+    is_second, writes_sum, kv_heads, p, i, d, beta = options
     if grad.shape[-3] != kv_heads:
         shape = grad.shape  # `reshape`, as batches of gradients know no `unflatten`
         grad = grad.reshape(*shape[:-3], kv_heads, -1, *shape[-2:]).sum(-3)

@@ -24,27 +24,22 @@ import torch
 from torch import Tensor
 
 from pidformer.control.gains import Gains
-from pidformer.control.pid import PIDState, check_terms, next_state
+from pidformer.control.pid import PIDState, next_state
 from pidformer.ops import dispatch
 from pidformer.ops.dispatch import power_of_two
 from pidformer.ops.epilogue import (
-    Numbers,
-    empty_rows,
     gain_gradient,
-    given_integral,
-    given_values,
-    keeps_sum,
     keeps_value,
-    kernel_gains,
+    kernel_inputs,
     state_gradients,
-    token_rows,
-    unit_rows,
     zero_gradient,
 )
 from pidformer.ops.launch import KernelOp, cached_by_size, launch
+from pidformer.ops.layout import empty_rows, token_rows, unit_rows
 
 _LOG2_E = math.log2(math.e)
-_NO_NUMBERS: Numbers = (0.0, 0.0, 0.0, 1.0)
+_UNCONTROLLED: tuple[Any, ...] = (None, None, None, None, 0.0, 0.0, 0.0, 1.0, False)
+"""In place of `kernel_inputs`: attention alone."""
 Inputs = tuple[Tensor, Tensor | None, Tensor | None]
 """q (B, H, N, D), k and v (B, Hkv, N, D), of any strides; or (packed, None, None), packed
 (B, N, H + 2 Hkv, D), whose gradient comes back packed as well."""
@@ -65,26 +60,20 @@ def short_attention(
     then added where dv is made.
     """
     scale = 1 / math.sqrt(inputs[0].shape[-1]) if scale is None else scale
-    initial = previous = integral = tensor = None
-    numbers, has_sum, is_handed_on = _NO_NUMBERS, False, gains is not None
+    read, is_handed_on = _UNCONTROLLED, gains is not None
     if state is not None and gains is not None:
-        check_terms(state, gains)
-        (initial, previous), integral = given_values(state, gains), given_integral(state)
-        tensor, numbers = kernel_gains(gains, kv_heads, inputs[0].device)
-        has_sum, is_handed_on = keeps_sum(state), keeps_value(state)
-    if dispatch.needs_grad(*inputs, initial, previous, integral, tensor):
+        read = kernel_inputs(state, gains, kv_heads, inputs[0].device)
+        is_handed_on = keeps_value(state)
+    initial, *_, has_sum = read
+    if dispatch.needs_grad(*inputs, *read[:4]):
         u, total, value, initial = _Short.apply(
-            *inputs, initial, previous, integral, tensor, kv_heads, *numbers, scale, is_causal,
-            has_sum, is_handed_on,
-        )  # fmt: skip
+            *inputs, *read, scale, is_causal, kv_heads, is_handed_on
+        )
         if not is_handed_on:
             value = _unpacked(inputs, kv_heads)[2]
     else:
         q, k, value = _unpacked(inputs, kv_heads)
-        u, total, _ = short_forward(
-            q, k, value, initial, previous, integral, tensor, *numbers, scale, is_causal, has_sum,
-            False,
-        )  # fmt: skip
+        u, total, _ = short_forward(q, k, value, *read[:-1], scale, is_causal, has_sum, False)
     if state is None or initial is None:
         return u, value, None
     return u, value, next_state(state, initial, total, value)
@@ -108,19 +97,16 @@ class _Short(torch.autograd.Function):
         """`is_handed_on`: the values go to the next layer, so that a gradient may come back.
 
         Only then they are an output: a compiler makes zeros of a gradient that does not come.
-        `options` are p, i, d, beta, the scale and whether attention is causal.
         """
-        first, k, v, initial, previous, integral, gains, kv_heads, *options = inputs
-        *options, has_sum, is_handed_on = options
+        first, k, v, *read, has_sum, scale, is_causal, kv_heads, is_handed_on = inputs
+        initial, previous, _integral, gains, *numbers = read
         ctx.set_materialize_grads(False)
-        ctx.heads, ctx.numbers, ctx.options = kv_heads, options[:4], options[4:]
+        ctx.heads, ctx.numbers, ctx.options = kv_heads, numbers, (scale, is_causal)
         ctx.is_controlled, ctx.is_second = initial is not None, previous is None
         ctx.is_plain = False
         q, key, value = _unpacked((first, k, v), kv_heads)
         ctx.shape, ctx.dtype = q.shape, q.dtype
-        u, total, lse = short_forward(
-            q, key, value, initial, previous, integral, gains, *options, has_sum, True
-        )
+        u, total, lse = short_forward(q, key, value, *read, scale, is_causal, has_sum, True)
         kept = total if has_sum else None
         if gains is None:  # linear in everything else: nothing to keep for the control
             ctx.save_for_backward(first, k, v, lse, None, None, None, None)
@@ -181,7 +167,11 @@ def short_forward(
 
     (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
     given, steps = zip(*map(unit_rows, (q, k, v, initial, previous)), strict=True)
-    u, total, lse = made = _forward_outputs(q, v, integral, has_sum, with_lse)
+    total = None
+    if has_sum:
+        total = empty_rows(q, v.shape, dispatch.sums_type(v, integral))
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
+    u = empty_rows(q, q.shape)
     tiles, constants = _forward_plan(tokens, dim, heads // kv_heads, is_causal)
     launch(
         short_kernels.short_forward,
@@ -193,13 +183,7 @@ def short_forward(
         constants,
         tiles,
     )
-    return made
-
-
-@short_forward.register_fake
-def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-    q, _k, v, _initial, _previous, integral, *_options, has_sum, with_lse = inputs
-    return _forward_outputs(q, v, integral, has_sum, with_lse)
+    return u, total, lse  # type: ignore[return-value]
 
 
 @cached_by_size
@@ -226,14 +210,6 @@ def _backward_plan(
     return tiles, (group, dim, pad, *cut, is_causal, "ieee")
 
 
-def _forward_outputs(
-    q: Tensor, v: Tensor, integral: Tensor | None, has_sum: bool, with_lse: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    total = empty_rows(q, v.shape, dispatch.sums_type(v, integral)) if has_sum else None
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
-    return empty_rows(q, q.shape), total, lse  # type: ignore[return-value]
-
-
 @partial(KernelOp, "short_attention_backward")
 def short_backward(
     q: Tensor,
@@ -248,13 +224,13 @@ def short_backward(
     """Packed (B, N, H + 2 Hkv, D) gradient of q, k, v; `grad_value` is added to that of v."""
     from pidformer.ops import short_kernels
 
-    (_, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
-    packed = _packed_gradient(q, k)
+    (batch, heads, tokens, dim), kv_heads = q.shape, v.shape[1]
+    packed = q.new_empty((batch, tokens, heads + 2 * kv_heads, dim))
     given, steps = zip(*map(unit_rows, (q, k, v)), strict=True)
     tiles, constants = _backward_plan(tokens, dim, heads // kv_heads, is_causal)
     launch(
         short_kernels.short_backward,
-        q.shape[0] * kv_heads,
+        batch * kv_heads,
         (*given, lse, token_rows(grad), token_rows(grad_value), packed),
         sum(steps, ()),
         (scale * _LOG2_E,),
@@ -263,13 +239,3 @@ def short_backward(
         tiles,
     )
     return packed
-
-
-@short_backward.register_fake
-def _(q: Tensor, k: Tensor, *_: object) -> Tensor:
-    return _packed_gradient(q, k)
-
-
-def _packed_gradient(q: Tensor, k: Tensor) -> Tensor:
-    (batch, heads, tokens, dim), kv_heads = q.shape, k.shape[1]
-    return q.new_empty((batch, tokens, heads + 2 * kv_heads, dim))

@@ -5,12 +5,7 @@
 import triton
 import triton.language as tl
 
-from pidformer.ops.epilogue_kernels import (
-    control_tile,
-    head_gains,
-    load_previous,
-    single,
-)
+from pidformer.ops.epilogue_kernels import control_tile, head_gains, load_previous, single
 
 
 @triton.jit

@@ -1,21 +1,18 @@
-"""What all attacks share: checks, modes, precision, gradients, who is still standing; and the
-balls, boxes and planes of the L-infinity and the L2 norm."""
+"""What all attacks share: a budget, checks, the model's mode, and who is still standing."""
 
-import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pidformer.devices import tf32
 from pidformer.errors import InputError, shortened
-from pidformer.models.pixel import logits_in
-from pidformer.robustness.recording import current
+from pidformer.nn.depth import evaluating, modules_of
+from pidformer.robustness.balls import PIXELS, Bounds, Norm
+from pidformer.robustness.queries import Precision, is_right, logits_of, searching
 from pidformer.robustness.threat import (
     Draws,
     Model,
@@ -27,28 +24,7 @@ from pidformer.robustness.threat import (
     pixel_text,
 )
 
-# B images of D numbers
-
-
-Precision = Literal["float32", "tf32", "bfloat16"]
-"""What an attack searches in.
-
-float32 is the model as it is: in whatever its weights, or the caller's autocast, say. tf32 lets
-matrix products of a CUDA device round their factors to 10 bits, and changes nothing elsewhere.
-bfloat16 is autocast. The images stay in their own dtype, and whether one is broken is always asked
-of the model as it is.
-"""
-
-
-class Bounds(NamedTuple):
-    """Where the entries of an attacked image may lie."""
-
-    low: float
-    high: float
-
-
-PIXELS = Bounds(0.0, 1.0)
-UNBOUNDED = Bounds(-float("inf"), float("inf"))
+# B images
 
 
 class AttackBatch(NamedTuple):
@@ -131,136 +107,16 @@ def under_attack(model: object) -> Iterator[None]:
     Attacks differentiate by the images alone. With weights that ask for gradients, the forward
     would keep what only those need, and the backward of a compiled model would compute them.
     """
-    modules = _modules(model) if isinstance(model, nn.Module) else []
-    learning = [w for m in modules for w in m._parameters.values() if w is not None]
-    learning = [weight for weight in learning if weight.requires_grad]
-    were_training = [module for module in modules if module.training]
+    weights = (w for m in modules_of(model) for w in m._parameters.values())
+    learning = [weight for weight in weights if weight is not None and weight.requires_grad]
     try:
         for weight in learning:
             weight.requires_grad = False
-        for module in were_training:
-            module.training = False
-        yield
+        with evaluating(model):
+            yield
     finally:
         for weight in learning:
             weight.requires_grad = True
-        for module in were_training:
-            module.training = True
-
-
-def _modules(model: nn.Module) -> list[nn.Module]:
-    """Those of `model.modules()`, in less time: an attack of one step would notice."""
-    found: dict[nn.Module, None] = {}
-    ahead: list[nn.Module | None] = [model]
-    while ahead:
-        module = ahead.pop()
-        if module is not None and module not in found:
-            found[module] = None
-            ahead += module._modules.values()
-    return list(found)
-
-
-@dataclass(frozen=True)
-class Searching:
-    """A model that answers in less than float32."""
-
-    model: Model
-    precision: Precision
-
-    def __call__(self, images: Tensor) -> Tensor:
-        with lowered(self, images.device.type):
-            return self.model(images)
-
-
-def searching(model: Model, precision: Precision) -> Model:
-    """The model for the search; with float32, the model itself."""
-    return model if precision == "float32" else Searching(model, precision)
-
-
-def judge(model: Model) -> Model:
-    """The model for the verdict."""
-    return model.model if isinstance(model, Searching) else model
-
-
-def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
-    """Where forward and backward of this model run: the backward of tf32 needs it too."""
-    if not isinstance(model, Searching):
-        return nullcontext()
-    if model.precision == "bfloat16":
-        return torch.autocast(device_type, torch.bfloat16)
-    return tf32() if device_type == "cuda" else nullcontext()
-
-
-def logits_of(model: Model, images: Tensor) -> Tensor:
-    """The model's logits, in float32 at least."""
-    logits = logits_in(model(images))
-    return logits.to(torch.promote_types(logits.dtype, torch.float32))
-
-
-def is_right(model: Model, images: Tensor, labels: Tensor) -> Tensor:
-    """Which images are classified right, (B,), whatever the precision of the search."""
-    return logits_in(judge(model)(images)).argmax(-1) == labels
-
-
-def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tensor:
-    """`alive` (B,), after a second look at what a search in less than float32 took for broken."""
-    if judge(model) is model or bool(alive.all()):
-        return alive
-    fallen = (~alive).nonzero()[:, 0]
-    return alive.index_put((fallen,), is_right(model, images[fallen], labels[fallen]))
-
-
-def ascent(
-    model: Model, images: Tensor, loss: Callable[..., Tensor], *classes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits, losses (B,) and the gradient of each image's own loss with respect to it.
-
-    `loss` is one of `losses`, `classes` what it takes beside the logits.
-    """
-    recorder, plain = current() if images.is_cuda else None, judge(model)
-    if recorder is None or not recorder.takes(plain):
-        return _ascent(model, loss, images, *classes)
-    precision = model.precision if isinstance(model, Searching) else "float32"
-    work = partial(_ascent, model, loss)
-    return recorder.run(plain, precision, loss, work, images, *classes)  # type: ignore
-
-
-def _ascent(
-    model: Model, loss: Callable[..., Tensor], images: Tensor, *classes: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    with torch.enable_grad(), lowered(model, images.device.type):
-        images = images.detach().requires_grad_()
-        logits = logits_of(model, images)
-        losses = loss(logits, *classes)
-        if not losses.requires_grad:
-            raise InputError("the model's output has no gradient; does it detach or no_grad?")
-        # A sum, not a mean: the gradient of an image does not know the size of its batch.
-        (gradient,) = torch.autograd.grad(losses.sum(), images)
-    if 0 in gradient.stride():  # one number for many pixels: attacks write into it
-        gradient = gradient.contiguous()
-    return logits.detach(), losses.detach(), gradient
-
-
-def check_finite(gradient: Tensor) -> None:
-    """Refuse NaN in a gradient: its sign is 0, so it would look like a model that resists."""
-    if not bool(torch.stack(gradient.aminmax()).isfinite().all()):
-        raise InputError("the gradient of the model's loss is not finite; check its logits")
-
-
-def check_path(ranges: Sequence[Sequence[Tensor]]) -> None:
-    """`check_finite` of a whole path, given the least and the largest entry of each gradient.
-
-    A path without any slope is told: it may be that of a model that rounds, or is too sure.
-    """
-    found = torch.stack([end for ends in ranges for end in ends]).cpu()  # no wait but this one
-    check_finite(found)
-    if not found.any():
-        warnings.warn(
-            "the gradient of the model's loss is 0 in every pixel, so the attack follows nothing "
-            "and its accuracy is no robustness; try Square(), which needs no gradients, or "
-            "APGD(loss='dlr')",
-            stacklevel=4,
-        )
 
 
 def on_survivors(
@@ -292,11 +148,6 @@ def likely_class(model: Model, images: Tensor, labels: Tensor, place: int) -> Te
     return others.topk(place + 1, dim=1).indices[:, place]
 
 
-Norm = Literal["Linf", "L2"]
-
-_TINY = 1e-12
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BallAttack(Attack):
     """An attack inside the ball of either norm."""
@@ -309,64 +160,3 @@ class BallAttack(Attack):
         if self.norm not in get_args(Norm):
             raise InputError(f"norm must be Linf or L2, got {shortened(self.norm)}")
         (check_budget if self.norm == "Linf" else check_distance)("eps", self.eps)
-
-
-def length(x: Tensor, norm: Norm) -> Tensor:
-    """The norm of each image, (B, 1, 1, 1)."""
-    order = float("inf") if norm == "Linf" else 2.0
-    return torch.linalg.vector_norm(x, order, dim=(1, 2, 3), keepdim=True)
-
-
-def steepest(gradient: Tensor, norm: Norm) -> Tensor:
-    """The direction of length 1 in which the loss grows fastest."""
-    return gradient.sign() if norm == "Linf" else gradient / (length(gradient, norm) + _TINY)
-
-
-def into_ball(x: Tensor, centre: Tensor, eps: float, norm: Norm, bounds: Bounds) -> Tensor:
-    """The nearest point of the ball around `centre`, then of the box: it lies in both."""
-    change = x - centre
-    if norm == "Linf":
-        change = change.clamp(-eps, eps)
-    else:
-        change = change * (eps / length(change, norm).clamp(min=max(eps, _TINY)))
-    return (centre + change).clamp(*bounds)
-
-
-def random_start(images: Tensor, eps: float, norm: Norm, bounds: Bounds, draws: Draws) -> Tensor:
-    """A random point on the edge of the ball, moved into the box."""
-    shape = images.shape[1:]
-    drawn = 2 * draws.uniform(*shape) - 1 if norm == "Linf" else draws.normal(*shape)
-    drawn = drawn.to(images.dtype)
-    return (images + eps * drawn / (length(drawn, norm) + _TINY)).clamp(*bounds)
-
-
-def onto_plane(x: Tensor, normal: Tensor, offset: Tensor, norm: Norm, bounds: Bounds) -> Tensor:
-    """The shortest step d (B, D) with <normal, x + d> = offset that keeps x + d in the box.
-
-    With s_i = 1 (L-infinity) or |w_i| (L2) and r_i the room of x_i towards the plane, the solution
-    is |d_i| = min(t s_i, r_i) for the t at which sum_i |w_i| |d_i| reaches the distance c: a
-    piecewise linear function of t with corners at r_i / s_i. A plane that does not cross the box is
-    approached as far as the box allows.
-    """
-    gap = offset - (normal * x).sum(1)  # (B,)
-    weight = normal.abs()
-    direction = normal.sign() * gap.sign()[:, None]
-    c = gap.abs()[:, None]
-    slope = torch.ones_like(weight) if norm == "Linf" else weight
-    reach = weight * slope
-    room = torch.where(direction > 0, bounds.high - x, x - bounds.low)
-    # Without bounds the whole way is t = c / sum reach: any room beyond it is as good as infinite.
-    free = 2 * slope * c / (reach.sum(1, keepdim=True) + _TINY) + 1
-    room = torch.where(room.isinf(), free, room)
-    corner = room / slope.clamp(min=_TINY)
-    corner, order = corner.sort(dim=1)
-    spent = (weight * room).gather(1, order).cumsum(1)  # by the entries that have hit the box
-    ordered = reach.gather(1, order)
-    left = ordered.sum(1, keepdim=True) - ordered.cumsum(1)  # slope of those that have not
-    covered = spent + left.clamp(min=0) * corner  # at each corner
-    index = torch.searchsorted(covered.contiguous(), c).clamp(max=x.shape[1] - 1)
-    before = spent.gather(1, index) - (weight * room).gather(1, order).gather(1, index)
-    t = (c - before) / (left.gather(1, index).clamp(min=0) + ordered.gather(1, index) + _TINY)
-    is_far = c >= covered[:, -1:]
-    size = torch.where(is_far, room * (weight > 0), torch.minimum(t * slope, room))
-    return direction * size

@@ -17,18 +17,10 @@ from torch import Tensor
 from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
 from pidformer.models.pixel import check_scale
-from pidformer.robustness.attack import (
-    UNBOUNDED,
-    Attack,
-    AttackBatch,
-    ascent,
-    check_path,
-    confirm,
-    judge,
-    logits_of,
-    under_attack,
-)
+from pidformer.robustness.attack import Attack, AttackBatch, under_attack
+from pidformer.robustness.balls import UNBOUNDED
 from pidformer.robustness.losses import cross_entropy
+from pidformer.robustness.queries import ascent, check_path, confirm, judge, logits_of
 from pidformer.robustness.threat import (
     Draws,
     Model,
@@ -263,12 +255,8 @@ class Normalized:
         if not self.threat.eps:
             return images.clone()
         with under_attack(model), torch.inference_mode(False):
-            mean = torch.tensor(self.mean, dtype=images.dtype, device=images.device)[:, None, None]
-            std = torch.tensor(self.std, dtype=images.dtype, device=images.device)[:, None, None]
-
-            def inner(z: Tensor) -> Tensor:
-                return model(z * std + mean)
-
+            scale = torch.tensor([self.mean, self.std], dtype=images.dtype, device=images.device)
+            mean, std = scale[:, :, None, None]
             draws = Draws.of_batch(images, seed, offset)
             batch = AttackBatch((images - mean) / std, labels, draws, UNBOUNDED)
-            return self.threat.within(inner, batch) * std + mean
+            return self.threat.within(lambda z: model(z * std + mean), batch) * std + mean

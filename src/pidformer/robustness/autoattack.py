@@ -12,25 +12,11 @@ from torch import Tensor
 
 from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
-from pidformer.robustness.attack import (
-    Attack,
-    AttackBatch,
-    BallAttack,
-    Bounds,
-    ascent,
-    check_finite,
-    confirm,
-    into_ball,
-    is_right,
-    length,
-    likely_class,
-    on_survivors,
-    onto_plane,
-    random_start,
-    steepest,
-)
+from pidformer.robustness.attack import Attack, AttackBatch, BallAttack, likely_class, on_survivors
+from pidformer.robustness.balls import Bounds, into_ball, length, onto_plane, random_start, steepest
 from pidformer.robustness.black_box import Square
 from pidformer.robustness.losses import cross_entropy, dlr, logit_difference, targeted_dlr
+from pidformer.robustness.queries import ascent, check_finite, confirm, is_right
 from pidformer.robustness.threat import Model
 
 # B images of D numbers

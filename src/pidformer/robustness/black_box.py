@@ -11,25 +11,13 @@ from torch import Tensor
 
 from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError, shortened
-from pidformer.robustness.attack import (
-    Attack,
-    AttackBatch,
-    BallAttack,
-    Bounds,
-    check_finite,
-    confirm,
-    is_right,
-    length,
-    logits_of,
-    on_survivors,
-)
+from pidformer.robustness.attack import Attack, AttackBatch, BallAttack, on_survivors
+from pidformer.robustness.balls import TINY, Bounds, length
 from pidformer.robustness.losses import margin
+from pidformer.robustness.queries import check_finite, confirm, is_right, logits_of
 from pidformer.robustness.threat import Draws, Model, check_budget, random_signs
 
 # B images (C, H, W) of D numbers, S samples
-
-
-_TINY = 1e-12
 
 
 def pyramid(rows: int, columns: int) -> Tensor:
@@ -67,7 +55,7 @@ def tiled(images: Tensor, draws: Draws) -> Tensor:
     top, left = (height - down * side) // 2, (width - across * side) // 2
     inside = change[:, :, top : top + down * side, left : left + across * side]
     inside.copy_(tiles.permute(0, 3, 1, 4, 2, 5).reshape_as(inside))
-    return change / (length(change, "L2") + _TINY)
+    return change / (length(change, "L2") + TINY)
 
 
 def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
@@ -92,10 +80,10 @@ def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
     unused = (eps**2 - change.square().sum((1, 2, 3), keepdim=True)).clamp(min=0)
     held = (change * (first | second)).square().sum((2, 3), keepdim=True)  # (B, C, 1, 1)
     old = change * first
-    new = (old / (_norm(old) + _TINY) + signs * bumps) * first
-    new = new / (_norm(new) + _TINY) * (held + unused / channels).sqrt()
+    new = (old / (_norm(old) + TINY) + signs * bumps) * first
+    new = new / (_norm(new) + TINY) * (held + unused / channels).sqrt()
     change = torch.where(first, new, change * ~second)
-    return eps * change / (length(change, "L2") + _TINY)
+    return eps * change / (length(change, "L2") + TINY)
 
 
 def window(uniform: Tensor, side: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -15,8 +15,9 @@ from pidformer import ranks
 from pidformer.errors import InputError, shortened
 from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
+from pidformer.nn.gains import device_of
 from pidformer.results import Record, as_text
-from pidformer.robustness.attack import logits_of
+from pidformer.robustness.queries import logits_of
 from pidformer.robustness.threat import Model, Threat
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
@@ -24,8 +25,6 @@ from pidformer.statistics import Hits, pack, percentage
 KIND = "robustness"
 Batches = Iterable[tuple[Tensor, Tensor]]
 """Images in [0, 1] and their labels; walked once for each threat."""
-Watch = Callable[[str, int], None]
-"""Told the row and the images done so far."""
 
 
 def evaluate(
@@ -37,7 +36,7 @@ def evaluate(
     classes: Sequence[int] | None = None,
     folder: str | Path | None = None,
     settings: Mapping[str, Any] | None = None,
-    watch: Watch | None = None,
+    watch: Callable[[str, int], None] | None = None,
 ) -> dict[str, Record]:
     """Top-1 and top-5 accuracy with 95 % intervals under each threat; None is the clean set.
 
@@ -72,19 +71,9 @@ def _named(threats: Any) -> Mapping[str, Threat | None]:
     )
 
 
-def accuracy(
-    model: Model,
-    data: Batches,
-    threat: Threat | None = None,
-    *,
-    seed: int = 0,
-    classes: Sequence[int] | None = None,
-    watch: Callable[[int], None] | None = None,
-) -> Found:
-    """Metrics and details of one row: what `evaluate` records."""
-    right, right5, outputs = hits_under(
-        model, data, threat, seed=seed, classes=classes, watch=watch
-    )
+def accuracy(model: Model, data: Batches, threat: Threat | None = None, **options: Any) -> Found:
+    """Metrics and details of one row, what `evaluate` records; `options` are `hits_under`'s."""
+    right, right5, outputs = hits_under(model, data, threat, **options)
     total = len(right)
     if not total:
         raise InputError(
@@ -118,7 +107,8 @@ def hits_under(
     watch: Callable[[int], None] | None = None,
 ) -> tuple[Hits, Hits, int]:
     """For each image, whether its label is the best output, and among the best five; and K."""
-    device = _device(model)
+    # None, for a plain callable: images stay where they are
+    device = device_of(model) if isinstance(model, nn.Module) else None
     kept = None if classes is None else torch.as_tensor(classes, device=device)
 
     def answers(images: Tensor, labels: Tensor) -> Tensor:
@@ -193,10 +183,3 @@ def _warn_of_chance(metrics: Mapping[str, float], outputs: int) -> None:
             "normalises by itself, do not wrap it",
             stacklevel=6,
         )
-
-
-def _device(model: Model) -> torch.device | None:
-    """Where the model is; None, and images stay where they are, for a plain callable."""
-    if not isinstance(model, nn.Module):
-        return None
-    return next((t.device for t in (*model.parameters(), *model.buffers())), None)

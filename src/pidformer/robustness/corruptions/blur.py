@@ -1,7 +1,6 @@
 """Blurs: defocus, motion, zoom and Gaussian, one linear filter per image; glass, which shuffles."""
 
 import math
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -18,24 +17,23 @@ from pidformer.robustness.corruptions.filters import (
 )
 
 
-def defocus_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def defocus_blur(images: Tensor, draws: RandomFields, radius: float, alias_sigma: float) -> Tensor:
     """Correlation with a disk of this radius whose rim a small Gaussian softens."""
-    kernel = torch.from_numpy(_disk(constants["radius"], constants["alias_sigma"]))
+    kernel = torch.from_numpy(_disk(radius, alias_sigma))
     return correlate(images, kernel[None].to(images.device), "mirror")
 
 
-def gaussian_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def gaussian_blur(images: Tensor, draws: RandomFields, sigma: float) -> Tensor:
     """Gaussian smoothing, the edge repeated outside."""
-    return gaussian(images, constants["sigma"])
+    return gaussian(images, sigma)
 
 
-def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def zoom_blur(images: Tensor, draws: RandomFields, largest: float, step: float) -> Tensor:
     """Mean of the image and of its centre enlarged by 1, 1 + step, ..., largest.
 
     The factor 1 is in the list, so the image counts twice.
     """
-    step = constants["step"]
-    count = round((constants["largest"] - 1) / step) + 1
+    count = round((largest - 1) / step) + 1
     factors = [round(1 + step * turn, 6) for turn in range(count)]
     total = images.clone()
     for factor in factors:
@@ -43,10 +41,10 @@ def zoom_blur(images: Tensor, constants: Mapping[str, float], draws: RandomField
     return total.div_(count + 1)
 
 
-def motion_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def motion_blur(images: Tensor, draws: RandomFields, radius: float, sigma: float) -> Tensor:
     """`directional_blur` at an angle in U(-45, 45) degrees."""
     angle = (draws.uniform("angle", 1)[:, 0] * 2 - 1) * 45
-    return directional_blur(images, angle, constants["radius"], constants["sigma"])
+    return directional_blur(images, angle, radius, sigma)
 
 
 def directional_blur(images: Tensor, angle: Tensor, radius: float, sigma: float) -> Tensor:
@@ -80,15 +78,16 @@ def _disk(radius: float, sigma: float) -> np.ndarray:
     return smooth @ disk @ smooth.T
 
 
-def glass_blur(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def glass_blur(
+    images: Tensor, draws: RandomFields, sigma: float, reach: int, passes: int
+) -> Tensor:
     """Blur, truncate to 8 bits, `passes` times `copy_neighbours`, blur again."""
-    reach = int(constants["reach"])
     height, width = images.shape[-2:]
-    result = to_8_bit(gaussian(images, constants["sigma"]))
-    for turn in range(int(constants["passes"])):
+    result = to_8_bit(gaussian(images, sigma))
+    for turn in range(passes):
         offsets = draws.integers(f"pass {turn}", 2 * reach, 2, height, width) - reach
         result = copy_neighbours(result, offsets, reach)
-    return gaussian(result, constants["sigma"])
+    return gaussian(result, sigma)
 
 
 def copy_neighbours(images: Tensor, offsets: Tensor, reach: int) -> Tensor:

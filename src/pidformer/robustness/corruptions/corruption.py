@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from pidformer.data.benchmarks import GROUPS, SEVERITIES, STANDARD
 from pidformer.errors import InputError, check_known
 from pidformer.fields import read_json
 from pidformer.robustness.corruptions import blur, digital, noise, weather
@@ -21,14 +22,15 @@ from pidformer.robustness.corruptions.filters import RandomFields, round_8_bit, 
 from pidformer.robustness.threat import Model, as_whole, check_span
 
 _TABLE = read_json(Path(__file__).with_name("severities.json"))
-CORRUPTIONS = tuple(name for name, entry in _TABLE.items() if "alexnet_error" in entry)
+CORRUPTIONS = STANDARD
 """The 15 of ImageNet-C, in the order of the published tables."""
-EXTRA_CORRUPTIONS = tuple(name for name in _TABLE if name not in (*CORRUPTIONS, "source"))
+EXTRA_CORRUPTIONS = GROUPS["extra"]
 """Four more, meant for validation: not part of any mean."""
 _FUNCTIONS = vars(noise) | vars(blur) | vars(weather) | vars(digital)
-_APPLY: dict[str, Callable[[Tensor, Mapping[str, float], RandomFields], Tensor]] = {
+_APPLY: dict[str, Callable[..., Tensor]] = {
     name: _FUNCTIONS[name] for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
 }
+"""Images (B, 3, H, W), their random fields and the constants by name to what becomes of them."""
 SIZES = (224, 64, 32)
 ELASTIC_UNIT = {224: 244, 64: 64, 32: 32}
 FROST_SCALE = {224: 1.0, 64: 0.3, 32: 0.2}
@@ -53,7 +55,6 @@ def severity_constants(name: str, severity: int, size: int) -> dict[str, float]:
     return values
 
 
-SEVERITIES = (1, 2, 3, 4, 5)
 SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
@@ -124,7 +125,7 @@ class Corruption:
                 part = slice(start, start + step)
                 draws = RandomFields(seed, self.name, self.severity, numbers[part])
                 given = round_8_bit(images[part].contiguous())
-                found = to_8_bit(_APPLY[self.name](given, constants, draws))
+                found = to_8_bit(_APPLY[self.name](given, draws, **constants))
                 quality = self.jpeg_quality
                 result[part] = found if quality is None else digital.jpeg(found, quality)
         return result

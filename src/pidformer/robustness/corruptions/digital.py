@@ -1,6 +1,5 @@
 """Colour, elastic transform, pixelation and JPEG compression."""
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -12,14 +11,14 @@ from torchvision.io import decode_jpeg, encode_jpeg
 from pidformer.robustness.corruptions.filters import RandomFields, gaussian
 
 
-def brightness(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def brightness(images: Tensor, draws: RandomFields, add: float) -> Tensor:
     """HSV value + `add`, clipped; at equal hue and saturation colours scale with the value."""
     value = images.amax(1, keepdim=True)
-    brighter = (value + constants["add"]).clamp_(max=1)
+    brighter = (value + add).clamp_(max=1)
     return torch.where(value > 0, images * (brighter / value.clamp(min=1e-6)), brighter)
 
 
-def saturate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def saturate(images: Tensor, draws: RandomFields, multiply: float, add: float) -> Tensor:
     """HSV saturation * `multiply` + `add`, clipped.
 
     Channels keep their distances below the largest in proportion. Greys have hue 0, red: what is
@@ -28,21 +27,21 @@ def saturate(images: Tensor, constants: Mapping[str, float], draws: RandomFields
     value = images.amax(1, keepdim=True)
     below = value - images
     saturation = below.amax(1, keepdim=True) / value.clamp(min=1e-6)
-    wanted = (saturation * constants["multiply"] + constants["add"]).clamp_(0, 1)
+    wanted = (saturation * multiply + add).clamp_(0, 1)
     red = images.new_tensor([0.0, 1.0, 1.0]).view(1, 3, 1, 1)
     is_grey = saturation == 0
     unit = torch.where(is_grey, red * value, below / saturation.clamp(min=1e-6))
     return value - unit * wanted
 
 
-def contrast(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def contrast(images: Tensor, draws: RandomFields, scale: float) -> Tensor:
     """(x - mean) * `scale` + mean, with each channel's mean over the image."""
     mean = images.mean((2, 3), keepdim=True)
-    return (images - mean) * constants["scale"] + mean
+    return (images - mean) * scale + mean
 
 
 def elastic_transform(
-    images: Tensor, constants: Mapping[str, float], draws: RandomFields
+    images: Tensor, draws: RandomFields, alpha: float, sigma: float, jitter: float
 ) -> Tensor:
     """Three points move by U(-jitter, jitter), then each pixel by alpha * Gaussian(U(-1, 1)).
 
@@ -51,17 +50,17 @@ def elastic_transform(
     smoothed with `sigma` (cut at 3 sigma, reflected outside), sampled linearly, reflected outside.
     """
     height, width = images.shape[-2:]
-    moved = (draws.uniform("corners", 3, 2).double() * 2 - 1) * constants["jitter"]
+    moved = (draws.uniform("corners", 3, 2).double() * 2 - 1) * jitter
     places = (torch.arange(n, device=images.device, dtype=torch.float64) for n in (height, width))
     down, right = torch.meshgrid(*places, indexing="ij")
     back = affine_back(moved, height, width)  # (B, 2, 3)
     pulled = back[:, :, :2] @ torch.stack([right.ravel(), down.ravel()]) + back[:, :, 2:]
     across, along = pulled.view(-1, 2, height, width).unbind(1)
     result = sample(images, across, along, mirror=True)
-    if constants["alpha"] == 0:
+    if alpha == 0:
         return result
     field = draws.uniform("displacement", 2, height, width).double() * 2 - 1
-    field = gaussian(field, constants["sigma"], "reflect", truncate=3.0) * constants["alpha"]
+    field = gaussian(field, sigma, "reflect", truncate=3.0) * alpha
     return sample(result, right + field[:, 0], down + field[:, 1], mirror=False)
 
 
@@ -89,10 +88,10 @@ def sample(images: Tensor, across: Tensor, down: Tensor, *, mirror: bool) -> Ten
     return F.grid_sample(images, grid, "bilinear", "reflection", align_corners=mirror)
 
 
-def pixelate(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def pixelate(images: Tensor, draws: RandomFields, scale: float) -> Tensor:
     """Box resize to `scale` of the size and back."""
     height, width = images.shape[-2:]
-    small = [max(int(size * constants["scale"]), 1) for size in (height, width)]
+    small = [max(int(size * scale), 1) for size in (height, width)]
     return box_resize(box_resize(images, *small), height, width)
 
 
@@ -107,9 +106,9 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
     return images
 
 
-def jpeg_compression(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def jpeg_compression(images: Tensor, draws: RandomFields, quality: int) -> Tensor:
     """`jpeg` at `quality`."""
-    return jpeg(images, int(constants["quality"]))
+    return jpeg(images, quality)
 
 
 def jpeg(images: Tensor, quality: int) -> Tensor:

@@ -1,6 +1,5 @@
 """Noise: Gaussian, shot, impulse and speckle."""
 
-from collections.abc import Mapping
 from functools import lru_cache
 
 import numpy as np
@@ -13,25 +12,24 @@ from pidformer.robustness.corruptions.filters import RandomFields
 _LEVELS = 256
 
 
-def gaussian_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def gaussian_noise(images: Tensor, draws: RandomFields, sigma: float) -> Tensor:
     """x + N(0, sigma), independent in each pixel and channel."""
-    return draws.normal("noise", *images.shape[1:]).double().mul_(constants["sigma"]).add_(images)
+    return draws.normal("noise", *images.shape[1:]).double().mul_(sigma).add_(images)
 
 
-def speckle_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def speckle_noise(images: Tensor, draws: RandomFields, sigma: float) -> Tensor:
     """x + x * N(0, sigma)."""
     noise = draws.normal("noise", *images.shape[1:]).double()
-    return noise.mul_(constants["sigma"]).mul_(images).add_(images)
+    return noise.mul_(sigma).mul_(images).add_(images)
 
 
-def shot_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def shot_noise(images: Tensor, draws: RandomFields, rate: float) -> Tensor:
     """Poisson(x * rate) / rate.
 
     By inversion: the count is the number of values of the distribution function that 32 random
     bits have passed. There are 256 intensities, so all functions fit one sorted table, with the
     intensity in the bits above, and one search answers every pixel.
     """
-    rate = constants["rate"]
     table = torch.from_numpy(_poisson_table(rate)).to(images.device)
     level = (images * (_LEVELS - 1)).round().long()
     bits = draws.bits("noise", *images.shape[1:])
@@ -39,9 +37,8 @@ def shot_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFiel
     return (place - level * (len(table) // _LEVELS)).double() / rate
 
 
-def impulse_noise(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def impulse_noise(images: Tensor, draws: RandomFields, share: float) -> Tensor:
     """A `share` of all entries (pixel and channel) becomes 0 or 1, with equal chance."""
-    share = constants["share"]
     chance = draws.uniform("noise", *images.shape[1:])
     return images.masked_fill(chance < share, 1.0).masked_fill_(chance < share / 2, 0.0)
 

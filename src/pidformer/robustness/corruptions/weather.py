@@ -7,7 +7,6 @@ published numbers.
 """
 
 import math
-from collections.abc import Mapping
 from functools import cache, lru_cache
 
 import numpy as np
@@ -35,36 +34,37 @@ _CONTRAST = (20, 22, 22, 29, 43)
 """Their standard deviation within a channel, in grey levels."""
 
 
-def snow(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def snow(
+    images: Tensor, draws: RandomFields, mean: float, std: float, zoom: float, threshold: float,
+    radius: float, sigma: float, keep: float,
+) -> Tensor:  # fmt: skip
     """keep * x + (1 - keep) * max(x, 1.5 grey + 0.5), plus the flakes and the flakes turned round.
 
     Flakes are N(mean, std) enlarged by `zoom`, 0 below `threshold`, truncated to 8 bits and
     blurred at an angle in U(-135, -45) degrees (rounded to 8 bits, as an image is stored).
     """
     height, width = images.shape[-2:]
-    layer = draws.normal("flakes", 1, height, width) * constants["std"] + constants["mean"]
-    layer = resize_centre(layer, constants["zoom"])
-    layer = to_8_bit(torch.where(layer < constants["threshold"], 0.0, layer))
+    layer = draws.normal("flakes", 1, height, width) * std + mean
+    layer = resize_centre(layer, zoom)
+    layer = to_8_bit(torch.where(layer < threshold, 0.0, layer))
     angle = draws.uniform("angle", 1)[:, 0] * 90 - 135
-    layer = directional_blur(layer, angle, constants["radius"], constants["sigma"])
+    layer = directional_blur(layer, angle, radius, sigma)
     layer = round_8_bit(layer)
     luma = images.new_tensor(_LUMA).view(1, 3, 1, 1)
     grey = (images * luma).sum(1, keepdim=True)
-    keep = constants["keep"]
     pale = keep * images + (1 - keep) * torch.maximum(images, 1.5 * grey + 0.5)
     return pale + layer + layer.flip(2, 3)
 
 
-def fog(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def fog(images: Tensor, draws: RandomFields, amount: float, decay: float) -> Tensor:
     """(x + amount * plasma) * max / (max + amount), with the image's largest entry as max.
 
     The plasma's side is the power of two that covers the image.
     """
     height, width = images.shape[-2:]
     side = 1 << (max(height, width) - 1).bit_length()
-    plasma = diamond_square(draws, side, constants["decay"])[:, None, :height, :width]
+    plasma = diamond_square(draws, side, decay)[:, None, :height, :width]
     largest = images.amax((1, 2, 3), keepdim=True)
-    amount = constants["amount"]
     return (images + amount * plasma) * (largest / (largest + amount))
 
 
@@ -96,17 +96,20 @@ def diamond_square(draws: RandomFields, side: int, decay: float) -> Tensor:
     return plasma / plasma.amax((1, 2), keepdim=True)
 
 
-def frost(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def frost(
+    images: Tensor, draws: RandomFields, image_weight: float, frost_weight: float,
+    texture_scale: float,
+) -> Tensor:  # fmt: skip
     """image_weight * x + frost_weight * a random crop of one of five textures."""
     height, width = images.shape[-2:]
-    ice = _scaled_ice(constants["texture_scale"], str(images.device))
+    ice = _scaled_ice(texture_scale, str(images.device))
     side = ice.shape[1]
     which = draws.integers("texture", TEXTURES, 1, 1)
     corner = draws.integers("corner", side, 2, 1)  # textures are periodic, so any corner will do
     rows = (corner[:, 0] + torch.arange(height, device=images.device)) % side
     columns = (corner[:, 1] + torch.arange(width, device=images.device)) % side
     layer = _coloured(ice[which, rows[:, :, None], columns[:, None, :]], which.flatten())
-    return constants["image_weight"] * images + constants["frost_weight"] * layer
+    return image_weight * images + frost_weight * layer
 
 
 def frost_textures(scale: float) -> Tensor:
@@ -191,23 +194,26 @@ _FARTHEST = 20
 _TAN_22, _TAN_67 = math.tan(math.pi / 8), math.tan(3 * math.pi / 8)
 
 
-def spatter(images: Tensor, constants: Mapping[str, float], draws: RandomFields) -> Tensor:
+def spatter(
+    images: Tensor, draws: RandomFields, mean: float, std: float, sigma: float, threshold: float,
+    strength: float, is_mud: bool,
+) -> Tensor:  # fmt: skip
     """A liquid layer, N(mean, std) smoothed with `sigma` and 0 below `threshold`, seen as drops.
 
     Mud: brown with weight Gaussian(layer > threshold; strength), 0 below 0.8.
     Water: turquoise added with weight strength * relief / max(relief); see `relief`.
     """
     height, width = images.shape[-2:]
-    layer = draws.normal("liquid", height, width) * constants["std"] + constants["mean"]
-    layer = gaussian(layer, constants["sigma"])
-    if constants["is_mud"]:
-        weight = gaussian((layer > constants["threshold"]).double(), constants["strength"])
+    layer = draws.normal("liquid", height, width) * std + mean
+    layer = gaussian(layer, sigma)
+    if is_mud:
+        weight = gaussian((layer > threshold).double(), strength)
         weight = torch.where(weight < 0.8, 0.0, weight)[:, None]
         return images * (1 - weight) + _colour(_MUD, images) * weight
-    layer = torch.where(layer < constants["threshold"], 0.0, layer)
+    layer = torch.where(layer < threshold, 0.0, layer)
     lit = relief((layer * 255).floor().clamp_(0, 255))
     weight = lit / lit.amax((1, 2), keepdim=True).clamp(min=1)
-    return images + _colour(_WATER, images) * (constants["strength"] * weight)[:, None]
+    return images + _colour(_WATER, images) * (strength * weight)[:, None]
 
 
 def relief(layer: Tensor) -> Tensor:
