@@ -38,7 +38,7 @@ def tips_css() -> str:
     return page_template("report", "tips.css").render()
 
 
-def methods() -> list[tuple[str, str, str, str]]:
+def methods() -> list[tuple[str, ...]]:
     """The family: preset, stable real kappa, largest radius on [0, 1] and in the unit disc."""
     rows = []
     for name, law in RELATIVES.items():
