@@ -253,7 +253,10 @@ def learned_layers(
     gains stays at zero; parameters there would never receive a gradient.
     """
     if not learn_gains and any(is_without_attention(layer) for layer in gains):
-        raise InputError("skipinit starts without attention (own = 0): give learn_gains=true too")
+        raise InputError(
+            "skipinit starts without attention (own = 0), so learn its coefficients: "
+            "learn_gains=True in Python, model.learn_gains=true in a recipe"
+        )
     learned = [
         learn_gains
         and layer is not None
