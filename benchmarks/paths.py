@@ -30,7 +30,7 @@ from timm.layers import Mlp
 from torch import Tensor
 
 from benchmarks._measure import measured, recorded
-from benchmarks.kernels import check_law, relative
+from benchmarks.kernel_checks import check_law, relative
 from pidformer.bench import attack as attacks
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators

@@ -21,9 +21,9 @@ _OPEN = (UNRESOLVED, EARLY, ONE_SEED, UNMEASURED, NO_RUNS)
 _WORDS = (
     "The hypotheses of [study.md](study.md), in its order and words, each with the differences "
     "that decide it{images}. The verdict is about these "
-    "differences: better, worse, more or less where they are resolved; of primary hypotheses only "
-    "where Holm's p (above) is below 0.05 too. The others are secondary: their "
-    "intervals are not corrected for being many, and nothing is claimed by them."
+    "differences: better, worse, more or less where they are resolved and all registered seeds "
+    "are in; of primary hypotheses only where Holm's p (above) is below 0.05 too. The others are "
+    "secondary: their intervals are not corrected for being many, and nothing is claimed by them."
 )
 
 
@@ -126,8 +126,8 @@ class _Asker:
         if isinstance(found, str):
             return Answer(about, f"{name} ({found})", found)
         corrected = {(j.one.variant, j.one.twin, j.one.metric.title): j.word for j in self.judged}
-        word = corrected.get((*pair, metric), found.word)
-        return Answer(about, f"{name} {found.text} ({self._seeds(found, pair)})", _short(word))
+        word = self._decided(found, corrected.get((*pair, metric), found.word), pair)
+        return Answer(about, f"{name} {found.text} ({self._seeds(found, pair)})", word)
 
     def _change(self, metric: str, pair: Pair, other: Pair) -> Answer:
         """The difference of a pair minus that of another, after both."""
@@ -137,7 +137,8 @@ class _Asker:
         if isinstance(found, str):
             return Answer(about, both, found)
         seeds = self._seeds(found, pair, other)
-        return Answer(about, f"{both}: {found.text} ({seeds})", _short(found.word))
+        word = self._decided(found, found.word, pair, other)
+        return Answer(about, f"{both}: {found.text} ({seeds})", word)
 
     def _compare(self, title: str, *pairs: Pair) -> Compared | str:
         """The difference of one pair, or of two minus each other; or why there is none."""
@@ -155,12 +156,16 @@ class _Asker:
 
     def _seeds(self, one: Compared, *pairs: Pair) -> str:
         """How many there are, and of how many that were registered."""
-        given = self.plan.seeds
-        registered = len(set.intersection(*(given[row] for pair in pairs for row in pair)))
-        count = one.found.seeds
+        count, registered = one.found.seeds, self._registered(*pairs)
         text = str(count) if count >= registered else f"{count} of {registered}"
         return f"{text} seed{'' if text == '1' else 's'}"
 
+    def _registered(self, *pairs: Pair) -> int:
+        given = self.plan.seeds
+        return len(set.intersection(*(given[row] for pair in pairs for row in pair)))
 
-def _short(word: str) -> str:
-    return ONE_SEED if word == ONE_PAIR else word
+    def _decided(self, one: Compared, word: str, *pairs: Pair) -> str:
+        """The word, once all registered seeds are in."""
+        if 1 < one.found.seeds < self._registered(*pairs):
+            return EARLY
+        return ONE_SEED if word == ONE_PAIR else word

@@ -130,3 +130,8 @@ def test_shown_benchmarks_have_their_options():
         for option in re.findall(r"--[\w-]+", options):
             assert f'"{option}"' in source, f"{module} has no {option}"
     assert len(shown) > 10
+
+
+def test_the_page_on_performance_stays_short():
+    """Its history is performance-log.md."""
+    assert len((ROOT / "docs" / "performance.md").read_text().split()) <= 1500

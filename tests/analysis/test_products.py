@@ -3,7 +3,8 @@
 import pytest
 import timm
 import torch
-from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from pidformer.analysis import (
     attention_matrices,
@@ -93,20 +94,22 @@ def test_finished_weights_and_the_diagonal_in_parts(monkeypatch):
     torch.testing.assert_close(found, exact(weights), rtol=1e-6, atol=1e-6)
 
 
-class Sizes(TorchFunctionMode):
-    """The largest tensor that any call returns."""
+class Sizes(TorchDispatchMode):
+    """The largest tensor that any operation makes, those inside attention too."""
 
     most = 0
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         out = func(*args, **(kwargs or {}))
-        if isinstance(out, torch.Tensor):
-            self.most = max(self.most, out.numel())
+        made = [x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
+        self.most = max([self.most, *made])
         return out
 
 
-def test_no_matrix_of_attention_is_made():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_matrix_of_attention_is_made(dtype):
     call = some_call(400, 16, groups=4)
+    call = call._replace(q=call.q.to(dtype), k=call.k.to(dtype))
     with Sizes() as seen:
         _measured(call, torch.Generator().manual_seed(1))
     assert seen.most <= call.query.numel()  # a matrix would be 25 times as large

@@ -92,13 +92,15 @@ def test_a_timm_model_becomes_a_run(run, tmp_path):
     assert code == 0 and acting == [4, 5, 6, 11]
 
 
-def test_a_hugging_face_folder_is_converted(run, tmp_path):
+@pytest.mark.parametrize("prefix", ["", "hf:"])  # evaluate and analyze ask for the second
+def test_a_hugging_face_folder_is_converted(run, tmp_path, prefix):
     from tests.convert.hugging_face import batch, build
 
     build("gpt2").save_pretrained(tmp_path / "plain")
     (tmp_path / "plain" / "tokenizer.json").write_text("{}")
     out = tmp_path / "pid"
-    code, _, _ = run("convert", tmp_path / "plain", "--gains", "0.4,0.1,0", "--out", out)
+    source = f"{prefix}{tmp_path / 'plain'}"
+    code, _, _ = run("convert", source, "--gains", "0.4,0.1,0", "--out", out)
     wanted = pf.convert(build("gpt2"), "0.4,0.1,0")(**batch("gpt2")).logits
     assert code == 0 and (out / "tokenizer.json").exists()
     torch.testing.assert_close(pf.from_pretrained(out)(**batch("gpt2")).logits, wanted)

@@ -1,4 +1,4 @@
-"""What the processes of tests/evaluation/test_ranks.py do: every task, every kind of row."""
+"""What the processes of tests/test_ranks.py do: every task, every kind of row."""
 
 import json
 import os

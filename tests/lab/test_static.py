@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from pidformer import control
@@ -53,6 +54,28 @@ def numbers(page):
             verdict: [...document.querySelectorAll('#verdict p')].map((p) => p.textContent),
         })"""
     )
+
+
+def test_the_page_has_the_stability_of_the_family(opened):
+    """The intervals are those of docs/family.md; the radii are roots of NumPy's."""
+    page = opened(Knobs()).page
+    rows = page.evaluate(
+        """() => [...document.querySelectorAll('#methods tbody tr')].map(
+            (row) => [...row.cells].map((cell) => cell.textContent))"""
+    )
+    shown = {name: cells for name, *cells in rows}
+    assert list(shown) == list(control.RELATIVES)
+    assert shown["xsa"] == shown["gated"] == ["not linear: measured only", "-", "-"]
+    assert shown["laplacian"] == ["(0, 2)", "1.000", "2.000"]  # |kappa - 1|
+    assert shown["resformer"] == ["(-2, 2)", "0.500", "0.500"]  # |kappa / 2|
+    circle = np.exp(1j * np.linspace(0, np.pi, 181))
+    p, i, d = 0.4, 0.1, 0.05
+
+    def radius(kappa):
+        return abs(np.roots([1, p + i + d - 1 - kappa, kappa - p - 2 * d, d])).max()
+
+    for cell, kappas in zip(shown["pid"][1:], (np.linspace(0, 1, 101), circle), strict=True):
+        assert float(cell) == pytest.approx(max(map(radius, kappas)), abs=1e-3)
 
 
 @pytest.mark.parametrize("knobs", SETTINGS, ids=lambda knobs: knobs.to_query()[17:] or "defaults")

@@ -85,8 +85,9 @@ def test_what_would_fail_is_said_before(tmp_path, run):
     found = rehearse(worse(), SHORT, is_shown=False)
     assert "no image set" in found.kinds[0].failure or "layout" in found.kinds[0].failure
     assert found.kinds[1].failure == "its training could not be rehearsed"
-    code, out, _ = run("reproduce", "--scale", "small", "--rehearse", "--out", tmp_path / "x")
-    assert code == 0 and "table1 cannot be made (no data): say where with --data DIR" in out
+    code, out, error = run("reproduce", "--scale", "small", "--rehearse", "--out", tmp_path / "x")
+    assert code == 2 and "table1 cannot be made (no data): say where with --data DIR" in out
+    assert "4 parts lack their data; table1: say where with --data DIR" in error
 
 
 @pytest.mark.parametrize("is_moved", [False, True])

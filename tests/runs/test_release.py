@@ -53,12 +53,15 @@ def test_an_interrupted_run_ends_as_it_would_have(copy):
     ended, expected = (load_weights(r / "model.safetensors") for r in (run, RELEASE / "image"))
     assert ended.keys() == expected.keys()
     for name, value in ended.items():
-        kept = slice(None)
         if name.endswith("qkv.bias"):
-            # A key's bias moves all logits of a row alike: its gradient is rounding, which Adam
-            # takes for a direction, and which differs between processors.
-            kept = torch.arange(len(value)).view(3, -1)[[0, 2]].flatten()
-        torch.testing.assert_close(value[kept], expected[name][kept], rtol=1e-4, atol=1e-5)
+            value, expected[name] = (without_keys(x) for x in (value, expected[name]))
+        torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+
+
+def without_keys(bias):
+    """Keys' biases change no softmax: their gradient is the machine's rounding, and Adam scales it
+    up to whole steps."""
+    return bias.unflatten(0, (3, -1))[[0, 2]]
 
 
 @pytest.mark.slow

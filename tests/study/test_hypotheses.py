@@ -82,6 +82,9 @@ def test_seeds_that_are_still_to_come_are_counted(clean):
     one = asked(pairs=(("p", "softmax"),))
     few = study_of({row: VALUES[row][:2] for row in ("p", "softmax")}, SEEDS[:2])
     assert "(2 of 3 seeds)" in line(one, few)[2]
+    assert line(one, few)[3] == "not decided yet"
+    sure = study_of({"softmax": (5.0, 6.0), "p": (7.0, 8.01)}, SEEDS[:2])
+    assert compare_all(sure, [clean])[0].is_resolved and line(one, sure)[3] == "not decided yet"
     single = study_of({row: VALUES[row][:1] for row in ("p", "softmax")}, SEEDS[:1])
     assert "(1 of 3 seeds)" in line(one, single)[2] and line(one, single)[3] == "one seed only"
 

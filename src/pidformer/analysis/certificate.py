@@ -107,7 +107,7 @@ class Certificate:
             second = self.spectrum.summary().second
             return (
                 "no control: nothing holds the tokens apart; every mode but the constant one "
-                f"decays, by {second:.3f} a layer or faster"
+                f"shrinks to {second:.3f} of its size per layer, or faster"
             )
         assert self.worst is not None and self.worst_radius is not None
         layer, head, kappa = self.worst

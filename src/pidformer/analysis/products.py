@@ -106,7 +106,8 @@ def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
 
 
 def _orthogonal(columns: Tensor) -> Tensor:
-    return torch.linalg.qr(columns).Q
+    """An orthonormal basis, row by row in memory: of LAPACK's columns SDPA makes the matrix A."""
+    return torch.linalg.qr(columns).Q.contiguous()
 
 
 def _product(call: AttentionCall, z: Tensor) -> Tensor:

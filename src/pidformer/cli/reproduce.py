@@ -106,3 +106,6 @@ def _rehearse(out: Path, as_json: bool, **options: Any) -> None:
         raise InputError(
             f"{len(failed)} kinds of jobs would fail; {failed[0].title}: {failed[0].failure}"
         )
+    if lacking := [part for part in plan.blocked if part.state == "no data"]:
+        first = lacking[0]
+        raise InputError(f"{len(lacking)} parts lack their data; {first.part}: {first.reason}")

@@ -100,7 +100,8 @@ def _print_bound(law: Any, as_json: bool) -> None:
         facts = {"gains": law.to_dict(), "kind": law.kind, "stable": None, "verdict": verdict}
         print_json(facts | {"token_bound": bound})
         return
-    within = f"no output token is longer than {bound:g} times the longest value"
+    times = "" if bound == 1 else f"{bound:g} times "
+    within = f"no output token is longer than {times}the longest value"
     lines = {"gains": f"{law!r} ({law.kind})", "verdict": verdict}
     lines["bound"] = "none" if bound is None else within
     print_facts(Console(), "\n".join(f"{name:<15} {text}" for name, text in lines.items()))

@@ -7,7 +7,9 @@ from pathlib import Path
 from markupsafe import Markup
 
 from pidformer import __version__
+from pidformer.control import RELATIVES, as_spectrum, stable_interval, worst_radius
 from pidformer.control.design import DESIGNS
+from pidformer.control.feedback import is_linear
 from pidformer.errors import InputError
 from pidformer.files import write_whole
 from pidformer.lab.knobs import LIMITS, PRESETS, VIEWS, Knobs
@@ -36,6 +38,20 @@ def tips_css() -> str:
     return page_template("report", "tips.css").render()
 
 
+def methods() -> list[tuple[str, ...]]:
+    """The family: preset, stable real kappa, largest radius on [0, 1] and in the unit disc."""
+    rows = []
+    for name, law in RELATIVES.items():
+        if is_linear(law):
+            interval = stable_interval(law)
+            radii = worst_radius(law), worst_radius(law, kappas=as_spectrum("disc")[0])
+            shown = "none" if interval is None else "({:g}, {:g})".format(*interval)
+            rows.append((name, shown, *(f"{radius:.3f}" for radius in radii)))
+        else:
+            rows.append((name, "not linear: measured only", "-", "-"))
+    return rows
+
+
 def _scripts() -> dict[str, Markup]:
     """The mathematics, the charts, and what they need to know."""
     sources = {"mathematics": Markup(source("control.js")), "charts": Markup(source("charts.js"))}
@@ -52,13 +68,14 @@ def page() -> str:
         version=__version__,
         drawing=Markup(source("page.js")),
         can_drag=True,
+        methods=methods(),
         **_scripts(),
     )
 
 
 def charts_html() -> str:
     """The canvases alone."""
-    return page_template("lab", "charts.html.j2").render(can_drag=False)
+    return page_template("lab", "charts.html.j2").render(can_drag=False, methods=methods())
 
 
 def charts_script() -> str:

@@ -55,7 +55,10 @@ def learned_layers(
     """Which layers learn their gains: those whose control acts."""
     is_bare = any(isinstance(law, Feedback) and law.own == law.first == 0 for law in gains)
     if is_bare and not learn_gains:
-        raise InputError("skipinit starts without attention (own = 0): give learn_gains=true too")
+        raise InputError(
+            "skipinit starts without attention (own = 0), so learn its coefficients: "
+            "learn_gains=True in Python, model.learn_gains=true in a recipe"
+        )
     learned = [
         learn_gains and acts_in_layer(layer, depth, first_layer)
         for depth, layer in enumerate(gains)

@@ -41,10 +41,11 @@ def convert_run(
     - `timm:NAME` or `timm:NAME@FILE`: a run folder that train (as model.init), evaluate and
       analyze take
     - a run folder: the same run with these gains
-    - a folder of Hugging Face's `save_pretrained`: the same, for `pf.from_pretrained`
+    - a folder of Hugging Face's `save_pretrained`, also as `hf:FOLDER`: the same, for
+      `pf.from_pretrained`
     """
     out = new_folder(out)
-    path = Path(source)
+    path = Path(source.removeprefix("hf:"))  # as evaluate and analyze write it
     if (path / "recipe.yaml").exists():
         return _from_run(path, gains, out, layers, first_layer)
     if (path / "config.json").exists():

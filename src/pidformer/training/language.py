@@ -134,7 +134,7 @@ def window_nll(
         last = places[:, -scored:]
         wanted = targets[last]
         nll = model(input_ids=inputs[places], targets=wanted, reduction="none").loss.double()
-        nll = nll.masked_fill(nll.isnan(), torch.inf)  # no number is no excuse: it counts
+        nll = nll.masked_fill(nll.isnan(), torch.inf)  # NaN counts as infinite loss, not as missing
         found[last.flatten()] = nll.masked_fill(wanted < 0, torch.nan).flatten()
 
     first = min(window, count)
