@@ -96,13 +96,10 @@ def _table(rows: list[Timing]) -> Any:
     varying = _varying(rows)
     has_peak = any(row.peak_bytes is not None for row in rows)
     has_note = any(row.note for row in rows)
-    for heading in varying:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for heading in ("median", "quartiles", "ratio", "quartiles"):
-        table.add_column(heading, justify="right", no_wrap=heading != "quartiles")
-    for heading in ("peak memory", "ratio") if has_peak else ():
-        table.add_column(heading, justify="right", no_wrap=True)
+    peaks = ("peak memory", "ratio") if has_peak else ()
+    for heading in (*varying, "", "median", "quartiles", "ratio", "quartiles", *peaks):
+        side: Any = "right" if heading else "left"
+        table.add_column(heading, justify=side, no_wrap=heading != "quartiles")
     if has_note:
         table.add_column("note")
     for row in rows:

@@ -225,6 +225,6 @@ def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:
     for each in found:
         for when, values in (("after", each.similarity_after), ("before", each.similarity_before)):
             if values:
-                name, runs = f"{each.label}, {when}", (by_layer(values),)
+                name, runs = f"{each.label}, {when}", [by_layer(values)]
                 curves.append(Curves(name, each.is_controlled, runs, is_dashed=when == "before"))
     return curves

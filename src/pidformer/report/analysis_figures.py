@@ -77,7 +77,7 @@ def similarity_figure(
     panels = []
     for name, title, top in _PANELS:
         curves = [
-            Curves(label, bool((is_controlled or {}).get(label)), (by_layer(model[name]),))
+            Curves(label, bool((is_controlled or {}).get(label)), [by_layer(model[name])])
             for label, model in models.items()
             if name in model  # attention may not be readable
         ]

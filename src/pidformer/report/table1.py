@@ -43,6 +43,11 @@ class Table1Line:
     cells: tuple[Mean | None, ...]
     differences: tuple[Crossed | None, ...]
 
+    def verdict(self, place: int) -> int:
+        """Whether a model is clearly better (1) or worse (-1) than what it is compared with."""
+        found = self.differences[place]
+        return 0 if found is None else -found.verdict if self.lower_is_better else found.verdict
+
 
 def table1(groups: Sequence[Group], twins: Sequence[Group] | None = None) -> list[Table1Line]:
     """Lines in the order of the records; `twins`: which of the groups each is compared with."""

@@ -53,7 +53,6 @@ class FigureView(NamedTuple):
 class Report:
     """What was written."""
 
-    out: Path
     page: Path
     markdown: Path
     figures: tuple[Path, ...]
@@ -62,7 +61,7 @@ class Report:
     tables: tuple[dict[str, Any], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        fields = as_plain({name: value for name, value in vars(self).items() if name != "out"})
+        fields = as_plain(vars(self))
         return {"report": fields.pop("page"), **fields}
 
 
@@ -119,17 +118,15 @@ def write_report(
     pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
     for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
         write_whole(path, page_template("report", template).render(**content, pictures=pictures))
-    data = tuple(
-        {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
-    )
     report = Report(
-        out=out,
         page=page,
         markdown=text,
         figures=tuple(written),
         runs=len(runs),
         findings=tuple(said),
-        tables=data,
+        tables=tuple(
+            {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
+        ),
     )
     fields = {"inputs": inputs_hash(folders)} | report.to_dict()
     write_whole(out / DATA_FILE, json.dumps(fields, indent=1))
