@@ -223,8 +223,8 @@ def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:
     """Token similarity by layer, before (dashed) and after; none of models without tokens."""
     curves = []
     for each in found:
-        for when, values in (("after", each.similarity_after), ("before", each.similarity_before)):
-            if values:
-                name, runs = f"{each.label}, {when}", [by_layer(values)]
+        for when, answer in (("after", each.after), ("before", each.before)):
+            if answer.similarity:
+                name, runs = f"{each.label}, {when}", [by_layer(answer.similarity)]
                 curves.append(Curves(name, each.is_controlled, runs, is_dashed=when == "before"))
     return curves

@@ -75,19 +75,16 @@ class Knobs:
     def gains(self) -> PIDGains:
         return discretised(PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta), **self._form)
 
-    def with_gains(self, gains: PIDGains) -> Knobs:
-        """The same view with other gains, rounded and cut to what the sliders can show."""
+    def designed(self, kind: str) -> Knobs:
+        """The fastest gains of this kind for kappa_min, rounded and cut to what the sliders can
+        show; PD and PID keep the d of the slider."""
+        d = self.d if "D" in kind and self.d > 0 else None
+        gains = design_gains(kind, self.kappa_min, beta=self.beta, d=d, **self._form)
         shown = {}
         for name in ("p", "i", "d", "beta"):
             _, high, step, *_ = LIMITS[name]
             shown[name] = min(high, round(step * round(getattr(gains, name) / step), 6))
         return replace(self, **shown)
-
-    def designed(self, kind: str) -> Knobs:
-        """The fastest gains of this kind for kappa_min; PD and PID keep the d of the slider."""
-        d = self.d if "D" in kind and self.d > 0 else None
-        form = self._form
-        return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d, **form))
 
     def to_query(self) -> str:
         """The address of this view: only what differs from the defaults."""

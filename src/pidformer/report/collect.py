@@ -257,9 +257,10 @@ def inputs_hash(folders: Sequence[str | Path]) -> str:
     for folder in map(Path, folders):
         for place in _walk(folder):
             digest.update(f"{place.relative_to(folder)}\n".encode())
-            for path in _files(place):
-                check_inside(path, place)
-                digest.update(path.read_bytes())
+            for path in [place / FILE_NAME] if _is_run(place) else published_files(place):
+                if path.exists():
+                    check_inside(path, place)
+                    digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -287,13 +288,6 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (FILE_NAME, "recipe.yaml"))
-
-
-def _files(folder: Path) -> list[Path]:
-    """The records of a run folder, or of a folder of published runs."""
-    if not _is_run(folder):
-        return published_files(folder)
-    return [path for path in [folder / FILE_NAME] if path.exists()]
 
 
 def _read(folder: Path) -> list[Run]:

@@ -104,8 +104,13 @@ def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metri
         if row == "imagenet-c" and first.metrics["rows"] == whole:
             yield Metric(title="mCE", find=find, read=_mce, better=-1)
         else:
-            compare = compare_error if has_items else None
-            yield Metric(title="mean error", find=find, read=_error, compare=compare, better=-1)
+            yield Metric(
+                title="mean error",
+                find=find,
+                read=lambda record: 100 - record.metrics["top1"],
+                compare=compare_error if has_items else None,
+                better=-1,
+            )
         return
     for name, (title, is_lower) in _METRICS.items():
         if not any(name in r.metrics for r in records) or ("@" in row and name != "top1"):
@@ -126,10 +131,6 @@ def _row_of(run: Rows, row: str, name: str = "top1") -> Record | None:
 
 def _read(record: Record, name: str) -> float:
     return record.metrics[name]
-
-
-def _error(record: Record) -> float:
-    return 100 - record.metrics["top1"]
 
 
 def _mce(record: Record) -> float:
@@ -187,16 +188,12 @@ def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) 
         metric = line.metric + (" ↓" if line.lower_is_better else "")
         cells = [line.title if line.title != previous else "", metric]
         for place, (cell, difference) in enumerate(zip(line.cells, line.differences, strict=True)):
-            cells.append(NONE if cell is None else cell_text(cell))
+            cells.append(NONE if cell is None else number_text(cell, interval_digits=1))
             if place:
                 cells += difference_texts(difference)
         table.add_row(*(cell.replace(" [", f"{gap}[").replace("[", r"\[") for cell in cells))
         previous = line.title
     return table
-
-
-def cell_text(cell: Mean) -> str:
-    return number_text(cell, interval_digits=1)
 
 
 def difference_texts(difference: Crossed | None) -> tuple[str, str]:
