@@ -126,10 +126,7 @@ def shown(value: float | None, unit: str) -> str:
         return f"{value / 1e6:,.3f} MB"
     if unit != "s":
         return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
-    scale, name = next(
-        ((factor, name) for factor, name in ((1, "s"), (1e3, "ms")) if factor * value >= 1),
-        (1e6, "us"),
-    )
+    scale, name = (1, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
     return f"{scale * value:.3g} {name}" if scale * value < 100 else f"{scale * value:.1f} {name}"
 
 

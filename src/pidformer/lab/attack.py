@@ -15,7 +15,7 @@ from torch import Tensor
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, check_known
-from pidformer.lab.knobs import check_sliders
+from pidformer.lab.knobs import TwoModels, check_sliders
 from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
 from pidformer.report.panels import png_uri
 from pidformer.robustness import Attack, threat_from
@@ -30,11 +30,9 @@ LADDER = (2, 4, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackKnobs:
+class AttackKnobs(TwoModels):
     """What a visitor chooses."""
 
-    first: str = ""
-    second: str = ""
     images: str = ""
     """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0

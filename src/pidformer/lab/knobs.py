@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,6 +43,28 @@ def check_sliders(knobs: Any, view: str) -> None:
         if not low <= value <= high:
             raise InputError(f"{name} must be in [{low:g}, {high:g}], got {value:g}")
         object.__setattr__(knobs, name, type(getattr(type(knobs), name))(value))
+
+
+NOBODY = "(none)"
+"""In place of a second model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoModels:
+    """The models that a visitor puts side by side."""
+
+    first: str = ""
+    second: str = ""
+
+    @property
+    def models(self) -> list[str]:
+        """Both, or the first where the second is nobody else."""
+        return [self.first] if self.second in (NOBODY, self.first) else [self.first, self.second]
+
+    def present(self, names: Sequence[str], pair: tuple[str, str]) -> tuple[str, str]:
+        """Those that are among `names`, with those of `pair` in place of what is not."""
+        first = self.first if self.first in names else pair[0]
+        return first, self.second if self.second in (NOBODY, *names) else pair[1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,17 +81,15 @@ def _with_merged_corruptions(groups: Sequence[Group]) -> list[Group]:
         if len(parts) == 3 and parts[2].isdigit():
             wanted.setdefault(parts[0], []).append(row)
     merged = {row for own in wanted.values() for row in own}
-    found = []
-    for group in groups:
-        runs = []
-        for run in group.runs:
-            kept = {row: record for row, record in run.items() if row not in merged}
-            for stem, own in wanted.items():
-                if all(row in run for row in own):
-                    kept[stem] = merged_corruptions([run[row] for row in own])
-            runs.append(kept)
-        found.append(Group(group.label, tuple(runs)))
-    return found
+
+    def with_merged(run: Rows) -> Rows:
+        kept = {row: record for row, record in run.items() if row not in merged}
+        for name, own in wanted.items():
+            if all(row in run for row in own):
+                kept[name] = merged_corruptions([run[row] for row in own])
+        return kept
+
+    return [Group(group.label, tuple(map(with_merged, group.runs))) for group in groups]
 
 
 def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metric]:
