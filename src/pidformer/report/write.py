@@ -53,6 +53,7 @@ class FigureView(NamedTuple):
 class Report:
     """What was written."""
 
+    out: Path
     page: Path
     markdown: Path
     figures: tuple[Path, ...]
@@ -61,7 +62,7 @@ class Report:
     tables: tuple[dict[str, Any], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        fields = as_plain(vars(self))
+        fields = as_plain({name: value for name, value in vars(self).items() if name != "out"})
         return {"report": fields.pop("page"), **fields}
 
 
@@ -119,6 +120,7 @@ def write_report(
     for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
         write_whole(path, page_template("report", template).render(**content, pictures=pictures))
     report = Report(
+        out=out,
         page=page,
         markdown=text,
         figures=tuple(written),
