@@ -237,16 +237,16 @@ def named_data(data: str | Path | None, what: str) -> str | Path:
     return data
 
 
-def out_folder(path: str | Path, option: str = "--out") -> Path:
+def out_folder(path: str | Path) -> Path:
     """The folder that `--out` names, made if need be."""
     path = Path(path)
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} is a file; {option} names a folder")
+        raise InputError(f"{path} is a file; --out names a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
-            f"cannot write to {path} ({error.strerror}); choose another {option}"
+            f"cannot write to {path} ({error.strerror}); choose another --out"
         ) from None
     sweep(path)
     return path

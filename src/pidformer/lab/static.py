@@ -8,7 +8,8 @@ from markupsafe import Markup
 
 from pidformer import __version__
 from pidformer.control.design import DESIGNS
-from pidformer.files import out_folder, write_whole
+from pidformer.errors import InputError
+from pidformer.files import write_whole
 from pidformer.lab.knobs import LIMITS, PRESETS, VIEWS, Knobs
 from pidformer.report.templates import page_template
 
@@ -67,6 +68,9 @@ def charts_script() -> str:
 
 def export_page(folder: str | Path) -> Path:
     """Write FOLDER/index.html; its path."""
-    path = out_folder(folder, "--export") / "index.html"
-    write_whole(path, page())
-    return path
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; --export names a folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(folder / "index.html", page())
+    return folder / "index.html"
