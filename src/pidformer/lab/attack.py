@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -24,7 +24,6 @@ from pidformer.runs.open import Subject
 
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
-PGD_STEPS = 20
 LADDER = (2, 4, 8, 16, 32, 64)
 """Strengths that `opening` tries."""
 
@@ -52,9 +51,8 @@ class AttackKnobs(TwoModels):
     def threat(self) -> Attack:
         """The attack with this budget; PGD's steps reach five times as far."""
         eps = self.strength / 255
-        more = {"steps": PGD_STEPS, "step_size": eps / 4} if self.attack == "pgd" else {}
-        more |= {"steps": 20} if self.attack == "apgd" else {}
-        return threat_from(self.attack, eps=eps, **more)
+        more: dict[str, Any] = {"pgd": {"steps": 20, "step_size": eps / 4}, "apgd": {"steps": 20}}
+        return threat_from(self.attack, eps=eps, **more.get(self.attack, {}))
 
     def command(self, names: Sequence[str], folder: str | Path) -> str:
         """The same attack on all validation images at `folder`."""

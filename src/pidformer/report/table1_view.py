@@ -191,19 +191,16 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
 
 
 def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
-    if not rows:
-        return []
     folders = folders_text(runs)
     data = first.settings.get("data")
     place = "" if data == "digits" else f" --data {shlex.quote(data or 'DIR')}"
-    known = all(_knows_imagenet(run) for run in runs if run.recipe is not None)
     sets = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows and row in _OF_IMAGENET]
     attacks = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows - set(_OF_IMAGENET)]
     notes = []
     if attacks:
         command = f"pidformer evaluate {folders} --suite paper{place}"
         notes.append(Note(f"Not measured: {', '.join(attacks)}. This would:", command))
-    if sets and known:
+    if sets and all(_knows_imagenet(run) for run in runs if run.recipe is not None):
         command = f"pidformer evaluate {folders} --suite paper --data DIR"
         text = f"Not measured: {', '.join(sets)}. With the sets in DIR, this would:"
         notes.append(Note(text, command))

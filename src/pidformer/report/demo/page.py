@@ -94,8 +94,7 @@ def _draw_tokens(figure: Figure | SubFigure, model: DemoModel, path: Trajectory)
         title = "input" if layer == 0 else f"layer {layer}"
         axes.set_title(title, fontsize=10)
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
-        for spine in axes.spines.values():
-            spine.set_visible(True)
+        axes.spines[:].set_visible(True)
     title = f"{MODELS[model.name]} (plane shows {path.explained:.0%})"
     figure.suptitle(title, fontsize=11.5, color=INK)
 
