@@ -31,12 +31,14 @@ def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) 
             for k in recipe_keys()
         ]
     else:
-        rows = []
-        for shipped in shipped_recipes():
-            task, what = load_recipe(shipped).task, _comment(shipped).partition(". ")[0]
-            what = what.removesuffix(".")
-            more = {"task": task, "what": what} if as_json else {"what": f"{what} ({task})"}
-            rows.append({"recipe": shipped, **more})  # names stay whole on 80 columns
+        rows = [
+            {"recipe": n, "task": load_recipe(n).task, "what": _comment(n).partition(". ")[0]}
+            for n in shipped_recipes()
+        ]
+        for row in rows:
+            row["what"] = row["what"].removesuffix(".")
+            if not as_json:  # names stay whole on 80 columns
+                row["what"] += f" ({row.pop('task')})"
     if as_json:
         print_json(rows)
     else:
