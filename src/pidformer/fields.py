@@ -181,11 +181,16 @@ def _scalar(kind: type, value: Any, where: str) -> Any:
 
 def as_plain(value: Any) -> Any:
     """Tuples as lists and paths as text, so that YAML and JSON give the same back."""
+    return mapped(lambda leaf: str(leaf) if isinstance(leaf, Path) else leaf, value)
+
+
+def mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Plain data with each of its leaves changed."""
     if isinstance(value, Mapping):
-        return {key: as_plain(entry) for key, entry in value.items()}
+        return {key: mapped(change, entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
-        return [as_plain(entry) for entry in value]
-    return str(value) if isinstance(value, Path) else value
+        return [mapped(change, entry) for entry in value]
+    return change(value)
 
 
 def check_least(

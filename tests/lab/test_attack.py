@@ -80,7 +80,9 @@ def test_the_view_opens_on_the_weakest_attack_of_the_ladder_that_changes_an_answ
 
     def held(number, strength):
         knobs = AttackKnobs(strength=strength)
-        return [attack(s, digit(number), knobs).after for s in subjects], digit(number).label
+        return [attack(s, digit(number), knobs).after.chances for s in subjects], digit(
+            number
+        ).label
 
     after, truth = held(found.number, found.strength)
     assert any(np.argmax(each) != truth for each in after)
@@ -131,21 +133,22 @@ def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
     truth = picture.label
     found = attack(subject, picture, AttackKnobs(attack=kind, strength=48))  # apgd: all or nothing
     assert 0 < float(found.change.abs().max()) <= 48 / 255 + 1e-6
-    assert found.after[truth] < found.before[truth]
-    assert sum(found.after) == pytest.approx(1, abs=1e-5)
-    assert len(found.similarity_after) == 8
-    assert f"{found.after[truth]:.1%}" in found.verdict
+    after = found.after.chances
+    assert after[truth] < found.before.chances[truth]
+    assert sum(after) == pytest.approx(1, abs=1e-5)
+    assert len(found.after.similarity) == 8
+    assert f"{after[truth]:.1%}" in found.verdict
     assert 0.25 <= amplification([found]) * float(found.change.abs().max()) <= 0.5
 
 
 def test_without_strength_nothing_changes(subject):
     found = attack(subject, digit(0), AttackKnobs(strength=0))
-    assert float(found.change.abs().max()) == 0 and found.before == found.after
+    assert float(found.change.abs().max()) == 0 and found.before.chances == found.after.chances
 
 
 def test_what_a_visitor_uploads_is_judged_by_what_the_model_said_before(subject):
     found = attack(subject, LabelledPicture(read_upload(png())), AttackKnobs())
-    assert found.truth == int(np.argmax(found.before)) and not found.is_known
+    assert found.truth == int(np.argmax(found.before.chances)) and not found.is_known
 
 
 def write_set(folder, classes=("cat", "dog"), count=30):
@@ -287,7 +290,7 @@ def test_the_similarity_chart_has_every_layer_before_and_after(subject):
     found = attack(subject, digit(7), AttackKnobs())
     text = attack_html([found])
     for layer, (before, after) in enumerate(
-        zip(found.similarity_before, found.similarity_after, strict=True), start=1
+        zip(found.before.similarity, found.after.similarity, strict=True), start=1
     ):
         assert f'data-tip="{subject.label}, before, layer {layer}: {before:.4g}"' in text
         assert f'data-tip="{subject.label}, after, layer {layer}: {after:.4g}"' in text

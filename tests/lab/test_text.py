@@ -11,7 +11,8 @@ pytest.importorskip("transformers")
 import pidformer as pf
 from pidformer.data.text import perturb
 from pidformer.errors import InputError
-from pidformer.lab.runs import EXAMPLES, NOBODY, TEXTS, Shelf
+from pidformer.lab.knobs import NOBODY
+from pidformer.lab.runs import EXAMPLES, TEXTS, Shelf
 from pidformer.lab.text import TextKnobs, opened, read
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ import pytest
 
 from pidformer.errors import InputError
 from pidformer.report.collect import collect
-from pidformer.report.table1 import Table1Line, as_data, cell_text, rich_table, table1
+from pidformer.report.table1 import Table1Line, as_data, rich_table, table1
 from pidformer.report.table1_view import robustness, robustness_views, twin_sentence
-from pidformer.report.table_view import Sources
+from pidformer.report.table_view import Sources, number_text
 from pidformer.results import Record
 from pidformer.robustness.compare import compare, group_runs, twins_of
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
@@ -89,7 +89,7 @@ def test_where_the_terminal_is_narrow_intervals_go_below_their_numbers(capsys):
     ]
     groups = group_runs(runs)
     lines = table1(groups)
-    text = cell_text(lines[0].cells[0])
+    text = number_text(lines[0].cells[0], interval_digits=1)
     for width, whole in ((120, True), (76, False)):
         Console(width=width).print(rich_table(lines, groups, width))
         out = capsys.readouterr().out

@@ -96,13 +96,10 @@ def _table(rows: list[Timing]) -> Any:
     varying = _varying(rows)
     has_peak = any(row.peak_bytes is not None for row in rows)
     has_note = any(row.note for row in rows)
-    for heading in varying:
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for heading in ("median", "quartiles", "ratio", "quartiles"):
-        table.add_column(heading, justify="right", no_wrap=heading != "quartiles")
-    for heading in ("peak memory", "ratio") if has_peak else ():
-        table.add_column(heading, justify="right", no_wrap=True)
+    peaks = ("peak memory", "ratio") if has_peak else ()
+    for heading in (*varying, "", "median", "quartiles", "ratio", "quartiles", *peaks):
+        side: Any = "right" if heading else "left"
+        table.add_column(heading, justify=side, no_wrap=heading != "quartiles")
     if has_note:
         table.add_column("note")
     for row in rows:
@@ -129,10 +126,7 @@ def shown(value: float | None, unit: str) -> str:
         return f"{value / 1e6:,.3f} MB"
     if unit != "s":
         return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
-    scale, name = next(
-        ((factor, name) for factor, name in ((1, "s"), (1e3, "ms")) if factor * value >= 1),
-        (1e6, "us"),
-    )
+    scale, name = (1, "s") if value >= 1 else (1e3, "ms") if value >= 1e-3 else (1e6, "us")
     return f"{scale * value:.3g} {name}" if scale * value < 100 else f"{scale * value:.1f} {name}"
 
 

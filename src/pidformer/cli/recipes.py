@@ -19,33 +19,30 @@ def recipes(name: str | None = None, keys: bool = False, as_json: Json = False) 
         name: A recipe, shipped or a file: all its keys and values.
         --keys: Every key, its default and meaning.
     """
+    from pidformer.training.recipe import load_recipe, recipe_keys, shipped_recipes
+
     if name is not None:
         rows = _one(name)
         if not as_json:
             typer.echo(_comment(name))
-        return _print(rows, as_json)
-    if keys:
-        from pidformer.training.recipe import recipe_keys
-
+    elif keys:
         rows = [
             {"key": k.name, "takes": k.kind, "default": k.default, "meaning": k.text}
             for k in recipe_keys()
         ]
-        return _print(rows, as_json)
-    from pidformer.training.recipe import load_recipe, shipped_recipes
-
-    shipped = [
-        {
-            "recipe": n,
-            "task": load_recipe(n).task,
-            "what": _comment(n).partition(". ")[0].removesuffix("."),
-        }
-        for n in shipped_recipes()
-    ]
-    if not as_json:  # names stay whole on 80 columns
-        about = "{what} ({task})"
-        shipped = [{"recipe": row["recipe"], "what": about.format(**row)} for row in shipped]
-    _print(shipped, as_json)
+    else:
+        rows = [
+            {"recipe": n, "task": load_recipe(n).task, "what": _comment(n).partition(". ")[0]}
+            for n in shipped_recipes()
+        ]
+        for row in rows:
+            row["what"] = row["what"].removesuffix(".")
+            if not as_json:  # names stay whole on 80 columns
+                row["what"] += f" ({row.pop('task')})"
+    if as_json:
+        print_json(rows)
+    else:
+        _print(rows)
 
 
 def _one(name: str) -> list[dict[str, Any]]:
@@ -81,10 +78,7 @@ def _comment(name: str) -> str:
     return " ".join(lines) or ("" if parent is None else _comment(str(path.parent / parent)))
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(rows)
-        return
+def _print(rows: list[dict[str, Any]]) -> None:
     from pidformer.display import plain_table
 
     table = plain_table()

@@ -1,11 +1,18 @@
 """`pidformer train`: one recipe into one run folder."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import typer
 
 from pidformer.cli.options import Data, Device, Json, print_json
+
+_LINES = {
+    "miou": "mIoU {miou:.2f} %, pixel accuracy {pixel_accuracy:.2f} %, "
+    "mean accuracy {mean_accuracy:.2f} %",
+    "ppl": "perplexity {ppl:.2f}, {bits_per_character:.3f} bits/character",
+    "top1": "top-1 {top1:.2f} % [{top1_low:.2f}, {top1_high:.2f}], top-5 {top5:.2f} %",
+}
+"""What is said at the end, by the score that tells the task."""
 
 
 def train(
@@ -54,18 +61,5 @@ def train(
     if as_json:
         print_json({"run": str(folder)} | scores)
     else:
-        typer.echo(f"{folder}: {_line(scores)}")
-
-
-def _line(scores: Mapping[str, float]) -> str:
-    if "miou" in scores:
-        return (
-            f"mIoU {scores['miou']:.2f} %, pixel accuracy {scores['pixel_accuracy']:.2f} %, "
-            f"mean accuracy {scores['mean_accuracy']:.2f} %"
-        )
-    if "ppl" in scores:
-        return f"perplexity {scores['ppl']:.2f}, {scores['bits_per_character']:.3f} bits/character"
-    return (
-        f"top-1 {scores['top1']:.2f} % [{scores['top1_low']:.2f}, {scores['top1_high']:.2f}], "
-        f"top-5 {scores['top5']:.2f} %"
-    )
+        line = next(line for score, line in _LINES.items() if score in scores)
+        typer.echo(f"{folder}: {line.format(**scores)}")

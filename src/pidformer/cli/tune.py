@@ -91,14 +91,10 @@ def tune(
         return
     names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
     table = plain_table("gains", numbers=names)
-    for title, record in (
-        *(("front", r) for r in found.front),
-        ("plain", found.trials[0]),
-        ("best", found.best),
-    ):
-        table.add_row(
-            f"{title}: {record.settings['gains']}", *[f"{record.metrics[n]:.2f}" for n in names]
-        )
+    front = [("front", record) for record in found.front]
+    for title, record in (*front, ("plain", found.trials[0]), ("best", found.best)):
+        numbers = (f"{record.metrics[name]:.2f}" for name in names)
+        table.add_row(f"{title}: {record.settings['gains']}", *numbers)
     Console().print(table)
     if figure:
         typer.echo(f"figure {figure}")

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -14,7 +15,7 @@ from torch import Tensor
 from pidformer.analysis import token_similarity
 from pidformer.data.pictures import fit_for_evaluation, pixels
 from pidformer.errors import InputError, check_known
-from pidformer.lab.knobs import check_sliders
+from pidformer.lab.knobs import TwoModels, check_sliders
 from pidformer.lab.pictures import DIGITS, HANDFUL, LabelledPicture
 from pidformer.report.panels import png_uri
 from pidformer.robustness import Attack, threat_from
@@ -23,17 +24,14 @@ from pidformer.runs.open import Subject
 
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
-PGD_STEPS = 20
 LADDER = (2, 4, 8, 16, 32, 64)
 """Strengths that `opening` tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttackKnobs:
+class AttackKnobs(TwoModels):
     """What a visitor chooses."""
 
-    first: str = ""
-    second: str = ""
     images: str = ""
     """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0
@@ -53,9 +51,8 @@ class AttackKnobs:
     def threat(self) -> Attack:
         """The attack with this budget; PGD's steps reach five times as far."""
         eps = self.strength / 255
-        more = {"steps": PGD_STEPS, "step_size": eps / 4} if self.attack == "pgd" else {}
-        more |= {"steps": 20} if self.attack == "apgd" else {}
-        return threat_from(self.attack, eps=eps, **more)
+        more: dict[str, Any] = {"pgd": {"steps": 20, "step_size": eps / 4}, "apgd": {"steps": 20}}
+        return threat_from(self.attack, eps=eps, **more.get(self.attack, {}))
 
     def command(self, names: Sequence[str], folder: str | Path) -> str:
         """The same attack on all validation images at `folder`."""
@@ -85,6 +82,22 @@ class AttackKnobs:
         )
 
 
+class Answer(NamedTuple):
+    """What a model makes of an image."""
+
+    image: Tensor
+    """(C, H, W) in [0, 1], as the model sees it."""
+    chances: list[float]
+    """Probabilities of the classes."""
+    similarity: list[float]
+    """Token similarity by layer; empty if the model has no tokens to look at."""
+
+    @property
+    def best(self) -> int:
+        """The likeliest class."""
+        return self.chances.index(max(self.chances))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
     """One model before and after."""
@@ -92,15 +105,8 @@ class Attacked:
     label: str
     classes: tuple[str, ...]
     truth: int
-    image: Tensor
-    """(C, H, W) in [0, 1], as the model sees it."""
-    attacked: Tensor
-    before: list[float]
-    """Probabilities of the classes."""
-    after: list[float]
-    similarity_before: list[float]
-    """Token similarity by layer; empty if the model has no tokens to look at."""
-    similarity_after: list[float]
+    before: Answer
+    after: Answer
     is_controlled: bool
     is_known: bool = True
     """Whether `truth` is the image's class, or what the model said of it before."""
@@ -111,42 +117,43 @@ class Attacked:
 
     @property
     def change(self) -> Tensor:
-        return self.attacked - self.image
+        return self.after.image - self.before.image
 
     @property
     def is_held(self) -> bool:
         """Whether the model says after the attack what is true."""
-        return best(self.after) == self.truth
+        return self.after.best == self.truth
 
     @property
     def verdict(self) -> str:
-        before, after = (best(p) for p in (self.before, self.after))
+        before, after = self.before, self.after
         largest = pixel_text(round(255 * float(self.change.abs().max())) / 255)
-        if before != self.truth:
-            text = f"took it for {self.classes[before]} even before"
-        elif after == before:
-            text = f"still says {self.classes[after]}"
+        if before.best != self.truth:
+            text = f"took it for {self.classes[before.best]} even before"
+        elif after.best == before.best:
+            text = f"still says {self.classes[after.best]}"
         else:
-            text = f"now says {self.classes[after]}"
+            text = f"now says {self.classes[after.best]}"
         return (
             f"{self.label} {text}: {self.classes[self.truth]} falls from "
-            f"{self.before[self.truth]:.1%} to {self.after[self.truth]:.1%}; no pixel changed by "
-            f"more than {largest}."
+            f"{before.chances[self.truth]:.1%} to {after.chances[self.truth]:.1%}; no pixel "
+            f"changed by more than {largest}."
         )
 
     def pictures(self, factor: float) -> list[tuple[str, str]]:
         """The image, its change times `factor` and the result, each with its words."""
+        before, after, truth = self.before, self.after, self.truth
         shown = (
-            (self.image, f"original: {self.classes[self.truth]}, {self.before[self.truth]:.0%}"),
+            (before.image, f"original: {self.classes[truth]}, {before.chances[truth]:.0%}"),
             (0.5 + factor * self.change, f"perturbation, {factor:g} times as large"),
-            (self.attacked, f"result: {self.classes[best(self.after)]}, {max(self.after):.0%}"),
+            (after.image, f"result: {self.classes[after.best]}, {max(after.chances):.0%}"),
         )
         return [(png_uri(pixels), text) for pixels, text in shown]
 
     def likeliest(self, most: int = 5) -> list[int]:
         """The likeliest classes, before or after, by their numbers."""
-        order = sorted(range(len(self.after)), key=lambda k: -max(self.after[k], self.before[k]))
-        return sorted(order[:most])
+        larger = [*map(max, self.before.chances, self.after.chances)]
+        return sorted(sorted(range(len(larger)), key=lambda k: -larger[k])[:most])
 
 
 def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> Attacked:
@@ -155,31 +162,32 @@ def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> At
     If the picture's class is not one of the model's, what it says of the picture counts.
     """
     image, truth = as_input(subject, picture.image), picture.truth(subject.classes)
-    model = subject.model
-    with torch.no_grad():
-        before = model(image).float().softmax(-1)[0]
-    if not bool(before.isfinite().all()):
+    before = _answer(subject, image)
+    if not all(map(math.isfinite, before.chances)):
         raise InputError(f"{subject.label} gives no finite probabilities for this picture")
-    label = int(before.argmax()) if truth is None else truth
+    label = before.best if truth is None else truth
     attacked = image
     if knobs.strength > 0:
-        attacked = knobs.threat(model, image, torch.tensor([label]), seed=knobs.seed)
-    with torch.no_grad():
-        after = model(attacked).float().softmax(-1)[0]
-    names = subject.classes or tuple(map(str, range(len(before))))
+        attacked = knobs.threat(subject.model, image, torch.tensor([label]), seed=knobs.seed)
     return Attacked(
         label=subject.label,
-        classes=tuple(names),
+        classes=tuple(subject.classes or map(str, range(len(before.chances)))),
         truth=label,
-        image=image[0],
-        attacked=attacked[0].detach(),
-        before=before.tolist(),
-        after=after.tolist(),
-        similarity_before=_similarity(subject, image),
-        similarity_after=_similarity(subject, attacked),
+        before=before,
+        after=_answer(subject, attacked.detach()),
         is_controlled=subject.facts.get("gains") is not None,
         is_known=truth is not None,
     )
+
+
+def _answer(subject: Subject, image: Tensor) -> Answer:
+    with torch.no_grad():
+        chances = subject.model(image).float().softmax(-1)[0]
+    try:
+        similarity = [float(value) for value in token_similarity(subject.model, image)]
+    except InputError:  # no transformer, or one token
+        similarity = []
+    return Answer(image[0], chances.tolist(), similarity)
 
 
 def as_input(subject: Subject, picture: Image.Image) -> Tensor:
@@ -189,17 +197,6 @@ def as_input(subject: Subject, picture: Image.Image) -> Tensor:
     fitted = fit_for_evaluation(picture, size, subject.crop_ratio)
     shown = fitted.convert("L" if channels == 1 else "RGB")
     return torch.from_numpy(pixels(shown))[None].float() / 255
-
-
-def _similarity(subject: Subject, image: Tensor) -> list[float]:
-    try:
-        return [float(value) for value in token_similarity(subject.model, image)]
-    except InputError:  # no transformer, or one token
-        return []
-
-
-def best(probabilities: Sequence[float]) -> int:
-    return max(range(len(probabilities)), key=lambda k: probabilities[k])
 
 
 def opening(

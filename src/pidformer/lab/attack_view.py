@@ -16,7 +16,7 @@ from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.attack import ATTACKS, Attacked, AttackKnobs
 from pidformer.lab.knobs import VIEWS
 from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
-from pidformer.lab.runs import Shelf, named_models, present_models
+from pidformer.lab.runs import Shelf
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -91,12 +91,12 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
         folder = sets.folders.get(knobs.images, Path(DIGITS))
         return [
             to_query("attack", knobs),
-            knobs.command([places[name] for name in named_models(knobs)], folder),
+            knobs.command([places[name] for name in knobs.models], folder),
             knobs.python(places[knobs.first], folder if picture is None else None),
         ]
 
     def result_of(knobs: AttackKnobs, shot: LabelledPicture) -> str:
-        subjects = [shelf.subject(name) for name in named_models(knobs)]
+        subjects = [shelf.subject(name) for name in knobs.models]
         return attack_html([attacks.attack(subject, shot, knobs) for subject in subjects])
 
     @lru_cache(maxsize=64)
@@ -105,7 +105,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     @lru_cache(maxsize=64)
     def opening(knobs: AttackKnobs) -> AttackKnobs:
-        subjects = [shelf.subject(name) for name in named_models(knobs)]
+        subjects = [shelf.subject(name) for name in knobs.models]
         count = min(TRIED, sets.count(knobs.images))
         shots = (sets.picture(knobs.images, k) for k in range(count))
         return attacks.opening(subjects, shots, knobs)
@@ -123,8 +123,9 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     def first_look(query: str, *values: Any) -> list[Any]:
         """What the address asks for, or else a picture and a strength that change an answer."""
-        knobs = knobs_of(values[:-1])
-        if not _names_an_attack(query):
+        knobs, given = knobs_of(values[:-1]), parse_qs(query.lstrip("?"))
+        is_asked = given.get("view") == ["attack"] and {*given} - {"view", "images"}
+        if not is_asked:
             with suppress(InputError), _BUSY:  # an error is said below
                 knobs = opening(knobs)
         return [str(knobs.number), knobs.strength]
@@ -178,7 +179,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     def arrive(query: str) -> list[Any]:
         knobs = from_query(AttackKnobs, query, "attack")
         named = knobs.images if knobs.images in sets.names else at_first
-        models = present_models(knobs, names, pair)
+        models = knobs.present(names, pair)
         radio, faces = offered(named, knobs.number)
         last = [knobs.attack, knobs.strength]
         texts = texts_of(*models, named, str(knobs.number), *last, None)
@@ -187,12 +188,6 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     seen = shared.on_sight(first_look, inputs, [number, strength], **options)
     shared.on_arrival(arrive, [*inputs[:-1], faces, *texts], seen)
     return address
-
-
-def _names_an_attack(query: str) -> bool:
-    """Whether an address is of this view and says what to attack, or whom."""
-    given = parse_qs(query.lstrip("?"))
-    return given.get("view") == ["attack"] and bool({*given} - {"view", "images"})
 
 
 def _faces(found: Sequence[tuple[str, str]]) -> str:
@@ -223,8 +218,8 @@ def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:
     """Token similarity by layer, before (dashed) and after; none of models without tokens."""
     curves = []
     for each in found:
-        for when, values in (("after", each.similarity_after), ("before", each.similarity_before)):
-            if values:
-                name, runs = f"{each.label}, {when}", (by_layer(values),)
+        for when, answer in (("after", each.after), ("before", each.before)):
+            if answer.similarity:
+                name, runs = f"{each.label}, {when}", [by_layer(answer.similarity)]
                 curves.append(Curves(name, each.is_controlled, runs, is_dashed=when == "before"))
     return curves

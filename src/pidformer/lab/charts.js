@@ -202,8 +202,7 @@ function drawLocus(name) {
 }
 
 function drawRadius() {
-  const points = [];
-  for (let k = 0; k <= 240; k++) { const kappa = -1 + k / 120; points.push([kappa, pidlab.radius(kappa, found.gains)]); }
+  const points = steps(-1, 1, 240).map((kappa) => [kappa, pidlab.radius(kappa, found.gains)]);
   const top = Math.min(3, Math.max(1.3, 1.05 * Math.max(...points.map((p) => p[1]))));
   const c = chart("radius", [-1, 1], [0, top], ["kappa (eigenvalue)", "largest |pole|"]);
   c.pen.fillStyle = c.color("line"); c.pen.globalAlpha = 0.5;
@@ -288,11 +287,7 @@ function drawFrequency() {
   c.axes();
   c.line([[-2, 0], [Math.log10(Math.PI), 0]], "soft", 1.2);
   c.inside(() => found.kappas.forEach((kappa, k) => {
-    const points = [];
-    for (let n = 0; n <= 160; n++) {
-      const omega = 10 ** (-2 + ((Math.log10(Math.PI) + 2) * n) / 160);
-      points.push([Math.log10(omega), pidlab.frequency(kappa, found.gains, omega), omega]);
-    }
+    const points = steps(-2, Math.log10(Math.PI), 160).map((power) => [power, pidlab.frequency(kappa, found.gains, 10 ** power), 10 ** power]);
     for (const [name, dash] of [["tracking", []], ["sensitivity", [5, 4]]]) {
       c.line(points.map(([a, sizes]) => [a, Math.log10(sizes[name])]), kappaColor(k), 2.2, dash);
       for (const [a, sizes, omega] of points)

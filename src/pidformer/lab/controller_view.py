@@ -1,7 +1,7 @@
 """The Controller view: sliders on one side, what they do on the other."""
 
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ def controller_view(shared: Shared) -> gr.Textbox:
         return _show(from_values(Knobs, values))
 
     def turn(knobs: Knobs) -> list[Any]:
-        return [*(getattr(knobs, name) for name in NAMES), *_show(knobs)]
+        return [*astuple(knobs), *_show(knobs)]
 
     def designed(kind: str, knobs: Knobs) -> Knobs:
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,6 +45,28 @@ def check_sliders(knobs: Any, view: str) -> None:
         object.__setattr__(knobs, name, type(getattr(type(knobs), name))(value))
 
 
+NOBODY = "(none)"
+"""In place of a second model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoModels:
+    """The models that a visitor puts side by side."""
+
+    first: str = ""
+    second: str = ""
+
+    @property
+    def models(self) -> list[str]:
+        """Both, or the first where the second is nobody else."""
+        return [self.first] if self.second in (NOBODY, self.first) else [self.first, self.second]
+
+    def present(self, names: Sequence[str], pair: tuple[str, str]) -> tuple[str, str]:
+        """Those that are among `names`, with those of `pair` in place of what is not."""
+        first = self.first if self.first in names else pair[0]
+        return first, self.second if self.second in (NOBODY, *names) else pair[1]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Knobs:
     """The sliders of the Controller view."""
@@ -75,19 +97,16 @@ class Knobs:
     def gains(self) -> PIDGains:
         return discretised(PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta), **self._form)
 
-    def with_gains(self, gains: PIDGains) -> Knobs:
-        """The same view with other gains, rounded and cut to what the sliders can show."""
+    def designed(self, kind: str) -> Knobs:
+        """The fastest gains of this kind for kappa_min, rounded and cut to what the sliders can
+        show; PD and PID keep the d of the slider."""
+        d = self.d if "D" in kind and self.d > 0 else None
+        gains = design_gains(kind, self.kappa_min, beta=self.beta, d=d, **self._form)
         shown = {}
         for name in ("p", "i", "d", "beta"):
             _, high, step, *_ = LIMITS[name]
             shown[name] = min(high, round(step * round(getattr(gains, name) / step), 6))
         return replace(self, **shown)
-
-    def designed(self, kind: str) -> Knobs:
-        """The fastest gains of this kind for kappa_min; PD and PID keep the d of the slider."""
-        d = self.d if "D" in kind and self.d > 0 else None
-        form = self._form
-        return self.with_gains(design_gains(kind, self.kappa_min, beta=self.beta, d=d, **form))
 
     def to_query(self) -> str:
         """The address of this view: only what differs from the defaults."""

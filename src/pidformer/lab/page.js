@@ -56,23 +56,13 @@ function fillNumbers() {
     "first token ends at x": end(found.held)[0][0], "and without control": end(found.free)[0][0],
   };
   const text = (value) => !Number.isFinite(value) ? (value === Infinity ? "unlimited" : "none") : pidlab.general(value, 4);
-  const cell = ([value, shown]) => {
-    const td = document.createElement("td");
-    td.dataset.value = String(value);
-    td.textContent = shown;
-    return td;
-  };
-  const row = (title, values) => {
-    const tr = document.createElement("tr"), th = document.createElement("th");
-    th.scope = "row"; th.textContent = title;
-    tr.append(th, ...values.map(cell));
-    return tr;
-  };
-  at("facts").tBodies[0].replaceChildren(...Object.entries(facts).map(([name, value]) =>
-    row(name, [[value, name === "stable" ? (value ? "yes" : "no") : text(value)]])));
-  at("layers").tBodies[0].replaceChildren(...found.similarity.map((_, l) =>
+  const cell = ([value, shown]) => `<td data-value="${value}">${shown}</td>`;
+  const row = (title, cells) => `<tr><th scope="row">${title}</th>${cells.map(cell).join("")}</tr>`;
+  at("facts").tBodies[0].innerHTML = Object.entries(facts).map(([name, value]) =>
+    row(name, [[value, name === "stable" ? (value ? "yes" : "no") : text(value)]])).join("");
+  at("layers").tBodies[0].innerHTML = found.similarity.map((_, l) =>
     row(l, [found.freeSimilarity[l], found.similarity[l], found.freeRank[l], found.rank[l]].map(
-      (value) => [value, Number.isFinite(value) ? value.toFixed(3) : "none"]))));
+      (value) => [value, Number.isFinite(value) ? value.toFixed(3) : "none"]))).join("");
 }
 
 async function copy(text, what) {

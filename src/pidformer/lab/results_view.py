@@ -63,10 +63,8 @@ class ResultsKnobs:
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
     """The runs that the knobs name; all if they name nobody that is here."""
     known = labels(runs)
-    if knobs.runs == NONE:
-        return {}
-    wanted = [name for name in knobs.runs.split(",") if name in known]
-    return {name: known[name] for name in wanted} if wanted else known
+    wanted = {name: known[name] for name in knobs.runs.split(",") if name in known}
+    return {} if knobs.runs == NONE else wanted or known
 
 
 def lines(runs: Sequence[Run], knobs: ResultsKnobs) -> list[Line]:

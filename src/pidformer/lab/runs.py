@@ -10,17 +10,14 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_folder
+from pidformer.lab.knobs import NOBODY
 from pidformer.lab.pictures import DIGITS, PictureSets
 from pidformer.report.collect import Run, collect
 from pidformer.runs.open import Subject, open_subject
-
-if TYPE_CHECKING:
-    from pidformer.lab.attack import AttackKnobs
-    from pidformer.lab.text import TextKnobs
 
 EXAMPLES = Path(__file__).parent / "examples"
 """Trained twins of digits and of text: README.md there says how they were made."""
@@ -28,8 +25,6 @@ DEMO = {"digits example, softmax": "digits-softmax", "digits example, PID": "dig
 """Shown name and folder of the classifiers among them, which come with records."""
 TEXTS = {"novels example, softmax": "novels-softmax", "novels example, PID": "novels-pid"}
 """Of the language models."""
-NOBODY = "(none)"
-"""In place of a second model."""
 _LOCK = threading.Lock()
 
 
@@ -75,6 +70,11 @@ class Shelf:
         self._opened: dict[str, Subject] = {}
 
     @cached_property
+    def named(self) -> dict[str, Run]:
+        """The runs that were named, by names that a shared address may carry."""
+        return labels(self.runs)
+
+    @cached_property
     def examples(self) -> dict[str, Path]:
         return example_runs(self.home)
 
@@ -85,7 +85,7 @@ class Shelf:
 
     def own_pictures(self, name: str) -> str:
         """The set that a model was trained on, if it is here; the digits otherwise."""
-        run = labels(self.runs).get(name)
+        run = self.named.get(name)
         own = "" if run is None or run.recipe is None else str(run.recipe["data"]["name"])
         return own if own in self.pictures.folders else DIGITS
 
@@ -94,14 +94,10 @@ class Shelf:
         return self.own_pictures(name) if self.data is None else self.data.resolve().name
 
     def folders(self, task: str) -> dict[str, str]:
-        """Folders of the runs of one task, by names that a shared address may carry.
-
-        Published runs are files, without weights.
-        """
-        named = labels(self.runs)
+        """Folders of the runs of one task; published runs are files, without weights."""
         return {
             name: str(run.folder)
-            for name, run in named.items()
+            for name, run in self.named.items()
             if run.task == task and run.recipe is not None and run.folder.is_dir()
         }
 
@@ -125,10 +121,9 @@ class Shelf:
 
     def twin(self, name: str, among: Sequence[str]) -> str | None:
         """The first of the others with the same data and other gains, or the nearest to that."""
-        runs = labels(self.runs)
 
         def facts(name: str) -> tuple[Any, Any]:
-            run = runs.get(name)
+            run = self.named.get(name)
             data = None if run is None or run.recipe is None else run.recipe["data"]["name"]
             return data, () if run is None else run.gains
 
@@ -149,20 +144,6 @@ class Shelf:
                 weight.requires_grad_(False)
             self._opened[name] = subject
             return subject
-
-
-def named_models(knobs: AttackKnobs | TextKnobs) -> list[str]:
-    """The models that two boxes name: both, or the first where the second is nobody else."""
-    is_alone = knobs.second in (NOBODY, knobs.first)
-    return [knobs.first] if is_alone else [knobs.first, knobs.second]
-
-
-def present_models(
-    knobs: AttackKnobs | TextKnobs, names: Sequence[str], pair: tuple[str, str]
-) -> tuple[str, str]:
-    """The models that an address names, those of `pair` in place of what is not here."""
-    first = knobs.first if knobs.first in names else pair[0]
-    return first, knobs.second if knobs.second in (NOBODY, *names) else pair[1]
 
 
 def labels(runs: Sequence[Run]) -> dict[str, Run]:

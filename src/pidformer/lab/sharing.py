@@ -6,8 +6,7 @@ from typing import Any
 
 import gradio as gr
 
-from pidformer.lab.knobs import SLIDERS, VIEWS
-from pidformer.lab.runs import NOBODY
+from pidformer.lab.knobs import NOBODY, SLIDERS, VIEWS
 from pidformer.report.figures import Drawn
 from pidformer.report.panels import picture
 from pidformer.report.templates import page_template

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from pidformer.data.text import Perturbation, Tokenizer, perturb
 from pidformer.data.text.perturb import Kind
 from pidformer.errors import InputError, check_known
-from pidformer.lab.knobs import check_sliders
+from pidformer.lab.knobs import TwoModels, check_sliders
 from pidformer.models.language.generate import generate_tokens
 from pidformer.runs.model import LanguageModel, load_language
 
@@ -23,11 +23,9 @@ PROMPT = "It was a dark night, and the rain fell upon the windows of the old hou
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextKnobs:
+class TextKnobs(TwoModels):
     """What a visitor chooses."""
 
-    first: str = ""
-    second: str = ""
     prompt: str = PROMPT
     noise: str = "characters"
     strength: int = 0

@@ -9,7 +9,7 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.knobs import SLIDERS, VIEWS
-from pidformer.lab.runs import TEXTS, Shelf, named_models, present_models
+from pidformer.lab.runs import TEXTS, Shelf
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -63,7 +63,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
             return [gr.skip()] * 3
         return [
             to_query("text", knobs),
-            "\n".join(knobs.command(places[name]) for name in named_models(knobs)),
+            "\n".join(knobs.command(places[name]) for name in knobs.models),
             knobs.python(places[knobs.first]),
         ]
 
@@ -77,7 +77,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     def go_on(*values: Any) -> list[Any]:
         try:
             knobs = from_values(TextKnobs, values)
-            shown = [result(name, knobs) for name in named_models(knobs)]
+            shown = [result(name, knobs) for name in knobs.models]
         except InputError as error:
             return [message(str(error)), ""]
         return [*shown, *[""] * (2 - len(shown))]
@@ -97,7 +97,7 @@ def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     def arrive(query: str) -> list[Any]:
         knobs = from_query(TextKnobs, query, "text")
-        values = [*present_models(knobs, names, pair), *astuple(knobs)[2:-1]]  # but the seed
+        values = [*knobs.present(names, pair), *astuple(knobs)[2:-1]]  # but the seed
         return [*values, *texts_of(*values)]
 
     shared.on_arrival(arrive, [*inputs, *texts], shared.on_sight())

@@ -77,7 +77,7 @@ def similarity_figure(
     panels = []
     for name, title, top in _PANELS:
         curves = [
-            Curves(label, bool((is_controlled or {}).get(label)), (by_layer(model[name]),))
+            Curves(label, bool((is_controlled or {}).get(label)), [by_layer(model[name])])
             for label, model in models.items()
             if name in model  # attention may not be readable
         ]
@@ -103,7 +103,9 @@ def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None
         figure = Figure(figsize=(2.5 * columns + 0.4, 3.0 * len(models)), layout="constrained")
         rows = figure.subfigures(len(models), 1, squeeze=False, hspace=0.04)[:, 0]
         for row, (label, certificate), depth in zip(rows, models.items(), depths, strict=True):
-            row.suptitle(_title(label, certificate), fontsize=12, color=INK)
+            share = certificate.outside
+            said = "no control" if share is None else f"{100 * share:.2g} % of the modes outside"
+            row.suptitle(f"{label}: {said}", fontsize=12, color=INK)
             places = row.subplots(1, columns, squeeze=False)[0]
             shown = np.unique(np.linspace(0, depth - 1, columns).round().astype(int))
             for axes, layer in zip(places, shown, strict=False):
@@ -112,13 +114,6 @@ def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None
                 axes.set_visible(False)
         with atomic_path(path) as temporary:
             figure.savefig(temporary, dpi=130)
-
-
-def _title(label: str, certificate: Certificate) -> str:
-    share = certificate.outside
-    if share is None:
-        return f"{label}: no control"
-    return f"{label}: {100 * share:.2g} % of the modes outside"
 
 
 def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:

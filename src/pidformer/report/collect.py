@@ -129,14 +129,17 @@ class PublishedRun(Run):
             "machine": about.get("machine"),
             "command": about.get("command"),
         }
-        log = []
-        for name in ("loss", *SCORES):
-            for epoch, value in self.header.details.get(name, []):
-                kind = "train" if name == "loss" else "evaluate"
-                metrics = {name: value, "epoch": epoch}
-                step = round(1000 * epoch)
-                made = Record(kind=kind, metrics=metrics, settings=shared, step=step)
-                log.append(replace(made, time=self.header.time))
+        log = [
+            Record(
+                kind="train" if name == "loss" else "evaluate",
+                metrics={name: value, "epoch": epoch},
+                settings=shared,
+                step=round(1000 * epoch),
+                time=self.header.time,
+            )
+            for name in ("loss", *SCORES)
+            for epoch, value in self.header.details.get(name, [])
+        ]
         kept = [replace(r, settings=shared | dict(r.settings)) for r in self.records]
         return replace(self, records=(*log, *kept))
 
@@ -254,9 +257,10 @@ def inputs_hash(folders: Sequence[str | Path]) -> str:
     for folder in map(Path, folders):
         for place in _walk(folder):
             digest.update(f"{place.relative_to(folder)}\n".encode())
-            for path in _files(place):
-                check_inside(path, place)
-                digest.update(path.read_bytes())
+            for path in [place / FILE_NAME] if _is_run(place) else published_files(place):
+                if path.exists():
+                    check_inside(path, place)
+                    digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -284,13 +288,6 @@ def _folders(folder: Path) -> list[Path]:
 
 def _is_run(folder: Path) -> bool:
     return any((folder / name).exists() for name in (FILE_NAME, "recipe.yaml"))
-
-
-def _files(folder: Path) -> list[Path]:
-    """The records of a run folder, or of a folder of published runs."""
-    if not _is_run(folder):
-        return published_files(folder)
-    return [path for path in [folder / FILE_NAME] if path.exists()]
 
 
 def _read(folder: Path) -> list[Run]:
@@ -373,11 +370,10 @@ def _check_data(runs: Sequence[Run]) -> None:
             m = record.measurement
             if m.kind not in MEASURED or not m.data_hash:
                 continue
-            key: tuple[Any, ...] = (m.kind, m.seed, m.limit, m.spectrum_limit)
-            key += (m.what, m.split, m.views)
+            key = [m.kind, m.seed, m.limit, m.spectrum_limit, m.what, m.split, m.views]
             if m.kind == "language":  # a model may be measured on several texts
-                key += (Path(str(record.settings.get("data"))).name,)
-            first, other = seen.setdefault(key, (run, record))
+                key.append(Path(str(record.settings.get("data"))).name)
+            first, other = seen.setdefault(tuple(key), (run, record))
             if other.measurement.data_hash != m.data_hash:
                 raise InputError(
                     f"{first.folder} and {run.folder} were measured on different data "

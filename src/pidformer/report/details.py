@@ -178,25 +178,23 @@ def _machines(runs: Sequence[Run]) -> str:
 def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableView | None:
     """Table 2 (segmentation) or 3 (language): a line for each model; None without any record."""
     about = _OTHERS[kind]
-    plain = {id(run): _plain_records(run, kind) for run in runs}
+    plain = [_plain_records(run, kind) for run in runs]
     chosen = {}
     for place in about.paper:
-        own = [[r for r in found if _place(r, about) == place] for found in plain.values()]
+        own = [[r for r in found if _place(r, about) == place] for found in plain]
         if any(own):
             chosen[place] = _most_measured(own)
     models: list[Rows] = [
-        {
-            place: r
-            for r in found
-            for place in [_place(r, about)]
-            if r.measurement.anywhere == chosen.get(place)
-        }
-        for found in plain.values()
+        {place: r for r in found if r.measurement.anywhere == chosen.get(place := _place(r, about))}
+        for found in plain
     ]
     groups = named_apart(group_runs(models))
     if not groups:
         return None
     metrics = [_other_metric(about, groups, place) for place in about.paper]
+    columns = []
+    for place in about.paper:
+        columns += [Column(_PLACES[place]), Column("Difference", about.difference)]
     lines = []
     for group, twin in zip(groups, twins_of(groups), strict=True):
         cells = []
@@ -214,13 +212,9 @@ def other_table(runs: Sequence[Run], sources: Sources, *, kind: str) -> TableVie
         for pair in about.paper.values():
             cells += [CellView(f"{pair[which]:.2f}", is_paper=True), CellView("")]
         lines.append(LineView(f"the paper, {label}", "the paper's own, not measured", tuple(cells)))
-    first = next(iter(groups[0].runs[0].values()))
-    protocol = first.settings.get("protocol")
+    protocol = groups[0].about.get("protocol")
     how = f" ({protocol} windows)" if protocol else ""
-    columns = []
-    for place in about.paper:
-        columns += [Column(_PLACES[place]), Column("Difference", about.difference)]
-    facts = {"data": first.settings.get("data"), "how": how, **about._asdict()}
+    facts = {"data": groups[0].about.get("data"), "how": how, **about._asdict()}
     caption = TEXTS["tables"]["other"].format(**facts)
     return _by_model(f"Table {about.number}: {kind}", caption, columns, lines)
 

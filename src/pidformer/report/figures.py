@@ -1,7 +1,7 @@
 """Curves as panels with their words: over layers, over epochs, over the budget of an attack."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,8 @@ Drawn = tuple[Panel, str]
 """A panel and what it shows, in words."""
 _MOST_TIPS = 40
 """Points of a curve that answer to hovering."""
-Line = tuple[tuple[float, ...], tuple[float, ...]]
-"""x and y."""
+Points = Sequence[tuple[float, float]]
+"""A line, as its points (x, y)."""
 
 
 class Curves(NamedTuple):
@@ -34,26 +34,29 @@ class Curves(NamedTuple):
 
     label: str
     is_controlled: bool
-    runs: tuple[Line, ...]
+    runs: Sequence[Points]
     is_dashed: bool = False
-    band: Line | None = None
-    """Of a single run: the ends of its intervals."""
+    band: Points = ()
+    """The ends of the intervals, of a single run."""
 
 
-def by_layer(values: Sequence[float]) -> Line:
+def by_layer(values: Sequence[float]) -> Points:
     """The first value at layer 1."""
-    return tuple(range(1, len(values) + 1)), tuple(values)
+    return [*enumerate(values, 1)]
+
+
+def _drawable(found: Iterable[tuple[Group, Sequence[Points]]]) -> list[Curves]:
+    """Models with their lines, without the models that have none."""
+    return [Curves(group.label, group.is_controlled, runs) for group, runs in found if runs]
 
 
 def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
     """Token similarity by layer."""
-    found = []
-    for group in groups:
-        known = [run["token_similarity"] for run in group.runs if "token_similarity" in run]
-        if known:
-            runs = tuple(by_layer(layers(record)) for record in known)
-            found.append(Curves(group.label, group.is_controlled, runs))
-    return found
+    what = "token_similarity"
+    return _drawable(
+        (group, [by_layer(layers(run[what])) for run in group.runs if what in run])
+        for group in groups
+    )
 
 
 def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
@@ -72,18 +75,17 @@ def curve_panel(
 
 def _ends(curves: Sequence[Curves], shape: str, unit: str = "") -> str:
     """Where each model's mean ends."""
-    return "; ".join(f"{one.label} {mean_curve(one)[1][-1]:{shape}}{unit}" for one in curves)
+    return "; ".join(f"{one.label} {mean_points(one.runs)[-1][1]:{shape}}{unit}" for one in curves)
 
 
 def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
     """Training loss and validation score over epochs, from the logs of a task's runs."""
 
     def drawn(name: str) -> list[Curves]:
-        known = [
-            (group, [as_line(points) for run in members if (points := run.curve(name))])
+        return _drawable(
+            (group, [points for run in members if (points := run.curve(name))])
             for group, members in groups
-        ]
-        return [Curves(one.label, one.is_controlled, tuple(lines)) for one, lines in known if lines]
+        )
 
     groups = trained(runs, task)
     losses = drawn("loss")
@@ -97,11 +99,6 @@ def training_panels(runs: Sequence[Run], task: str) -> list[Drawn]:
         words = f"Validation {name} by epoch, at the end: {_ends(scores, '.2f')}."
         found.append((curve_panel(scores, "validation", "epoch", name), words))
     return found
-
-
-def as_line(points: Sequence[tuple[float, float]]) -> Line:
-    """Points (x, y) as a line."""
-    return tuple(x for x, _ in points), tuple(y for _, y in points)
 
 
 def curve_points(groups: Sequence[Group], attack: str) -> list[dict[str, Any]]:
@@ -147,8 +144,8 @@ def attack_panels(groups: Sequence[Group]) -> list[Drawn]:
     """
     found = []
     for attack in _attacks(groups):
-        curves = [one for group in groups if (one := _curves(group, attack)) is not None]
-        largest = max(c.runs[0][0][-1] for c in curves)
+        curves = [one for group in groups if (one := _attack_curves(group, attack)).runs]
+        largest = max(one.runs[0][-1][0] for one in curves)
         title, axes = TITLES.get(attack, attack), ("budget, in 1/255", "top-1, per cent")
         words = (
             f"Accuracy by budget under {title}; at {largest:g}/255: {_ends(curves, '.1f', ' %')}."
@@ -177,7 +174,7 @@ def differences_panel(
             axes.plot([one.low, one.high], [place, place], color=color, linewidth=2.4)
             axes.plot(one.mean, place, "o", color=color, markersize=6)
             text = f"{label}: {minus(difference_texts(one)[0])}, {word}"
-            add_tips(axes, [one.low, one.mean, one.high], [place] * 3, [text] * 3)
+            add_tips(axes, [(end, place) for end in (one.low, one.mean, one.high)], [text] * 3)
         axes.axvline(0, color=INK, linewidth=0.9)
         axes.set_yticks(range(len(found)), [*reversed(labels)])
         axes.set_ylim(-0.7, len(found) - 0.3)
@@ -187,25 +184,16 @@ def differences_panel(
     return Panel(draw, width, 1.3 + 0.32 * len(found) + 0.3 * bool(x))
 
 
-def _curves(group: Group, attack: str) -> Curves | None:
-    names = ("eps255", "top1", "top1_low", "top1_high")
-    by_run: dict[str, list[tuple[float, ...]]] = {}
-    for point in sorted(curve_points([group], attack), key=lambda point: point["eps255"]):
-        by_run.setdefault(point["run"], []).append(tuple(point[name] for name in names))
-    if not by_run:
-        return None
-    columns = [tuple(zip(*points, strict=True)) for points in by_run.values()]
-    band = (columns[0][2], columns[0][3]) if len(columns) == 1 else None
-    runs = tuple((budgets, top1) for budgets, top1, *_ in columns)
-    return Curves(group.label, group.is_controlled, runs, band=band)
+def _attack_curves(group: Group, attack: str) -> Curves:
+    points = sorted(curve_points([group], attack), key=lambda point: point["eps255"])
+    by_run: dict[str, list[tuple[float, float]]] = {}
+    for point in points:
+        by_run.setdefault(point["run"], []).append((point["eps255"], point["top1"]))
+    band = [(point["top1_low"], point["top1_high"]) for point in points if len(by_run) == 1]
+    return Curves(group.label, group.is_controlled, [*by_run.values()], band=band)
 
 
-def mean_curve(curves: Curves) -> Line:
-    """The mean over runs, at the places that all have."""
-    return as_line(mean_points([tuple(zip(*run, strict=True)) for run in curves.runs]))
-
-
-def mean_points(curves: Sequence[Sequence[tuple[float, float]]]) -> list[tuple[float, float]]:
+def mean_points(curves: Sequence[Points]) -> list[tuple[float, float]]:
     """(x, mean of y) over several curves, at the places that all have."""
     tables = [dict(points) for points in curves]
     shared = sorted(set.intersection(*map(set, tables))) if tables else []
@@ -233,21 +221,22 @@ def draw_curves(
     }
     for one in curves:
         color = unused[one.is_dashed].pop(0)
-        if one.band is not None:
-            axes.fill_between(one.runs[0][0], *one.band, color=color, alpha=0.15, linewidth=0)
+        if one.band:
+            lows, highs = zip(*one.band, strict=True)
+            budgets = [budget for budget, _ in one.runs[0]]
+            axes.fill_between(budgets, lows, highs, color=color, alpha=0.15, linewidth=0)
         line: dict[str, Any] = {
             "color": color,
             "linestyle": (0, (3, 1.6)) if one.is_dashed else "-",
         }
         if len(one.runs) > 1:
-            for xs, ys in one.runs:
-                axes.plot(xs, ys, **line, linewidth=0.9, alpha=0.55)
+            for run in one.runs:
+                axes.plot(*zip(*run, strict=True), **line, linewidth=0.9, alpha=0.55)
         look = line | {"linewidth": 2.4, "label": one.label}
-        xs, ys = mean_curve(one)
-        axes.plot(xs, ys, **look, marker="o", markersize=4 if len(xs) < 25 else 0)
-        few = slice(None, None, max(1, -(-len(xs) // _MOST_TIPS)))
-        words = [f"{one.label}, {x} {a:g}: {b:.4g}" for a, b in zip(xs, ys, strict=True)]
-        add_tips(axes, xs[few], ys[few], words[few])
+        mean = mean_points(one.runs)
+        axes.plot(*zip(*mean, strict=True), **look, marker="o", markersize=4 * (len(mean) < 25))
+        few = mean[:: max(1, -(-len(mean) // _MOST_TIPS))]
+        add_tips(axes, few, [f"{one.label}, {x} {a:g}: {b:.4g}" for a, b in few])
     if level is not None:
         place, name = level
         axes.axhline(place, color=INK, linewidth=0.8, linestyle=":")

@@ -18,7 +18,7 @@ from pidformer.report.publish import data_name, without_folders
 from pidformer.report.rerun import train_command
 from pidformer.report.table_view import NONE
 from pidformer.report.templates import page_template
-from pidformer.results import Record, as_text
+from pidformer.results import as_text
 from pidformer.runs.folder import (
     read_model_info,
     read_recipe,
@@ -209,11 +209,6 @@ def _scores(run: Run, weights: str, gains: str | None) -> Iterator[_Score]:
                 interval = (bounds[0], bounds[1]) if all(map(math.isfinite, bounds)) else None
                 row, threat = str(record.settings.get("row")), record.measurement.threat
                 row = f"{row}, {threat}" if threat and threat != row else row
-                yield _Score(data_name(record, run), row, name, value, interval, _items(record))
-
-
-def _items(record: Record) -> str:
-    for name in ("images", "tokens"):
-        if name in record.metrics:
-            return f"{record.metrics[name]:,.0f} {name}"
-    return NONE
+                counted = (n for n in ("images", "tokens") if n in record.metrics)
+                items = next((f"{record.metrics[n]:,.0f} {n}" for n in counted), NONE)
+                yield _Score(data_name(record, run), row, name, value, interval, items)

@@ -65,8 +65,7 @@ class Metric:
     def _pairs(self, *models: Seeded) -> list[list[Record]]:
         found = []
         for runs in paired_runs(*models):
-            records = [self.find(run) for run in runs]
-            known = [record for record in records if record is not None]
+            known = [record for run in runs if (record := self.find(run)) is not None]
             if len(known) == len(models):
                 for other in known[1:]:
                     check_pair(known[0], other)

@@ -60,9 +60,9 @@ class Picture(NamedTuple):
     tips: Sequence[Tip]
 
 
-def add_tips(axes: Axes, xs: Sequence[float], ys: Sequence[float], texts: Sequence[str]) -> None:
-    """Let points answer to hovering; `picture` finds them again."""
-    (hidden,) = axes.plot(xs, ys, visible=False, gid=_TIPS)
+def add_tips(axes: Axes, points: Sequence[tuple[float, float]], texts: Sequence[str]) -> None:
+    """Let points (x, y) answer to hovering; `picture` finds them again."""
+    (hidden,) = axes.plot(*zip(*points, strict=True), visible=False, gid=_TIPS)
     hidden.set_url("\n".join(texts))
 
 

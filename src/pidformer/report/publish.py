@@ -10,7 +10,7 @@ import math
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pidformer.errors import InputError
+from pidformer.fields import mapped
 from pidformer.files import write_whole
 from pidformer.report.collect import MAIN_TASK, MEASURED, SCORES, SHARED, PublishedRun, Run, collect
 from pidformer.report.details import training_seconds
@@ -188,16 +189,7 @@ def without_folders(value: Any) -> Any:
         is_path = isinstance(leaf, str) and (_PATH.search(leaf) or leaf.startswith((".", "runs/")))
         return Path(leaf).name if is_path else leaf
 
-    return _mapped(name, value)
-
-
-def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Plain data with each of its leaves changed."""
-    if isinstance(value, Mapping):
-        return {key: _mapped(change, entry) for key, entry in value.items()}
-    if isinstance(value, list | tuple):
-        return [_mapped(change, entry) for entry in value]
-    return change(value)
+    return mapped(name, value)
 
 
 def _check_paths(run: Run, record: Record) -> None:
@@ -243,22 +235,19 @@ def shrink(records: Sequence[Record]) -> list[Record]:
 
 
 def _small(record: Record) -> Record:
-    details: Mapping[str, Any] = record.details
-    if record.kind == "robustness":
-        is_curve = "@" in str(record.settings.get("row"))
-        details = {} if is_curve else _only(details, "right")
-    elif record.kind == "segmentation":
-        is_clean = record.settings.get("row") in (None, "clean")
-        details = _only(details, "areas", "confusion") if is_clean else _only(details, "areas")
-        details |= {"num_classes": len(record.details["confusion"])}
+    details, row = record.details, record.settings.get("row")
+    kept: Mapping[str, Sequence[str]] = {
+        "robustness": () if "@" in str(row) else ("right",),
+        "segmentation": ("areas", "confusion") if row in (None, "clean") else ("areas",),
+        "language": ("block",),
+        "analysis": _INSIDE,
+    }
+    small = {name: details[name] for name in kept.get(record.kind, details) if name in details}
+    if record.kind == "segmentation":
+        small["num_classes"] = len(details["confusion"])
     elif record.kind == "language":
         losses = np.asarray(details.get("block_nll", []))
-        details = _only(details, "block") | {MILLI: np.round(1000 * losses).astype(int).tolist()}
+        small[MILLI] = np.round(1000 * losses).astype(int).tolist()
     elif record.kind == "analysis":
-        kept = _only(details, *_INSIDE)
-        details = _mapped(lambda x: round(x, 5) if isinstance(x, float) else x, kept)
-    return replace(record, details=details)
-
-
-def _only(details: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    return {name: details[name] for name in names if name in details}
+        small = mapped(lambda x: round(x, 5) if isinstance(x, float) else x, small)
+    return replace(record, details=small)

@@ -29,9 +29,9 @@ def train_command(recipe: Mapping[str, Any], run: str = "RUN", data: str | None 
     on this machine, the command repeats it as it was; else settings that move nothing are left out.
     """
     task, seed = recipe.get("task", "classification"), recipe.get("seed", 0)
-    wanted = {key: value for key, value in recipe.items() if key != "seed"}
+    left_out = ("seed", *(MOVES_NOTHING if data is None else ()))
     found = [
-        (_overrides(fields, wanted, but=MOVES_NOTHING if data is None else ()), name)
+        (_overrides(fields, recipe, but=left_out), name)
         for name, fields in _shipped().items()
         if fields["task"] == task
     ]
@@ -53,10 +53,7 @@ def data_option(folders: Iterable[Path]) -> str:
 
 @cache
 def _shipped() -> dict[str, dict[str, Any]]:
-    found = {name: load_recipe(name).to_dict() for name in shipped_recipes()}
-    return {
-        name: {k: v for k, v in fields.items() if k != "seed"} for name, fields in found.items()
-    }
+    return {name: load_recipe(name).to_dict() for name in shipped_recipes()}
 
 
 def _overrides(

@@ -5,10 +5,9 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import numpy as np
 import torch
-from matplotlib import colormaps, colors
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from torch import Tensor
@@ -57,7 +56,6 @@ def stability_figure(
     kappa runs over [kappa_min, 1] and the tokens move under a random kernel with kappa in [0, 1].
     """
     check_format(path)
-    matplotlib.use("Agg", force=False)
     figure = Figure(figsize=(20, 9), layout="constrained")
     circle, radius, step, disturbance, region, tokens, frequency, locus = figure.subplots(2, 4).flat
     kappas = (
@@ -222,9 +220,10 @@ def _draw_map(
         _draw_limit(axes, d, kappa_min, **look, clip_on=False)
     for (label, found), marker in zip(marked.items(), "osD^vP*X" * len(marked), strict=False):
         look = {"color": _judged(found, measured), "markeredgecolor": "white", "markersize": 11}
-        points = [g.p for g in found], [g.i for g in found]
-        axes.plot(*points, marker, **look, linestyle="none", label=label, clip_on=False, zorder=5)
-        add_tips(axes, *points, [f"{label}: p {g.p:g}, i {g.i:g}, d {g.d:g}" for g in found])
+        points = [(g.p, g.i) for g in found]
+        look |= {"linestyle": "none", "label": label, "clip_on": False, "zorder": 5}
+        axes.plot(*zip(*points, strict=True), marker, **look)
+        add_tips(axes, points, [f"{label}: p {g.p:g}, i {g.i:g}, d {g.d:g}" for g in found])
     axes.set_title(f"gains (p, i), shaded for d = {d:g}")
     axes.grid(False)
     axes.legend(**legend_look(len(marked)), loc="upper right")
@@ -294,5 +293,5 @@ def _draw_locus(axes: Axes, gains: PIDGains, kappa: float) -> None:
     axes.legend(fontsize=8)
 
 
-def _shades(count: int) -> list[str]:
-    return [colors.to_hex(colormaps["viridis"](x)) for x in np.linspace(0, 0.85, count)]
+def _shades(count: int) -> np.ndarray:
+    return colormaps["viridis"](np.linspace(0, 0.85, count))

@@ -43,6 +43,11 @@ class Table1Line:
     cells: tuple[Mean | None, ...]
     differences: tuple[Crossed | None, ...]
 
+    def verdict(self, place: int) -> int:
+        """Whether a model is clearly better (1) or worse (-1) than what it is compared with."""
+        found = self.differences[place]
+        return 0 if found is None else -found.verdict if self.lower_is_better else found.verdict
+
 
 def table1(groups: Sequence[Group], twins: Sequence[Group] | None = None) -> list[Table1Line]:
     """Lines in the order of the records; `twins`: which of the groups each is compared with."""
@@ -76,17 +81,15 @@ def _with_merged_corruptions(groups: Sequence[Group]) -> list[Group]:
         if len(parts) == 3 and parts[2].isdigit():
             wanted.setdefault(parts[0], []).append(row)
     merged = {row for own in wanted.values() for row in own}
-    found = []
-    for group in groups:
-        runs = []
-        for run in group.runs:
-            kept = {row: record for row, record in run.items() if row not in merged}
-            for stem, own in wanted.items():
-                if all(row in run for row in own):
-                    kept[stem] = merged_corruptions([run[row] for row in own])
-            runs.append(kept)
-        found.append(Group(group.label, tuple(runs)))
-    return found
+
+    def with_merged(run: Rows) -> Rows:
+        kept = {row: record for row, record in run.items() if row not in merged}
+        for name, own in wanted.items():
+            if all(row in run for row in own):
+                kept[name] = merged_corruptions([run[row] for row in own])
+        return kept
+
+    return [Group(group.label, tuple(map(with_merged, group.runs))) for group in groups]
 
 
 def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metric]:
@@ -99,8 +102,13 @@ def _metrics(groups: Sequence[Group], row: str, first: Record) -> Iterable[Metri
         if row == "imagenet-c" and first.metrics["rows"] == whole:
             yield Metric(title="mCE", find=find, read=_mce, better=-1)
         else:
-            compare = compare_error if has_items else None
-            yield Metric(title="mean error", find=find, read=_error, compare=compare, better=-1)
+            yield Metric(
+                title="mean error",
+                find=find,
+                read=lambda record: 100 - record.metrics["top1"],
+                compare=compare_error if has_items else None,
+                better=-1,
+            )
         return
     for name, (title, is_lower) in _METRICS.items():
         if not any(name in r.metrics for r in records) or ("@" in row and name != "top1"):
@@ -121,10 +129,6 @@ def _row_of(run: Rows, row: str, name: str = "top1") -> Record | None:
 
 def _read(record: Record, name: str) -> float:
     return record.metrics[name]
-
-
-def _error(record: Record) -> float:
-    return 100 - record.metrics["top1"]
 
 
 def _mce(record: Record) -> float:
@@ -182,16 +186,12 @@ def _rich_table(lines: Sequence[Table1Line], groups: Sequence[Group], gap: str) 
         metric = line.metric + (" ↓" if line.lower_is_better else "")
         cells = [line.title if line.title != previous else "", metric]
         for place, (cell, difference) in enumerate(zip(line.cells, line.differences, strict=True)):
-            cells.append(NONE if cell is None else cell_text(cell))
+            cells.append(NONE if cell is None else number_text(cell, interval_digits=1))
             if place:
                 cells += difference_texts(difference)
         table.add_row(*(cell.replace(" [", f"{gap}[").replace("[", r"\[") for cell in cells))
         previous = line.title
     return table
-
-
-def cell_text(cell: Mean) -> str:
-    return number_text(cell, interval_digits=1)
 
 
 def difference_texts(difference: Crossed | None) -> tuple[str, str]:

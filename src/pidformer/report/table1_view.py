@@ -3,6 +3,7 @@ sentences, each chosen by the numbers it states."""
 
 import shlex
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from pidformer.data.imagenet import SUBSETS, imagenet_classes
@@ -107,12 +108,15 @@ def _view(
 ) -> TableView:
     """Table 1, with the paper's numbers beside ours and the rows that were not `measured`."""
     groups, condition = found.groups, found.condition
-    columns = [Column("Row")]
-    twins = [place for place, twin in enumerate(twins_of(groups)) if twin is not groups[place]]
-    for place, (group, twin) in enumerate(zip(groups, twins_of(groups), strict=True)):
+    columns, empty = [Column("Row")], []
+    pairs = zip(groups, twins_of(groups), strict=True)
+    twins = {place: twin for place, (group, twin) in enumerate(pairs) if twin is not group}
+    for place, group in enumerate(groups):
         columns.append(Column(group.label, about_text(group)))
+        empty.append(NOT_MEASURED)
         if place in twins:
-            columns.append(Column("Difference", f"to {twin.label}"))
+            columns.append(Column("Difference", f"to {twins[place].label}"))
+            empty.append(CellView(""))
     columns.append(Column("The paper", "ImageNet, softmax / PID", is_paper=True))
     lines = []
     for line in found.lines:
@@ -125,16 +129,12 @@ def _view(
         cells.append(_paper(TABLE1.get((row, line.metric))))
         metric = line.metric + _budget(groups, row)
         metric += ", lower is better" if line.lower_is_better else ""
-        lines.append(LineView(line.title, metric, tuple(cells), line.threat))
+        lines.append(LineView(line.title, metric, tuple(cells)))
     missing = [key for key in TABLE1 if key[0] not in measured]
     for row, metric in missing:
-        if metric == "top-5":
-            continue
-        blank = []
-        for place in range(len(groups)):
-            blank += [NOT_MEASURED, *([CellView("")] if place in twins else [])]
-        title = TITLES.get(row, row)
-        lines.append(LineView(title, metric, (*blank, _paper(TABLE1[row, metric]))))
+        if metric != "top-5":
+            cells = [*empty, _paper(TABLE1[row, metric])]
+            lines.append(LineView(TITLES.get(row, row), metric, tuple(cells)))
     first = next(iter(groups[0].runs[0].values()))
     return TableView(
         title="Table 1: accuracy, clean and under threats",
@@ -154,9 +154,8 @@ def difference_panels(found: Robustness, most: int = 6) -> list[Drawn]:
             one = line.differences[place]
             if one is None or line.metric == "top-5":
                 continue
-            sign = one.verdict * (-1 if line.lower_is_better else 1)
             differences.append(one)
-            words.append({1: "better", -1: "worse"}.get(sign, "not clear"))
+            words.append({1: "better", -1: "worse", 0: "not clear"}[line.verdict(place)])
             labels.append(line.title + ("" if line.metric == "top-1" else f", {line.metric}"))
         if not differences or len(panels) == most:
             continue
@@ -192,19 +191,16 @@ def _caption(first: Record, condition: Condition, groups: Sequence[Group]) -> st
 
 
 def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[Note]:
-    if not rows:
-        return []
     folders = folders_text(runs)
     data = first.settings.get("data")
     place = "" if data == "digits" else f" --data {shlex.quote(data or 'DIR')}"
-    known = all(_knows_imagenet(run) for run in runs if run.recipe is not None)
     sets = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows and row in _OF_IMAGENET]
     attacks = [TITLES.get(row, row) for row in PAPER_ROWS if row in rows - set(_OF_IMAGENET)]
     notes = []
     if attacks:
         command = f"pidformer evaluate {folders} --suite paper{place}"
         notes.append(Note(f"Not measured: {', '.join(attacks)}. This would:", command))
-    if sets and known:
+    if sets and all(_knows_imagenet(run) for run in runs if run.recipe is not None):
         command = f"pidformer evaluate {folders} --suite paper --data DIR"
         text = f"Not measured: {', '.join(sets)}. With the sets in DIR, this would:"
         notes.append(Note(text, command))
@@ -257,10 +253,9 @@ def findings(table: Robustness | None, similarity: Sequence[Curves]) -> list[str
                 f"{names[0]}: clean accuracy {own.mean:.1f} %. Nothing to compare it with yet."
             )
     if similarity:
-        ends = [
-            (c.label, sum(run[1][-1] for run in c.runs) / len(c.runs)) for c in similarity if c.runs
-        ]
-        parts = ", ".join(f"{label} {value:.3f}" for label, value in ends)
+        parts = ", ".join(
+            f"{one.label} {fmean(points[-1][1] for points in one.runs):.3f}" for one in similarity
+        )
         said.append(f"Token similarity in the last layer: {parts} (1: all tokens alike).")
     return said
 
@@ -285,13 +280,8 @@ def threats_sentence(
     threats = [line for line in lines if line.title != "Clean" and line.differences[place]]
     if not threats:
         return ""
-    ahead = behind = 0
-    for line in threats:
-        found = line.differences[place]
-        if found is not None and found.verdict:
-            is_better = (found.mean < 0) == line.lower_is_better
-            ahead, behind = ahead + is_better, behind + (not is_better)
-    level = len(threats) - ahead - behind
+    verdicts = [line.verdict(place) for line in threats]
+    ahead, behind, level = (verdicts.count(sign) for sign in (1, -1, 0))
     return (
         f"{len(threats)} threat{'s' if len(threats) > 1 else ''}, {names[place]} is ahead of "
         f"{names[base]} in {ahead}, behind in {behind}, and level in {level} (by 95 % intervals of "

@@ -49,7 +49,6 @@ class LineView:
     title: str
     small: str
     cells: tuple[CellView, ...]
-    threat: str = ""
 
 
 @dataclass(frozen=True)

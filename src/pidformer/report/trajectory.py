@@ -67,8 +67,7 @@ def _panels(paths: Mapping[str, Trajectory], dpi: int) -> tuple[Figure, list[Axe
     for axes, (label, path) in zip(places, paths.items(), strict=False):
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
         axes.set_title(f"{label}\nplane shows {path.explained:.0%}", fontsize=11)
-        for spine in axes.spines.values():
-            spine.set_visible(True)
+        axes.spines[:].set_visible(True)
     for axes in places[len(paths) :]:
         axes.set_visible(False)
     return figure, places[: len(paths)]

@@ -119,9 +119,6 @@ def write_report(
     pictures = {f.name: [picture(panel, alt) for panel, alt in f.panels] for f in drawn}
     for path, template in ((page, "page.html.j2"), (text, "page.md.j2")):
         write_whole(path, page_template("report", template).render(**content, pictures=pictures))
-    data = tuple(
-        {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
-    )
     report = Report(
         out=out,
         page=page,
@@ -129,7 +126,9 @@ def write_report(
         figures=tuple(written),
         runs=len(runs),
         findings=tuple(said),
-        tables=data,
+        tables=tuple(
+            {"domain": t.condition.domain, "lines": as_data(t.lines, t.groups)} for t in tables
+        ),
     )
     fields = {"inputs": inputs_hash(folders)} | report.to_dict()
     write_whole(out / DATA_FILE, json.dumps(fields, indent=1))

@@ -22,7 +22,7 @@ from pidformer.report.demo.models import (
     read_models,
     verdicts,
 )
-from pidformer.report.figures import Curves, Drawn, as_line, by_layer, curve_panel, similarity_panel
+from pidformer.report.figures import Curves, Drawn, by_layer, curve_panel, similarity_panel
 from pidformer.report.panels import INK, PID, SOFTMAX, Panel, picture, png_uri, save_panels
 from pidformer.report.templates import page_template
 from pidformer.report.write import DATA_FILE
@@ -47,7 +47,7 @@ def all_figures(
 
 
 def _similarity(model: DemoModel) -> Curves:
-    runs = tuple(map(by_layer, model.similarity))
+    runs = [by_layer(values) for values in model.similarity]
     return Curves(model.label.split(",")[0], model.is_controlled, runs)
 
 
@@ -58,9 +58,9 @@ def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
         runs = []
         for run in model.accuracy.runs:
             own = [record for row, record in run.items() if row.startswith(f"{attack}@")]
-            runs.append(as_line(sorted((r.settings["eps"], r.metrics["top1"]) for r in own)))
+            runs.append(sorted((r.settings["eps"], r.metrics["top1"]) for r in own))
         dashed = name.endswith("no_residual")
-        curves.append(Curves(model.label, model.is_controlled, tuple(runs), dashed))
+        curves.append(Curves(model.label, model.is_controlled, runs, dashed))
     look: dict[str, Any] = {"top": 102, "bottom": -2, "level": (CHANCE, "chance")}
     axes = ("eps (pixels in [0, 1])", "accuracy, per cent")
     held = "; ".join(
@@ -94,8 +94,7 @@ def _draw_tokens(figure: Figure | SubFigure, model: DemoModel, path: Trajectory)
         title = "input" if layer == 0 else f"layer {layer}"
         axes.set_title(title, fontsize=10)
         axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], aspect="equal")
-        for spine in axes.spines.values():
-            spine.set_visible(True)
+        axes.spines[:].set_visible(True)
     title = f"{MODELS[model.name]} (plane shows {path.explained:.0%})"
     figure.suptitle(title, fontsize=11.5, color=INK)
 
