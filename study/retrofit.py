@@ -185,7 +185,7 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         lines.append(line)
     if asked.out:
         kept = {"command": _command(asked), "machine": machine(), "lines": lines}
-        write_whole(Path(asked.out) / f"{asked.what}.json", json.dumps(kept, indent=1) + "\n")
+        write_whole(Path(asked.out) / f"{asked.what}.json", json.dumps(kept) + "\n")
 
 
 def _frozen(asked: argparse.Namespace, given: Pretrained) -> Iterator[dict[str, Any]]:
