@@ -44,7 +44,7 @@ def frozen_sections(study: Study) -> list[Section]:
         body += _tune_parts(files["tune"]["lines"][0])
     if "noise" in files:
         body += _noise_parts(files["noise"]["lines"])
-    body.append("\n".join(f"- `{f['command']}` ({_machine(f)})" for f in files.values()))
+    body.append("\n".join(f"- {_command(file)}" for file in files.values()))
     panels = [_panel(files["look"]["lines"][0])] if "look" in files else []
     return [Section(title="Without training", body=body, panels=panels)]
 
@@ -114,5 +114,6 @@ def _share(found: Mapping[str, float]) -> str:
     return f"{found['found']:.1f} [{found['found_low']:.1f}, {found['found_high']:.1f}]"
 
 
-def _machine(file: Mapping[str, Any]) -> str:
-    return machine_text(Record(kind="frozen", metrics={}, settings={"machine": file["machine"]}))
+def _command(file: Mapping[str, Any]) -> str:
+    where = machine_text(Record(kind="frozen", metrics={}, settings={"machine": file["machine"]}))
+    return f"`{file['command']}` (DATA: {file['data']}; {where})"

@@ -184,8 +184,10 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield line
         lines.append(line)
     if asked.out:
-        kept = {"command": _command(asked), "machine": machine(), "lines": lines}
-        write_whole(Path(asked.out) / f"{asked.what}.json", json.dumps(kept) + "\n")
+        about = {"command": _command(asked), "data": Path(asked.data).name, "machine": machine()}
+        write_whole(
+            Path(asked.out) / f"{asked.what}.json", json.dumps(about | {"lines": lines}) + "\n"
+        )
 
 
 def _frozen(asked: argparse.Namespace, given: Pretrained) -> Iterator[dict[str, Any]]:

@@ -319,7 +319,8 @@ def test_what_was_measured_without_training_stands_on_the_studys_page(texts, cap
     assert "Gains of zero change no bit" in page
     assert f"| 0.2, 0, 0 | {trial['ppl']:.2f} |" in page
     assert f"{test['plain_ppl']:.2f} and {test['best_ppl']:.2f}" in page
-    assert "`python -m study.retrofit tune --network smollm2 --data DATA --limit 600" in page
+    command = "python -m study.retrofit tune --network smollm2 --data DATA --limit 600 --out OUT"
+    assert f"`{command}` (DATA: novels; " in page
     picture = page.split("![token similarity by layer](../")[1].partition(")")[0]
     assert (texts / "docs" / picture).is_file() and str(texts) not in page
 
