@@ -14,6 +14,7 @@ from pidformer.robustness.compare import Pairs, paired_runs
 from pidformer.statistics import Crossed, mean_over_seeds
 from study.comparisons import compare_all
 from study.control_size import mean_curve
+from study.frozen_section import frozen_sections
 from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.registered import registered_sections
@@ -90,7 +91,7 @@ def language_sections(study: Study) -> list[Section]:
         sections.append(replace(found, body=body, front=1))
     if away:
         sections.append(_other_text(study, away))
-    return sections
+    return [*sections, *frozen_sections(study)]
 
 
 def _section(

@@ -1,10 +1,11 @@
 """Published records as they are read: studies of runs."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from pidformer.errors import InputError
 from pidformer.report.collect import PublishedRun, published_folders, read_folder
@@ -18,6 +19,8 @@ CONFIRMING = 10
 """Seeds of registered studies from here on were not used to find anything."""
 ABOUT = "about.md"
 """Beside the records: `# Title`, and what was asked, in words."""
+FROZEN = ("look", "tune", "noise")
+"""Beside them too, NAME.json: what was measured without training, and by which command."""
 
 
 def registered_studies() -> list[str]:
@@ -64,6 +67,8 @@ class Study:
     title: str
     about: str
     runs: tuple[PublishedRun, ...]
+    frozen: Mapping[str, Any] = field(default_factory=dict)
+    """What `study.retrofit` measured of the network before any training, by its subcommand."""
 
     @property
     def task(self) -> str:
@@ -160,4 +165,9 @@ def _study(folder: Path) -> Study:
         title=title.removeprefix("#").strip() or folder.name,
         about=about.strip(),
         runs=runs,
+        frozen={
+            name: json.loads(file.read_text(encoding="utf-8"))
+            for name in FROZEN
+            if (file := folder / f"{name}.json").is_file()
+        },
     )

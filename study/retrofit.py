@@ -25,18 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-import pidformer as pf
-from pidformer.analysis import token_similarity
-from pidformer.data.text import Perturbation, open_corpus, perturb
+from pidformer.data.text import open_corpus
 from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import write_whole
-from pidformer.statistics import mean_over_seeds
-from pidformer.training.language import window_nll
-from pidformer.tune.run import Space, search_grid
+from pidformer.results import machine
 from study import sentences
 from study.finetuned import (
     ABOUT,
@@ -53,96 +47,11 @@ from study.finetuned import (
     sizes,
     train,
 )
-from study.sentences import LENGTH, cut, embedded, misspelt, nearness, numbers
-from study.trained_networks import NAMES, PACKAGES, Pretrained, Scored, pretrained, write_pieces
+from study.frozen import look, noise, tune
+from study.trained_networks import NAMES, PACKAGES, Pretrained, pretrained, write_pieces
 
-SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
-"""What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
 SHOWN = ("ppl", "cosine", "found")
 """Of what is measured after fine-tuning, printed."""
-
-
-@torch.no_grad()
-def perplexity(
-    given: Pretrained, tokens: np.ndarray, noise: Perturbation | None = None, batch_size: int = 8
-) -> float:
-    """exp of the mean loss, windows of 256 that score their second half."""
-    device = next(given.model.parameters()).device
-    read = perturb(tokens, noise, given.tokenizer)
-    inputs, targets = (torch.from_numpy(part.astype(np.int64)).to(device) for part in read)
-    nll = window_nll(
-        Scored(given.model).eval(),
-        inputs,
-        targets,
-        window=WINDOW,
-        stride=WINDOW // 2,
-        batch_size=batch_size,
-    )
-    return math.exp(float(nll.nanmean()))
-
-
-def look(given: Pretrained, tokens: np.ndarray, gains: Any) -> dict[str, Any]:
-    """Whether gains of zero change a bit, and token similarity by layer, plain and with `gains`."""
-    ids = torch.from_numpy(tokens[: 4 * 64].astype(np.int64)).view(4, 64)
-    model = given.model
-    with torch.no_grad():
-        plain = model(ids)[0]
-        zero = pf.convert(model, pf.PIDGains(), inplace=True)(ids)[0]
-        found = {"is_identical": torch.equal(plain, zero), "similarity": similarity(model, ids)}
-        pf.convert(model, gains, inplace=True)
-        found |= {"gains": str(gains), "similarity_controlled": similarity(model, ids)}
-    pf.revert(model)
-    return found
-
-
-def similarity(model: Any, ids: Tensor) -> list[float]:
-    return [round(layer, 4) for layer in token_similarity(model, ids).tolist()]
-
-
-def noise(
-    given: Pretrained, tokens: np.ndarray, gains: Any, length: int = LENGTH
-) -> Iterator[dict[str, Any]]:
-    """How near a sentence stays to itself when letters change, plain and with `gains`.
-
-    `cosine` of clean and noisy, and `found`: the share whose nearest clean sentence is their own.
-    `difference` is that of the cosines, controlled minus plain, a pair for each sentence.
-    """
-    parts = cut(tokens, length)
-    clean = [part[:-1] for part in parts]
-    models = {"plain": given.model, "controlled": pf.convert(given.model, gains)}
-    own = {name: embedded(model, clean) for name, model in models.items()}
-    for strength in STRENGTHS:
-        noisy = misspelt(parts, strength, given.tokenizer)
-        rate = Perturbation(kind="characters", strength=strength).rate
-        line: dict[str, Any] = {"rate": rate, "sentences": len(clean), "gains": str(gains)}
-        near = {name: nearness(own[name], embedded(models[name], noisy)) for name in models}
-        line |= {name: numbers(*found) for name, found in near.items()}
-        moved = near["controlled"][0] - near["plain"][0]
-        yield line | {"difference": mean_over_seeds(moved.tolist())[:3]}
-
-
-def tune(
-    given: Pretrained, valid: np.ndarray, test: np.ndarray, space: Space = SMALL
-) -> dict[str, Any]:
-    """Perplexity of every stable gain on `valid`; of the best and of plain attention on `test`."""
-    trials: list[dict[str, Any]] = []
-
-    def scored(gains: pf.PIDGains, tokens: np.ndarray) -> float:
-        pf.convert(given.model, gains, inplace=True)
-        return perplexity(given, tokens)
-
-    def score(gains: pf.PIDGains) -> dict[str, float]:
-        trials.append({"gains": gains.to_dict(), "ppl": scored(gains, valid)})
-        return {"ppl": trials[-1]["ppl"]}
-
-    search_grid(space, None, score)
-    best = min(trials, key=lambda trial: trial["ppl"])
-    on_test = {
-        "plain_test_ppl": scored(pf.PIDGains(), test),
-        "best_test_ppl": scored(pf.PIDGains(**best["gains"]), test),
-    }
-    pf.revert(given.model)
-    return {"best": best, "plain": trials[0], "trials": trials} | on_test
 
 
 def finetune(
@@ -222,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[10, 11, 12])
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[*ROWS], help="of finetune")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--out", help="of finetune, the folder of the study; of pieces, a new one")
+    parser.add_argument("--out", help="the folder of the study; of pieces, a new one")
     parser.add_argument(
         "--scratch", default="runs/retrofit", help="checkpoints of finetune, 1.6 GB for SmolLM2"
     )
@@ -270,7 +179,19 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         else:
             yield from finetune(opened, plan, out=out, scratch=Path(asked.scratch))
         return
-    given = opened()
+    lines = []
+    for line in _frozen(asked, opened()):
+        yield line
+        lines.append(line)
+    if asked.out:
+        about = {"command": _command(asked), "data": Path(asked.data).name, "machine": machine()}
+        write_whole(
+            Path(asked.out) / f"{asked.what}.json", json.dumps(about | {"lines": lines}) + "\n"
+        )
+
+
+def _frozen(asked: argparse.Namespace, given: Pretrained) -> Iterator[dict[str, Any]]:
+    """What needs no training."""
 
     def text(split: str) -> np.ndarray:
         return open_corpus(asked.data, split, given.tokenizer).tokens[: asked.limit]
@@ -281,6 +202,15 @@ def _work(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
         yield from noise(given, text("valid"), asked.gains)
     else:
         yield tune(given, text("valid"), text("test"))
+
+
+def _command(asked: argparse.Namespace) -> str:
+    """What a stranger types."""
+    gains = f" --gains {asked.gains}" if asked.what != "tune" else ""
+    return (
+        f"python -m study.retrofit {asked.what} --network {asked.network} --data DATA"
+        f"{gains} --limit {asked.limit} --out OUT"
+    )
 
 
 def _check(asked: argparse.Namespace) -> None:

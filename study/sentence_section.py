@@ -12,6 +12,7 @@ from pidformer.results import Record
 from pidformer.robustness.compare import over_items
 from pidformer.statistics import Hits, unpack
 from study.comparisons import compare_all, findings
+from study.frozen_section import frozen_sections
 from study.records import Study
 from study.registered import registered_sections
 from study.section import Section
@@ -38,7 +39,7 @@ def sentence_sections(study: Study) -> list[Section]:
     shown = [*metrics.values()]
     body = [words, by_metric(study, shown, compared), "By seed:", by_seed(study, shown)]
     first = Section(title="", body=body, findings=findings(compared), compared=compared, front=2)
-    return [first, *registered_sections(study, metrics)]
+    return [first, *registered_sections(study, metrics), *frozen_sections(study)]
 
 
 def sentence_metrics(study: Study) -> dict[str, Metric]:

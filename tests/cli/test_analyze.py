@@ -213,6 +213,8 @@ def test_a_text_model_in_a_folder_of_hugging_face(run, tmp_path):
     expected = pf.analysis.token_similarity(model, ids).tolist()
     assert first["similarity"]["blocks"] == pytest.approx(expected, abs=1e-5)
     assert second["certificate"]["gains"]["p"] == 0.4
+    _, out, err = run("analyze", models[0], *(word for word in at if word != "--json"))
+    assert "token similarity: 2 texts" in err and "images" not in err and "(2 inputs)" in out
     (plain / "tokenizer.json").unlink()
     code, _, err = run("analyze", models[0], *at)
     assert code == 2 and "tokenizer.json" in err and "Traceback" not in err

@@ -26,6 +26,7 @@ from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.robustness import FGSM, PGD
 from pidformer.runs.open import open_subject
+from pidformer.training.converted import convert_run
 
 VIT = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
@@ -187,5 +188,8 @@ def test_what_classifies_nothing_is_refused(tmp_path):
 @pytest.mark.parametrize("place", ["", "/llama.gguf"])
 def test_a_gguf_file_is_answered_with_the_way_to_a_folder(tmp_path, place):
     (tmp_path / "llama.gguf").write_bytes(b"GGUF")
-    with pytest.raises(InputError, match=r"gguf_file='llama\.gguf'.* needs the package gguf"):
+    told = r"gguf_file='llama\.gguf'.* needs the package gguf"
+    with pytest.raises(InputError, match=told):
         open_subject(f"hf:{tmp_path}{place}")
+    with pytest.raises(InputError, match=f"nor a folder with a config.json.*{told}"):
+        convert_run(f"{tmp_path}{place}", "0.4,0,0", tmp_path / "out")

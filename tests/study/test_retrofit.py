@@ -1,6 +1,7 @@
 """The retrofit of trained networks: its steps on a small Llama, and real ones where installed."""
 
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import pidformer as pf
 from pidformer.data.text import Perturbation, tokenizer_from
 from pidformer.errors import InputError
 from pidformer.tune.run import Space
-from study import finetuned, retrofit, sentences, trained_networks
+from study import finetuned, frozen, retrofit, sentences, trained_networks
 from study.pages import write_results
 
 
@@ -55,16 +56,16 @@ def test_perplexity_is_that_of_the_models_own_loss_in_one_window(tokens):
     ids = torch.from_numpy(few.astype(np.int64))[None]
     with torch.no_grad():
         loss = given.model(ids, labels=ids).loss
-    assert retrofit.perplexity(given, few) == pytest.approx(loss.exp().item(), rel=1e-5)
+    assert frozen.perplexity(given, few) == pytest.approx(loss.exp().item(), rel=1e-5)
     noise = Perturbation(kind="characters", strength=5)
-    assert retrofit.perplexity(given, few, noise) != pytest.approx(loss.exp().item(), rel=1e-3)
+    assert frozen.perplexity(given, few, noise) != pytest.approx(loss.exp().item(), rel=1e-3)
 
 
 def test_looking_leaves_the_model_as_it_was(tokens):
     given = small()
     ids = torch.from_numpy(tokens[:20].astype(np.int64))[None]
     before = given.model(ids).logits
-    found = retrofit.look(given, tokens, "0.4,0.1,0.05")
+    found = frozen.look(given, tokens, "0.4,0.1,0.05")
     assert found["is_identical"]
     assert len(found["similarity"]) == len(found["similarity_controlled"]) == 3
     assert found["similarity"][0] == found["similarity_controlled"][0]  # the first layer is free
@@ -74,13 +75,24 @@ def test_looking_leaves_the_model_as_it_was(tokens):
 
 def test_tuning_takes_the_best_of_the_validation_text(tokens):
     given, valid, test = small(), tokens[:300], tokens[300:600]
-    found = retrofit.tune(given, valid, test, Space(p=(0.2,), i=(0.0,), d=(0.0, 0.1)))
-    assert [trial["gains"]["d"] for trial in found["trials"]] == [0.0, 0.0, 0.1]
-    assert found["best"]["ppl"] == min(trial["ppl"] for trial in found["trials"])
-    assert found["plain_test_ppl"] == pytest.approx(retrofit.perplexity(given, test))
+    found = frozen.tune(given, valid, test, Space(p=(0.2,), i=(0.0,), d=(0.0, 0.1)))
+    plain, *tried = found["trials"]
+    assert [trial["gains"]["d"] for trial in tried] == [0.0, 0.1]
+    assert found["best"] == min(tried, key=lambda trial: trial["ppl"])
+    assert found["is_any_better"] == (found["best"]["ppl"] < plain["ppl"])
+    assert plain["ppl"] == pytest.approx(frozen.perplexity(given, valid))
+    assert found["test"]["plain_ppl"] == pytest.approx(frozen.perplexity(given, test))
     best = pf.convert(given.model, pf.PIDGains(**found["best"]["gains"]))
-    again = retrofit.perplexity(given._replace(model=best), test)
-    assert found["best_test_ppl"] == pytest.approx(again)
+    again = given._replace(model=best)
+    assert found["test"]["best_ppl"] == pytest.approx(frozen.perplexity(again, test))
+    halves = [
+        (frozen.losses(again, test) - frozen.losses(given, test)).tensor_split(2)[half].mean()
+        for half in (0, 1)
+    ]
+    mean, low, high = found["test"]["difference"]
+    assert mean == pytest.approx(float(sum(halves)) / 2) and low < mean < high
+    assert high - mean == pytest.approx(12.706 * abs(float(halves[0] - halves[1])) / 2, rel=1e-3)
+    assert plain["difference"] == (0, 0, 0)
 
 
 def plan_of(folder, **options):
@@ -109,11 +121,11 @@ def test_finetuning_sees_the_same_batches_with_and_without_a_controller(tokens, 
     scores = {}
     for gains in (None, "0,0,0", "0.4,0.1,0.05"):
         given = small()
-        before = retrofit.perplexity(given, tokens[:300])
+        before = frozen.perplexity(given, tokens[:300])
         (tmp_path / str(gains)).mkdir()
         where = {"folder": tmp_path / str(gains), "seed": 0}
         finetuned.train(given.model, tokens, plan_of(tmp_path), gains=gains, **where)
-        scores[gains] = retrofit.perplexity(given, tokens[:300])
+        scores[gains] = frozen.perplexity(given, tokens[:300])
         assert scores[gains] < before
     assert scores[None] == pytest.approx(scores["0,0,0"], rel=1e-5)
     assert scores["0.4,0.1,0.05"] != pytest.approx(scores[None], rel=1e-4)
@@ -229,13 +241,13 @@ def small_bert():
 
 def test_noise_moves_sentences_and_zero_gains_move_nothing(tokens):
     given = small_bert()
-    lines = list(retrofit.noise(given, tokens[:300], "0,0,0", length=16))
+    lines = list(frozen.noise(given, tokens[:300], "0,0,0", length=16))
     assert [line["rate"] for line in lines] == [0.01, 0.05, 0.2]
     cosines = [line["plain"]["cosine"] for line in lines]
     assert 1 >= cosines[0] > cosines[1] > cosines[2]
     assert all(line["plain"] == line["controlled"] for line in lines)
     assert all(line["difference"] == (0, 0, 0) for line in lines)
-    (moved,) = {line["difference"][0] != 0 for line in retrofit.noise(given, tokens[:300], "p")}
+    (moved,) = {line["difference"][0] != 0 for line in frozen.noise(given, tokens[:300], "p")}
     assert moved
 
 
@@ -290,6 +302,46 @@ def test_sentences_are_finetuned_and_shown(texts, capsys, monkeypatch):
         assert said in capsys.readouterr().err
 
 
+def test_what_was_measured_without_training_stands_on_the_studys_page(texts, capsys, monkeypatch):
+    at, few = ["--data", str(texts / "novels")], ["--limit", "600"]
+    out = ["--out", str(texts / "results/retrofit")]
+    train = ["finetune", "--scratch", str(texts / "scratch"), "--steps", "1", "--batch-size", "1"]
+    assert retrofit.main([*train, *at, *out, *few, "--seeds", "10"]) == 0
+    assert "Without training" not in "".join(pages(texts).values())
+    tune = partial(frozen.tune, space=Space(p=(0.2,), i=(0.0,), d=(0.0,)))
+    monkeypatch.setattr(retrofit, "tune", tune)
+    capsys.readouterr()
+    assert retrofit.main(["look", *at, *out, *few]) == 0
+    assert retrofit.main(["tune", *at, *out, *few]) == 0
+    _, line = map(json.loads, capsys.readouterr().out.splitlines())
+    page = pages(texts)["retrofit"]
+    trial, test = line["trials"][1], line["test"]
+    assert "Gains of zero change no bit" in page
+    assert f"| 0.2, 0, 0 | {trial['ppl']:.2f} |" in page
+    assert f"{test['plain_ppl']:.2f} and {test['best_ppl']:.2f}" in page
+    command = "python -m study.retrofit tune --network smollm2 --data DATA --limit 600 --out OUT"
+    assert f"`{command}` (DATA: novels; " in page
+    picture = page.split("![token similarity by layer](../")[1].partition(")")[0]
+    assert (texts / "docs" / picture).is_file() and str(texts) not in page
+
+    monkeypatch.setattr(retrofit, "pretrained", lambda name, weights=None: small_bert())
+    of_sentences = ["--network", "minilm", "--out", str(texts / "results/retrofit-sentences")]
+    assert retrofit.main([*train, *at, *few, *of_sentences, "--seeds", "10"]) == 0
+    capsys.readouterr()
+    assert retrofit.main(["noise", *at, *few, *of_sentences]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    page = pages(texts)["retrofit-sentences"]
+    for line in lines:
+        plain, controlled = line["plain"]["cosine"], line["controlled"]["cosine"]
+        assert f"| {100 * line['rate']:g} % | {plain:.3f} | {controlled:.3f} |" in page
+
+
+def pages(texts):
+    """The pages of the studies, made anew, by their names."""
+    write_results([texts / "results"], texts / "docs")
+    return {path.stem: path.read_text() for path in (texts / "docs/results").glob("*.md")}
+
+
 def test_a_missing_package_is_named_in_one_line(capsys, monkeypatch, tmp_path):
     monkeypatch.setitem(retrofit.PACKAGES, "smollm2", "no_such_package")
     assert retrofit.main(["look", "--data", str(tmp_path)]) == 2
@@ -340,7 +392,7 @@ def test_zero_gains_change_no_bit_of_a_trained_network(name):
     except InputError as error:
         pytest.skip(str(error))
     text = "Call me Ishmael. Some years ago, never mind how long precisely. " * 20
-    found = retrofit.look(given, np.array(given.tokenizer.encode(text)), "0.02,0.001,0.01")
+    found = frozen.look(given, np.array(given.tokenizer.encode(text)), "0.02,0.001,0.01")
     assert found["is_identical"]
     assert all(-1 <= layer <= 1 for layer in found["similarity"])
     assert found["similarity"] != found["similarity_controlled"]

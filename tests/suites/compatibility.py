@@ -16,6 +16,8 @@ from pidformer.convert.families import DECODERS, ENCODERS, FAMILIES, REFUSED, VI
 
 ROOT = Path(__file__).parents[2]
 COUNTS = Path(__file__).with_name("counts.json")
+NAMES = Path(__file__).with_name("names.json")
+"""What `tests.suites.names` counted."""
 TEXT = Path(__file__).with_name("page.txt")
 PAGE = ROOT / "docs" / "compatibility.md"
 LANGUAGE = "tests/models/language"
@@ -118,7 +120,13 @@ def page(counts: dict) -> str:
     tables = (FAMILIES, DECODERS, ENCODERS, VISION, REFUSED)
     names = ("types", "decoders", "encoders", "vision", "refused")
     sizes = {name: len(table) for name, table in zip(names, tables, strict=True)}
+    sizes |= {f"names_{key}": count for key, count in json.loads(NAMES.read_text()).items()}
+    sizes["transformers"] = counts["transformers-default"]["versions"]["transformers"]
     return TEXT.read_text().format(rows="\n".join(rows), **sizes)
+
+
+def write_page() -> None:
+    PAGE.write_text(page(read_counts()))
 
 
 def read_counts() -> dict:
@@ -132,7 +140,7 @@ def main(names: list[str]) -> None:
             counts = read_counts() | {name: found | {"versions": versions(ROWS[name])}}
             ordered = {key: counts[key] for key in ROWS if key in counts}
             COUNTS.write_text(json.dumps(ordered, indent=1) + "\n")
-    PAGE.write_text(page(read_counts()))
+    write_page()
 
 
 if __name__ == "__main__":

@@ -173,7 +173,7 @@ class Certificate:
             "gains": self._gains_in_words(),
             "kappa": f"Re from {kappa.min_real:+.4f} to 1, |Im| up to {kappa.max_imag:.4f}, "
             f"{100 * kappa.share_negative:.1f} % below 0, second largest |kappa| "
-            f"{kappa.second:.4f} ({self.spectrum.images} images)",
+            f"{kappa.second:.4f} ({self.spectrum.images} inputs)",
             "min Re kappa": "by layer " + " ".join(f"{layer.min_real:+.2f}" for layer in layers),
         }
         if self.is_controlled:

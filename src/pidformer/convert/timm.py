@@ -288,7 +288,7 @@ def _check(model: Any) -> None:
 
 
 def _unknown(what: str, depth: int, found: object, known: Iterable[type]) -> InputError:
-    names = ", ".join(kind.__name__ for kind in known)
+    names = ", ".join(dict.fromkeys(kind.__name__ for kind in known))
     return InputError(
         f"the {what} of layer {depth} is {type(found).__name__}, which cannot be converted; "
         f"supported: {names}"

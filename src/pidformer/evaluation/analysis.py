@@ -90,7 +90,7 @@ def analyze(
             "command": command,
         }
         folder = subject.folder or out_folder(Path(out) / re.sub(r"[^\w.-]+", "-", label))
-        with EvaluationProgress(label, None, is_shown=is_shown) as progress:
+        with EvaluationProgress(label, None, inputs=inputs.what, is_shown=is_shown) as progress:
             work = _Work(inputs, limit, min(limit, spectrum_limit), seed, place, progress)
             records = work.measure(Ledger("analysis", folder, settings))
             certificate = work.obstacle or (

@@ -37,6 +37,7 @@ class Inputs:
     take: Callable[[int], Tensor]
     data_hash: Callable[[int], str]
     """16 hex digits of which inputs they are."""
+    what: str = "images"
 
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
@@ -136,7 +137,8 @@ def _stretches(
     chosen = np.random.default_rng(seed).permutation(len(places))[:count]
     windows = np.stack([corpus.tokens[places[k] : places[k] + length] for k in chosen])
     found = torch.from_numpy(windows.astype(np.int64))
-    return Inputs(subject, lambda count: found[:count], lambda count: corpus.fingerprint[:16])
+    held = corpus.fingerprint[:16]
+    return Inputs(subject, lambda count: found[:count], lambda count: held, what="texts")
 
 
 def _subject(run: Path, model: Any, facts: Mapping[str, Any], **more: Any) -> Subject:

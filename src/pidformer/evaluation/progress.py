@@ -13,9 +13,12 @@ Watch = Callable[[int], None]
 class EvaluationProgress(Display):
     """One bar over the rows, with the time left for all, and one over the row at work."""
 
-    def __init__(self, label: str, rows: int | None, *, is_shown: bool = True) -> None:
+    def __init__(
+        self, label: str, rows: int | None, *, inputs: str = "images", is_shown: bool = True
+    ) -> None:
         super().__init__(is_shown=is_shown)
         self._label, self._total, self._done = label, rows, 0
+        self._scores = _SCORES | {"images": f"{{:.0f}} {inputs}"}
         self._begun = time.perf_counter()
         self._rows, self._inputs = self.bar(label, rows), self.bar("", None)
 
@@ -43,7 +46,7 @@ class EvaluationProgress(Display):
             self._rows.at(self._done)
         how = "already there" if is_old else f"{time.perf_counter() - self._begun:.1f} s"
         found = record.metrics
-        scores = [text.format(found[name]) for name, text in _SCORES.items() if name in found]
+        scores = [text.format(found[name]) for name, text in self._scores.items() if name in found]
         self.say(f"{self._label}  {row}: {', '.join([*scores, how])}")
 
 

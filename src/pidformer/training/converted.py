@@ -12,6 +12,7 @@ from pidformer.convert.mark import marks, unmarked
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
 from pidformer.files import atomic_folder, new_folder
+from pidformer.models.language.folder import gguf_hint
 from pidformer.runs.folder import (
     image_info,
     read_model_info,
@@ -54,6 +55,7 @@ def convert_run(
         return _from_timm(source, gains, out, layers, first_layer)
     raise InputError(
         f"{source!r} is neither timm:NAME, nor a run folder, nor a folder with a config.json"
+        f"{gguf_hint(path)}"
     )
 
 

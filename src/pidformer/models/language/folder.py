@@ -29,7 +29,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     folder = Path(folder)
     path = folder / "config.json"
     if not path.is_file():
-        raise InputError(f"{folder} is no folder of a model (no config.json){_gguf_hint(folder)}")
+        raise InputError(f"{folder} is no folder of a model (no config.json){gguf_hint(folder)}")
     check_links(folder)
     fields = read_object(path)
     if not isinstance(fields.get("model_type"), str):
@@ -53,7 +53,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return fields
 
 
-def _gguf_hint(path: Path) -> str:
+def gguf_hint(path: Path) -> str:
     """What to do with a GGUF file, or a folder that holds one; nothing for others."""
     found = [path] if path.suffix == ".gguf" else sorted(path.glob("*.gguf"))
     if not found:
