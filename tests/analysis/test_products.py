@@ -109,7 +109,7 @@ class Sizes(TorchDispatchMode):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_no_matrix_of_attention_is_made(dtype):
     call = some_call(400, 16, groups=4)
-    call = call._replace(q=call.q.to(dtype), k=call.k.to(dtype))
+    call = call._replace(query=call.query.to(dtype), key=call.key.to(dtype))
     with Sizes() as seen:
         _measured(call, torch.Generator().manual_seed(1))
     assert seen.most <= call.query.numel()  # a matrix would be 25 times as large

@@ -64,7 +64,7 @@ class CachedSplit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CachePlan(plans.Plan):
+class CachePlan(plans.FolderPlan):
     """The content of pidformer-cache.json."""
 
     short_side: int

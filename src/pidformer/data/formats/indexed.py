@@ -41,7 +41,7 @@ _READERS = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexPlan(plans.Plan):
+class IndexPlan(plans.FolderPlan):
     """The content of pidformer-index.json."""
 
     url: str

@@ -13,7 +13,7 @@ VERSION = 1
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class FolderPlan:
     """The content of that file; subclasses say more."""
 
     version: int = VERSION
@@ -25,7 +25,7 @@ class Plan:
             )
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=FolderPlan)
 
 
 def read_plan(kind: type[P], path: Path, what: str) -> P:
