@@ -173,8 +173,7 @@ class Tuned(NamedTuple):
     """Trials that no other beats in both the clean score and the metric, by clean score."""
 
     def difference(self, record: Record) -> Crossed | None:
-        """Minus plain attention, on the same images (points) or blocks of text (nats per token);
-        None where no interval is known, as of one block, or of older records."""
+        """Minus plain attention, in points or nats per token; None where no interval is known."""
         pair, is_text = [self.trials[0], record], record.settings["metric"] == "ppl"
         if not all({"right", "block_nll"} & trial.details.keys() for trial in pair):
             return None
@@ -193,9 +192,8 @@ class Tuned(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         def line(record: Record) -> dict[str, Any]:
-            found = self.difference(record)
-            minus = None if found is None else [found.mean, found.low, found.high]
-            return {"gains": record.settings["gains"], **record.metrics, "minus_plain": minus}
+            minus = {"minus_plain": (found := self.difference(record)) and found[:3]}
+            return {"gains": record.settings["gains"]} | dict(record.metrics) | minus
 
         return {
             "verdict": self.verdict,
@@ -232,11 +230,10 @@ def tune(
     the validation data of texts and images alike. Choose gains on one half of the data and report
     on the other: the best of many is better than it looks.
     """
-    space = space or Space()
     check_known("search", search, get_args(Search))
     if trials is not None and trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")
-    folder = trials_folder(run, out, data)
+    space, folder = space or Space(), trials_folder(run, out, data)
     is_text = reads_text(run)
     metric = metric or ("ppl" if is_text else "clean")
     check_known("metric", metric, get_args(Metric))
@@ -260,9 +257,7 @@ def tune(
         score, facts = _images(setup, metric)
     facts |= {"metric": metric, "seed": seed, "limit": limit, "command": command}
     trying = _Trying(Ledger("tune", folder, facts), score, watch)
-    goals: Goals = {"clean": "maximize", metric: "maximize"}  # once where they are the same
-    if is_text:
-        goals = {"ppl": "minimize"}
+    goals: Goals = {"ppl": "minimize"} if is_text else {"clean": "maximize", metric: "maximize"}
     if search == "grid":
         search_grid(space, trials, trying.measure)
     else:
@@ -317,8 +312,7 @@ def put_gains(model: nn.Module, gains: PIDGains) -> None:
     if any(isinstance(module.gains, LearnedGains) for module in attention):
         raise InputError("the run has learned its gains; there is nothing to tune")
     if not attention:
-        inner = model.model if isinstance(model, PixelModel) else model
-        convert(inner, gains, inplace=True)
+        convert(model.model if isinstance(model, PixelModel) else model, gains, inplace=True)
     for module in attention:
         module.gains = gains
 
