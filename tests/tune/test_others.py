@@ -115,8 +115,10 @@ def test_perplexities_and_intervals_are_those_of_convert_by_hand(llama, texts, i
             (minus.mean() - half, minus.mean() + half), abs=1e-6
         )
     assert found.best.metrics["ppl"] == min(r.metrics["ppl"] for r in found.trials)
-    assert contents(llama) == before and [path.name for path in out.iterdir()] == ["results.jsonl"]
-    kept = results.read(out)
+    assert contents(llama) == before
+    (own,) = out.iterdir()
+    assert own.name.startswith("hf-") and [path.name for path in own.iterdir()] == ["results.jsonl"]
+    kept = results.read(own)
     assert [r.settings["model"] for r in kept] == [name] * 3
     assert {r.settings["label"] for r in kept} == {"llama"}
 
@@ -132,6 +134,17 @@ def test_a_stopped_search_goes_on_and_zero_gains_are_the_network_as_it_is(llama,
     found = tune(f"hf:{controlled}", space=SPACE, **options)
     assert found.trials[0].metrics["ppl"] == first.trials[0].metrics["ppl"]
     assert found.trials[0].details == first.trials[0].details
+
+
+def test_the_same_weights_read_otherwise_are_another_model(llama, texts, tmp_path):
+    """Only the configuration differs, which no fingerprint of weights sees."""
+    other = shutil.copytree(llama, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 10.0}))
+    options = {"data": texts, "out": tmp_path / "out", "space": SPACE, "device": "cpu"}
+    first, second = (tune(f"hf:{folder}", **options) for folder in (llama, other))
+    assert first.trials[0].settings["weights"] == second.trials[0].settings["weights"]
+    assert abs(first.trials[0].metrics["ppl"] - second.trials[0].metrics["ppl"]) > 1
 
 
 def test_the_result_says_when_nothing_beats_plain_attention(llama, texts, ids, tmp_path, run):
@@ -190,7 +203,8 @@ def test_timms_models_are_tuned_too(pictures, tmp_path):
     name = f"timm:test_vit@{tmp_path}/w.safetensors"
     options = {"data": pictures, "out": tmp_path / "out", "device": "cpu", "limit": 4}
     found = tune(name, metric="noise", space=SPACE, **options)
-    assert len(found.trials) == 3 and len(results.read(tmp_path / "out")) == 3
+    (own,) = (tmp_path / "out").iterdir()
+    assert len(found.trials) == 3 and len(results.read(own)) == 3
     assert {*found.trials[0].metrics} >= {"clean", "noise", "images"}
 
 

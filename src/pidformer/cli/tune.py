@@ -44,7 +44,7 @@ def tune(
     Options:
         run: Folder of a run, or hf:FOLDER (of a language model or image classifier) or timm:NAME.
         --metric: What to seek: clean (images, the default), pgd, noise, or ppl (text, the default).
-        --out: Folder of the records and the figure; a run's own by default.
+        --out: For records and figure of models that are no run folder.
         --search: grid, or optuna (pip install 'pidformer[search]').
         --trials: Gains to try; the whole grid, or 32 by optuna.
         --kappa-min: Gains must be stable for kernel eigenvalues from here to 1.
@@ -99,12 +99,12 @@ def tune(
     names = [name for name in METRICS if name in found.best.metrics]
     unit, digits = ("nats", 4) if "ppl" in names else ("points", 2)
     table = plain_table("gains", numbers=[*names, f"minus plain, {unit}"])
-    plain, *tried = found.trials
-    listed = [("front", r) for r in found.front] if figure else [("tried", r) for r in tried]
-    for title, record in (*listed, ("plain", plain), ("best", found.best)):
+    rows: Any = {"front": found.front} if figure else {"tried": found.trials[1:]}
+    rows |= {"plain": found.trials[:1], "best": [found.best]}
+    for title, record in ((name, one) for name in rows for one in rows[name]):
         numbers = (f"{record.metrics[name]:.2f}" for name in names)
         minus = found.difference(record)
-        shown = "-" if minus is None else number_text(minus, digits, sign="+")
+        shown = number_text(minus, digits, sign="+") if minus else "-"
         table.add_row(f"{title}: {record.settings['gains']}", *numbers, shown)
     tables().print(table)
     typer.echo(found.verdict)

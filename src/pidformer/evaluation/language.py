@@ -31,10 +31,9 @@ MOST_BLOCKS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageSetup:
-    """A language model, and a text to show it. Nothing is read before it is asked for."""
+    """A language run, or hf:FOLDER, and a text. Nothing is read before it is asked for."""
 
     run: Path
-    """A folder, or hf:FOLDER; see `load_text`."""
     data: str | Path
     device: torch.device
     split: str = "valid"

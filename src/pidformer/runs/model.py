@@ -90,8 +90,8 @@ def load_text(name: str | Path, **options: Any) -> LanguageModel:
 
     folder = Path(str(name)[len(HUB) :])
     model = (from_pretrained if "pidformer" in read_config(folder) else load_plain)(folder).eval()
-    definition = read_object(folder / "tokenizer.json")
-    tokenizer = tokenizer_from({"kind": "subwords", "definition": definition})
+    tokens = read_object(folder / "tokenizer.json")
+    tokenizer = tokenizer_from({"kind": "subwords", "definition": tokens})
     if tokenizer.size > model.config.vocab_size:  # a table may have rows that no token uses
         _check_vocabulary(folder, model.config.vocab_size, tokenizer)
     length = getattr(model.config, "max_position_embeddings", None) or HUB_LENGTH

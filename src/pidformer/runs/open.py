@@ -93,9 +93,8 @@ def task_of(name: str | Path) -> str:
 
 def reads_text(name: str | Path) -> bool:
     """Whether `load_text` takes it: a language run, or `hf:FOLDER` of no image classifier."""
-    if str(name).startswith(HUB):
-        return not classifies(Path(str(name)[len(HUB) :]))
-    return task_of(name) == "language"
+    is_hub = str(name).startswith(HUB)
+    return not classifies(Path(str(name)[len(HUB) :])) if is_hub else task_of(name) == "language"
 
 
 def outline(run: str | Path) -> Subject:

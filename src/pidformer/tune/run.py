@@ -19,7 +19,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError, check_known
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.fields import number_range
-from pidformer.files import named_data, out_folder
+from pidformer.files import model_folder, named_data
 from pidformer.ledger import Found, Ledger
 from pidformer.models import PixelModel
 from pidformer.nn import LearnedGains, controlled_attention
@@ -182,12 +182,12 @@ class Tuned(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether any gains are told from plain attention."""
+        """Whether the best gains are told from plain attention."""
         found = self.difference(self.best)
         if self.best is self.trials[0]:
             return "no gains beat plain attention"
         if found is None or found.verdict == 0:
-            return "no gains are told from plain attention: no interval of the best without zero"
+            return "the best gains are not told from plain attention: no interval leaves out zero"
         return "the best gains beat plain attention on the data that they were chosen on"
 
     def to_dict(self) -> dict[str, Any]:
@@ -225,10 +225,9 @@ def tune(
 
     `run` is what `open_subject` or `load_text` take. `metric` is what is sought: "clean" accuracy
     (images, the default), accuracy under "pgd" or "noise" (the paper's), or "ppl" (text). Trials
-    are "tune" records in `out`, by default the run's own folder; one that is there is not run
-    again. `watch(record, was_there)` is told of each. `split` is one that the data have; "valid" is
-    the validation data of texts and images alike. Choose gains on one half of the data and report
-    on the other: the best of many is better than it looks.
+    are "tune" records of the run, or in a folder in `out`; one that is there is not run again.
+    `watch(record, was_there)` is told of each. `split` is one that the data have. Choose gains on
+    one half of the data and report on the other: the best of many looks better than it is.
     """
     check_known("search", search, get_args(Search))
     if trials is not None and trials < 1:
@@ -267,15 +266,15 @@ def tune(
 
 
 def trials_folder(run: str | Path, out: str | Path | None, data: Any) -> Path:
-    """Where the trials go: `out`, or the run folder; never the folder that others saved."""
+    """Where the trials go: the run folder, or one in `out`; never what others saved."""
     if Path(run).exists() or ":" not in str(run):
-        return Path(run) if out is None else out_folder(out)
+        return Path(run)
     named_data(data, f"{run} needs data")
     if out is None:
         raise InputError(f"{run} is no run folder; say where its trials go with --out DIR")
     if Path(out).resolve().is_relative_to(Path(str(run).removeprefix(HUB)).resolve()):
         raise InputError(f"{out} is in {run}, which stays as it is; name another --out")
-    return out_folder(out)
+    return model_folder(out, str(run))
 
 
 @dataclass
