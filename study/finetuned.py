@@ -43,7 +43,7 @@ from pidformer.runs.recipe import (
 from pidformer.runs.twins import recipe_hash
 from pidformer.runs.weights import fingerprint
 from study import sentences
-from study.trained_networks import NAMES, Pretrained, Scored
+from study.trained_networks import NAMES, Pretrained
 
 WINDOW = 256
 STRENGTHS = (1, 3, 5)
@@ -254,8 +254,7 @@ class NetworkSetup(LanguageSetup):
 
     @cached_property
     def loaded(self) -> LanguageModel:
-        model: Any = Scored(self.network.model).eval()
-        return LanguageModel(model, self.network.tokenizer, WINDOW)
+        return LanguageModel(self.network.model.eval(), self.network.tokenizer, WINDOW)
 
     @cached_property
     def ledger(self) -> Ledger:

@@ -19,7 +19,7 @@ from pidformer.training.language import window_nll
 from pidformer.tune.run import Space, search_grid
 from study.finetuned import STRENGTHS, WINDOW
 from study.sentences import LENGTH, cut, embedded, misspelt, nearness, numbers
-from study.trained_networks import Pretrained, Scored
+from study.trained_networks import Pretrained
 
 SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
 """What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
@@ -76,7 +76,7 @@ def losses(
     read = perturb(tokens, noise, given.tokenizer)
     inputs, targets = (torch.from_numpy(part.astype(np.int64)).to(device) for part in read)
     return window_nll(
-        Scored(given.model).eval(),
+        given.model.eval(),
         inputs,
         targets,
         window=WINDOW,

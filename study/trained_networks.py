@@ -5,13 +5,10 @@ import importlib.util
 import json
 import struct
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 import transformers
-from torch import Tensor, nn
 
 from pidformer.data.text import tokenizer_from
 from pidformer.errors import InputError, cut
@@ -103,19 +100,3 @@ def _check_pieces(folder: Path) -> None:
             f"{folder} lacks {', '.join(missing)}; python -m study.retrofit pieces --out FOLDER "
             "writes a network's folder"
         )
-
-
-class Scored(nn.Module):
-    """A causal model of transformers as `window_nll` calls models: losses of the last targets."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, targets: Tensor, reduction: str) -> Any:
-        if not len(input_ids):  # a text of one window has no further ones; Llama wants a row
-            return SimpleNamespace(loss=targets.float())
-        logits = self.model(input_ids, logits_to_keep=targets.shape[1], use_cache=False).logits
-        flat = logits.float().flatten(0, 1)
-        loss = F.cross_entropy(flat, targets.flatten(), reduction=reduction, ignore_index=-100)
-        return SimpleNamespace(loss=loss.view(targets.shape))

@@ -250,6 +250,11 @@ def out_folder(path: str | Path) -> Path:
     return path
 
 
+def model_folder(out: str | Path, name: str) -> Path:
+    """A folder in `--out` for the records of a model that is no run folder."""
+    return out_folder(Path(out) / re.sub(r"[^\w.-]+", "-", name))
+
+
 def new_folder(path: str | Path) -> Path:
     """The folder that `--out` names for `atomic_folder`: free or empty, its parent made."""
     path = Path(path)

@@ -44,7 +44,8 @@ def test_commands_without_transformers_say_which_extra_they_need(tmp_path):
         f"analyze hf:{llama} --data {texts}",
         f"export {run} --out {tmp_path / 'a.pt2'}",
         f"publish {run} --out {tmp_path / 'published'}",
-        f"tune {run} --metric ppl --data {texts}",
+        f"tune {run} --data {texts}",
+        f"tune hf:{llama} --data {texts} --out {tmp_path / 'tuned'}",
         f"convert {llama} --gains 0.4,0,0 --out {tmp_path / 'converted'}",
     ]
     words = json.dumps([line.split() for line in lines])

@@ -175,8 +175,9 @@ def test_a_classifier_that_reaches_out_is_refused(trick, classifier, trap, capsy
     folder = copy(classifier, tmp_path / "folder")
     said = TRICKS[trick](folder, trap)
     trap.seen.clear()
-    for command in ("evaluate", "analyze"):
-        check_refused([command, f"hf:{folder}", "--data", "digits"], said, trap, capsys, folder)
+    for command in ("evaluate", "analyze", "tune"):
+        asked = [command, f"hf:{folder}", "--data", "digits", "--out", str(tmp_path / "out")]
+        check_refused(asked, said, trap, capsys, folder)
 
 
 def test_a_tokenizer_brings_no_code(folders, trap, capsys, tmp_path):

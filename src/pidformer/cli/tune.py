@@ -4,18 +4,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from pidformer.cli.options import Data, Device, Json, Seed, command_line, print_json
+from pidformer.cli.options import Data, Device, Json, Seed, command_line, print_json, tables
 from pidformer.display import plain_table
 
+METRICS = ("clean", "pgd", "noise", "ppl")
 Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or 0,0.1,0.3.")]
 
 
 def tune(
-    run: Path,
-    metric: str = "clean",
+    run: str,
+    metric: str | None = None,
     data: Data = None,
+    out: Path | None = None,
     search: str = "grid",
     trials: int | None = None,
     p: Levels = None,
@@ -33,28 +34,33 @@ def tune(
 ) -> None:
     """Try stable gains on a frozen model: nothing is trained, no weight changes.
 
-    Every trial is recorded in the run's results.jsonl; a stopped search goes on where it was.
+    Plain attention, gains of zero, is always tried; the others are compared with it on the same
+    images or text. Every trial is recorded in results.jsonl; a stopped search goes on.
 
     Example: pidformer tune runs/softmax --metric pgd --data DIR --limit 500
-    Example: pidformer tune runs/novels --metric ppl --data DIR --search optuna --trials 40
+    Example: pidformer tune runs/novels --data DIR --search optuna --trials 40
+    Example: pidformer tune hf:FOLDER --data TEXTS --p 0.01,0.03,0.1 --limit 2048 --out DIR
 
     Options:
-        run: Folder of a run, trained or converted.
-        --metric: What to seek: clean, pgd, noise or ppl.
+        run: Folder of a run, or hf:FOLDER (of a language model or image classifier) or timm:NAME.
+        --metric: What to seek: clean (images, the default), pgd, noise, or ppl (text, the default).
+        --out: For records and figure of models that are no run folder.
         --search: grid, or optuna (pip install 'pidformer[search]').
         --trials: Gains to try; the whole grid, or 32 by optuna.
         --kappa-min: Gains must be stable for kernel eigenvalues from here to 1.
         --split: Split of the data: valid, train, test or another that the set has.
         --limit: Images, or tokens, to try them on.
         --batch-size: Images at a time.
-        --plot: Clean against robust; RUN/tune-METRIC.png by default.
+        --plot: Clean against robust; tune-METRIC.png beside the records by default.
     """
     from pidformer import ranks
     from pidformer.files import check_place
     from pidformer.report.panels import check_format
+    from pidformer.report.table_view import number_text
     from pidformer.tune import Space, read_levels
     from pidformer.tune import tune as run_search
     from pidformer.tune.figure import pareto_figure
+    from pidformer.tune.run import trials_folder
 
     given = {"p": p, "i": i, "d": d, "beta": beta}
     levels: Any = {
@@ -62,7 +68,7 @@ def tune(
     }
     figure = None
     if metric in ("pgd", "noise"):
-        figure = plot or run / f"tune-{metric}.png"
+        figure = plot or trials_folder(run, out, data) / f"tune-{metric}.png"
         check_format(figure)
         check_place(figure)
     kinds: Any = {"metric": metric, "search": search}
@@ -71,6 +77,7 @@ def tune(
     found = run_search(
         run,
         data=data,
+        out=out,
         space=Space(kappa_min=kappa_min, **levels),
         trials=trials,
         split=split,
@@ -85,22 +92,27 @@ def tune(
     if not ranks.is_main():
         return
     if figure is not None:
-        pareto_figure(found, metric, figure)
+        pareto_figure(found, str(metric), figure)
     if as_json:
         print_json(found.to_dict() | {"figure": figure and str(figure)})
         return
-    names = [n for n in dict.fromkeys(("clean", metric)) if n in found.best.metrics]
-    table = plain_table("gains", numbers=names)
-    front = [("front", record) for record in found.front]
-    for title, record in (*front, ("plain", found.trials[0]), ("best", found.best)):
+    names = [name for name in METRICS if name in found.best.metrics]
+    unit, digits = ("nats", 4) if "ppl" in names else ("points", 2)
+    table = plain_table("gains", numbers=[*names, f"minus plain, {unit}"])
+    rows: Any = {"front": found.front} if figure else {"tried": found.trials[1:]}
+    rows |= {"plain": found.trials[:1], "best": [found.best]}
+    for title, record in ((name, one) for name in rows for one in rows[name]):
         numbers = (f"{record.metrics[name]:.2f}" for name in names)
-        table.add_row(f"{title}: {record.settings['gains']}", *numbers)
-    Console().print(table)
+        minus = found.difference(record)
+        shown = number_text(minus, digits, sign="+") if minus else "-"
+        table.add_row(f"{title}: {record.settings['gains']}", *numbers, shown)
+    tables().print(table)
+    typer.echo(found.verdict)
     if figure:
         typer.echo(f"figure {figure}")
 
 
 def _say(record: Any, is_old: bool) -> None:
-    names = [name for name in ("clean", "pgd", "noise", "ppl") if name in record.metrics]
+    names = [name for name in METRICS if name in record.metrics]
     numbers = ", ".join(f"{name} {record.metrics[name]:.2f}" for name in names)
     typer.echo(f"{record.settings['gains']}: {numbers}{' (recorded)' if is_old else ''}", err=True)

@@ -4,7 +4,6 @@ A classifier sees images of the validation set; the encoder of a segmentation ru
 its images; a language model sees stretches of the validation text.
 """
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.evaluation.inputs import Inputs, open_inputs
 from pidformer.evaluation.progress import EvaluationProgress
-from pidformer.files import out_folder
+from pidformer.files import model_folder, out_folder
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record
 from pidformer.runs.model import initial_model
@@ -89,7 +88,7 @@ def analyze(
             "device": str(place),
             "command": command,
         }
-        folder = subject.folder or out_folder(Path(out) / re.sub(r"[^\w.-]+", "-", label))
+        folder = subject.folder or model_folder(out, label)
         with EvaluationProgress(label, None, inputs=inputs.what, is_shown=is_shown) as progress:
             work = _Work(inputs, limit, min(limit, spectrum_limit), seed, place, progress)
             records = work.measure(Ledger("analysis", folder, settings))

@@ -1,6 +1,5 @@
 """A suite on a model: row by row, each recorded as soon as it is there."""
 
-import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,7 @@ from pidformer.errors import InputError
 from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.evaluation.suite import Suite
-from pidformer.files import named_data
+from pidformer.files import model_folder, named_data
 from pidformer.ledger import Ledger
 from pidformer.results import Record
 from pidformer.robustness.evaluate import KIND
@@ -71,7 +70,7 @@ def evaluate_models(
             device=as_device(device),
             **settings,
         )
-        folder = subject.folder or Path(out) / re.sub(r"[^\w.-]+", "-", name)
+        folder = subject.folder or model_folder(out, name)
         found.append(run_suite(setup, suite, folder=folder, command=command, is_shown=is_shown))
     return found
 

@@ -19,14 +19,10 @@ from pidformer.errors import InputError
 from pidformer.evaluation.setup import data_location, images_hash
 from pidformer.files import named_data
 from pidformer.models import PixelModel
-from pidformer.models.language.folder import read_config, read_object
-from pidformer.runs.folder import read_model_info, read_recipe
-from pidformer.runs.model import load
-from pidformer.runs.open import Subject, classifies, open_subject, run_facts, task_of
+from pidformer.runs.folder import read_model_info
+from pidformer.runs.model import load, load_text
+from pidformer.runs.open import Subject, open_subject, reads_text, run_facts, task_of
 from pidformer.runs.weights import fingerprint
-
-HUB, HUB_LENGTH = "hf:", 128
-"""A folder of Hugging Face's, and the tokens that a text model of one reads at a time."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,9 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
 
     They are drawn with `seed`, the same for every model.
     """
-    task = task_of(name)
-    if str(name).startswith(HUB) and not classifies(folder := Path(str(name)[len(HUB) :])):
-        return _hub_text(folder, data, count, seed)
-    if task == "language":
+    if reads_text(name):
         return _text(Path(name), data, count, seed)
-    if task == "segmentation":
+    if task_of(name) == "segmentation":
         pictures = _Pictures(open_segmentation(named_data(data, "this model needs data"), "val"))
         return _images(_encoder(Path(name)), pictures, seed)
     subject = open_subject(name)
@@ -99,35 +92,13 @@ def _encoder(run: Path) -> Subject:
     return _subject(run, model, facts, image_size=info["build"]["image_size"])
 
 
-def _text(run: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
-    from pidformer.runs.model import load_language
-
-    loaded = load_language(run)
-    model = loaded.model
-    subject = _subject(run, model, run_facts(run, fingerprint(model), model.gains))
-    return _stretches(subject, loaded.tokenizer, loaded.length, data, count, seed)
-
-
-def _hub_text(folder: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
-    """A text model of a type that can be converted, in a folder of Hugging Face's."""
-    from pidformer.convert.hugging_face import from_pretrained, load_plain
-    from pidformer.data.text import tokenizer_from
-
-    fields = read_config(folder)
-    model = (from_pretrained if "pidformer" in fields else load_plain)(folder).eval()
-    definition = read_object(folder / "tokenizer.json")
-    name, facts = f"{HUB}{folder}", {"weights": fingerprint(model)}
-    subject = Subject(name=name, label=folder.resolve().name, model=model, facts=facts)
-    tokenizer = tokenizer_from({"kind": "subwords", "definition": definition})
-    return _stretches(subject, tokenizer, HUB_LENGTH, data, count, seed)
-
-
-def _stretches(
-    subject: Subject, tokenizer: Any, length: int, data: str | Path | None, count: int, seed: int
-) -> Inputs:
+def _text(name: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     """Stretches of a text, each as long as those that the model was trained on."""
     from pidformer.data.text import open_corpus
 
+    model, tokenizer, length = load_text(name)
+    facts = run_facts(name, fingerprint(model), getattr(model, "gains", None))
+    subject = _subject(name, model, facts)
     corpus = open_corpus(named_data(data, "this model needs data"), "valid", tokenizer)
     places = np.arange(0, len(corpus.tokens) - length + 1, length)
     if not len(places):
@@ -142,8 +113,5 @@ def _stretches(
 
 
 def _subject(run: Path, model: Any, facts: Mapping[str, Any], **more: Any) -> Subject:
-    data = read_recipe(run)["data"]["name"]
-    label = facts["label"]
-    return Subject(
-        name=str(run), label=label, model=model, data=data, folder=run, facts=facts, **more
-    )
+    more["folder"] = run if run.is_dir() else None  # hf:FOLDER is not ours to write to
+    return Subject(name=str(run), label=facts["label"], model=model, facts=facts, **more)

@@ -18,7 +18,7 @@ from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, check_known
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
-from pidformer.runs.model import LanguageModel, load_language
+from pidformer.runs.model import LanguageModel, load_text
 from pidformer.runs.open import run_facts
 from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.language import window_nll
@@ -31,7 +31,7 @@ MOST_BLOCKS = 512
 
 @dataclass(frozen=True, kw_only=True)
 class LanguageSetup:
-    """A language run, and a text to show it. Nothing is read before it is asked for."""
+    """A language run, or hf:FOLDER, and a text. Nothing is read before it is asked for."""
 
     run: Path
     data: str | Path
@@ -42,6 +42,8 @@ class LanguageSetup:
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     batch_size: int | None = None
     """Windows at a time; None for what the device takes."""
+    block: int | None = BLOCK
+    """Targets, at least, in a block of which records keep the mean loss; None for a window's."""
     gains: Any = None
     weights: Weights = "auto"
     cache: str | Path | None = None
@@ -49,7 +51,7 @@ class LanguageSetup:
 
     @cached_property
     def loaded(self) -> LanguageModel:
-        found = load_language(self.run, gains=self.gains, weights=self.weights)
+        found = load_text(self.run, gains=self.gains, weights=self.weights)
         found.model.to(self.device)
         return found
 
@@ -71,7 +73,7 @@ class LanguageSetup:
     @cached_property
     def ledger(self) -> Ledger:
         model = self.loaded.model
-        settings = run_facts(self.run, fingerprint(model), model.gains) | {
+        settings = run_facts(self.run, fingerprint(model), getattr(model, "gains", None)) | {
             "data": str(self.data),
             "data_hash": self.corpus.fingerprint[:16],
             "split": self.split,
@@ -79,7 +81,7 @@ class LanguageSetup:
             "precision": self.precision,
             "command": self.command,
         }
-        return Ledger("language", self.run, settings)
+        return Ledger("language", self.run if self.run.is_dir() else None, settings)
 
     def measure(
         self,
@@ -120,7 +122,8 @@ class LanguageSetup:
         is_scored = ~np.isnan(nll)
         nll, targets = nll[is_scored], targets[is_scored]
         metrics = perplexities(nll, targets, tokenizer.unknown_id, self.corpus)
-        details: dict[str, Any] = {"block": _block(len(nll)), "block_nll": _blocks(nll).tolist()}
+        size = _block(len(nll), self.block or window)
+        details: dict[str, Any] = {"block": size, "block_nll": _blocks(nll, size).tolist()}
         if is_split:
             details["document_ppl"] = [_ppl(float(np.nanmean(d))) for d in found][:MOST_BLOCKS]
         return metrics, details
@@ -210,7 +213,7 @@ def perplexities(
     spelling of unknown words is not paid for.
     """
     mean = float(nll.mean())
-    blocks = _blocks(nll)
+    blocks = _blocks(nll, _block(len(nll)))
     half = (
         1.96 * float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
     )
@@ -277,15 +280,14 @@ def _windows(window: int, stride: int, device: torch.device) -> int:
     return max(1, min(tokens // window, scored // stride))
 
 
-def _blocks(nll: np.ndarray) -> np.ndarray:
+def _blocks(nll: np.ndarray, size: int) -> np.ndarray:
     """Means over blocks of text; what is left over joins none unless it is all there is."""
-    size = _block(len(nll))
     whole = len(nll) // size * size
     return nll[:whole].reshape(-1, size).mean(1) if whole else np.array([nll.mean()])
 
 
-def _block(count: int) -> int:
-    return max(BLOCK, math.ceil(count / MOST_BLOCKS))
+def _block(count: int, least: int = BLOCK) -> int:
+    return max(least, math.ceil(count / MOST_BLOCKS))
 
 
 def _ppl(loss: float) -> float:

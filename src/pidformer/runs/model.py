@@ -14,6 +14,7 @@ from pidformer.errors import InputError
 from pidformer.fields import read_json
 from pidformer.models import PixelModel
 from pidformer.models.build import REFUSALS, build_classifier, build_segmenter
+from pidformer.models.language.folder import read_config, read_object
 from pidformer.models.options import check_memory, check_options
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.weights import Weights, put_weights, run_weights
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 TIMM = "timm:"
 """Before the name of a model that is timm's own."""
+HUB, HUB_LENGTH = "hf:", 128
+"""Before a folder of Hugging Face's, and the tokens that a text model of one reads at a time."""
 
 
 class LanguageModel(NamedTuple):
@@ -76,6 +79,23 @@ def load_language(
     _check_vocabulary(folder, build["vocab_size"], tokenizer)
     model = _load_network(folder, recipe, info, gains, weights)
     return LanguageModel(model.eval(), tokenizer, build["length"])
+
+
+def load_text(name: str | Path, **options: Any) -> LanguageModel:
+    """`load_language`, and of `hf:FOLDER` a text model of a type that can be converted."""
+    if not str(name).startswith(HUB):
+        return load_language(name, **options)
+    from pidformer.convert.hugging_face import from_pretrained, load_plain
+    from pidformer.data.text import tokenizer_from
+
+    folder = Path(str(name)[len(HUB) :])
+    model = (from_pretrained if "pidformer" in read_config(folder) else load_plain)(folder).eval()
+    tokens = read_object(folder / "tokenizer.json")
+    tokenizer = tokenizer_from({"kind": "subwords", "definition": tokens})
+    if tokenizer.size > model.config.vocab_size:  # a table may have rows that no token uses
+        _check_vocabulary(folder, model.config.vocab_size, tokenizer)
+    length = getattr(model.config, "max_position_embeddings", None) or HUB_LENGTH
+    return LanguageModel(model, tokenizer, min(HUB_LENGTH, length))
 
 
 def initial_model(run: str | Path) -> Any:
@@ -178,7 +198,6 @@ def _load_exported(folder: Path, gains: Any) -> LanguageModel:
     from pidformer.data.text.tokenizers import load_tokenizer
     from pidformer.models.causal_lm import PIDformerForCausalLM
     from pidformer.models.language.build import read_pretrained
-    from pidformer.models.language.folder import read_config
 
     kind = read_config(folder)["model_type"]
     if kind != PIDformerForCausalLM.config_class.model_type:  # it would start with fresh weights

@@ -20,7 +20,7 @@ from pidformer.models import PixelModel
 from pidformer.models.gains import ModelGains, resolve_gains
 from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import load_weights, read_model_info, read_recipe, trained_on
-from pidformer.runs.model import TIMM, check_timm, load
+from pidformer.runs.model import HUB, TIMM, check_timm, load
 from pidformer.runs.twins import recipe_hash
 from pidformer.runs.weights import fingerprint, put_weights, run_weights
 
@@ -32,7 +32,7 @@ _READING = threading.Lock()
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """A model under test, a classifier of pixels in [0, 1], and what a record says about it."""
+    """A model under test, and what a record says about it; a classifier takes pixels in [0, 1]."""
 
     name: str
     """As it was asked for."""
@@ -89,6 +89,12 @@ def task_of(name: str | Path) -> str:
     """What a model is for: the task of a run folder; anything else classifies images."""
     folder = Path(name)
     return str(read_recipe(folder).get("task", _IMAGES)) if folder.is_dir() else _IMAGES
+
+
+def reads_text(name: str | Path) -> bool:
+    """Whether `load_text` takes it: a language run, or `hf:FOLDER` of no image classifier."""
+    is_hub = str(name).startswith(HUB)
+    return not classifies(Path(str(name)[len(HUB) :])) if is_hub else task_of(name) == "language"
 
 
 def outline(run: str | Path) -> Subject:

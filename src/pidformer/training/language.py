@@ -1,12 +1,14 @@
 """The language task: contiguous streams of text, next-token loss, perplexity."""
 # n tokens to predict, B windows, W window, S stride
 
+import inspect
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
@@ -133,7 +135,7 @@ def window_nll(
         places = starts[:, None] + torch.arange(size, device=inputs.device)
         last = places[:, -scored:]
         wanted = targets[last]
-        nll = model(input_ids=inputs[places], targets=wanted, reduction="none").loss.double()
+        nll = _losses(model, inputs[places], wanted).double()
         nll = nll.masked_fill(nll.isnan(), torch.inf)  # NaN counts as infinite loss, not as missing
         found[last.flatten()] = nll.masked_fill(wanted < 0, torch.nan).flatten()
 
@@ -151,3 +153,15 @@ def window_nll(
         for start, size, scored in ends:
             score(torch.tensor([start], device=inputs.device), size, scored)
     return found
+
+
+def _losses(model: nn.Module, ids: Tensor, targets: Tensor) -> Tensor:
+    """-log p of the last targets, by our model or a causal one of transformers."""
+    takes = inspect.signature(model.forward).parameters
+    if "targets" in takes or "logits_to_keep" not in takes:
+        return cast(Tensor, model(input_ids=ids, targets=targets, reduction="none").loss)
+    if not len(ids):  # a text of one window has no further ones; Llama wants a row
+        return targets.float()
+    logits = model(ids, logits_to_keep=targets.shape[1], use_cache=False).logits
+    flat, wanted = logits.float().flatten(0, 1), targets.flatten()
+    return F.cross_entropy(flat, wanted, reduction="none", ignore_index=-100).view_as(targets)

@@ -3,6 +3,7 @@ a record, and a stopped search goes on."""
 
 import importlib
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,14 +19,16 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError, check_known
 from pidformer.evaluation.setup import Setup, data_location
 from pidformer.fields import number_range
-from pidformer.files import named_data
-from pidformer.ledger import Ledger
+from pidformer.files import model_folder, named_data
+from pidformer.ledger import Found, Ledger
 from pidformer.models import PixelModel
 from pidformer.nn import LearnedGains, controlled_attention
+from pidformer.report.metrics import compare_accuracy, compare_loss
 from pidformer.results import Measurement, Record, as_text
 from pidformer.robustness import PGD, Noise, evaluate
-from pidformer.runs.folder import read_recipe
-from pidformer.runs.open import open_subject
+from pidformer.runs.model import HUB
+from pidformer.runs.open import open_subject, reads_text
+from pidformer.statistics import Crossed
 
 Scores = dict[str, float]
 Goals = Mapping[str, Literal["maximize", "minimize"]]
@@ -169,11 +172,31 @@ class Tuned(NamedTuple):
     front: tuple[Record, ...]
     """Trials that no other beats in both the clean score and the metric, by clean score."""
 
+    def difference(self, record: Record) -> Crossed | None:
+        """Minus plain attention, in points or nats per token; None where no interval is known."""
+        pair, is_text = [self.trials[0], record], record.settings["metric"] == "ppl"
+        if not all({"right", "block_nll"} & trial.details.keys() for trial in pair):
+            return None
+        found = (compare_loss if is_text else compare_accuracy)([pair])
+        return None if math.isnan(found.low) else found
+
+    @property
+    def verdict(self) -> str:
+        """Whether the best gains are told from plain attention."""
+        found = self.difference(self.best)
+        if self.best is self.trials[0]:
+            return "no gains beat plain attention"
+        if found is None or found.verdict == 0:
+            return "the best gains are not told from plain attention: no interval leaves out zero"
+        return "the best gains beat plain attention on the data that they were chosen on"
+
     def to_dict(self) -> dict[str, Any]:
         def line(record: Record) -> dict[str, Any]:
-            return {"gains": record.settings["gains"]} | dict(record.metrics)
+            minus = {"minus_plain": (found := self.difference(record)) and found[:3]}
+            return {"gains": record.settings["gains"]} | dict(record.metrics) | minus
 
         return {
+            "verdict": self.verdict,
             "best": line(self.best),
             "plain": line(self.trials[0]),
             "front": [line(record) for record in self.front],
@@ -185,7 +208,8 @@ def tune(
     run: str | Path,
     *,
     data: str | Path | None = None,
-    metric: Metric = "clean",
+    out: str | Path | None = None,
+    metric: Metric | None = None,
     space: Space | None = None,
     search: Search = "grid",
     trials: int | None = None,
@@ -199,26 +223,25 @@ def tune(
 ) -> Tuned:
     """Sweep the gains of a frozen model over validation data; its weights do not change.
 
-    `metric` is what is sought: "clean" accuracy, accuracy under "pgd" or "noise" (the paper's), or
-    "ppl" of a language model. Trials are recorded in the run's results as "tune"; one that is
-    there is not run again. `watch(record, was_there)` is told of each. `split` is one that the data
-    have; "valid" is the validation data of texts and images alike. Choose gains on one half of the
-    data and report on the other: the best of many is better than it looks.
+    `run` is what `open_subject` or `load_text` take. `metric` is what is sought: "clean" accuracy
+    (images, the default), accuracy under "pgd" or "noise" (the paper's), or "ppl" (text). Trials
+    are "tune" records of the run, or in a folder in `out`; one that is there is not run again.
+    `watch(record, was_there)` is told of each. `split` is one that the data have. Choose gains on
+    one half of the data and report on the other: the best of many looks better than it is.
     """
-    run, space = Path(run), space or Space()
-    check_known("metric", metric, get_args(Metric))
     check_known("search", search, get_args(Search))
     if trials is not None and trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")
-    is_language = read_recipe(run).get("task") == "language"
-    if is_language != (metric == "ppl"):
-        raise InputError(
-            f"run {run} is for {read_recipe(run).get('task')}; "
-            + ("its metric is ppl" if is_language else "its metrics are clean, pgd and noise")
-        )
+    space, folder = space or Space(), trials_folder(run, out, data)
+    is_text = reads_text(run)
+    metric = metric or ("ppl" if is_text else "clean")
+    check_known("metric", metric, get_args(Metric))
+    if is_text != (metric == "ppl"):
+        known = "metric is ppl" if is_text else "metrics are clean, pgd and noise"
+        raise InputError(f"{run} is for {'text' if is_text else 'images'}; its {known}")
     place = as_device(device)
-    if is_language:
-        score, facts = _language(run, data, split, limit, place)
+    if is_text:
+        score, facts = _language(Path(run), data, split, limit, place)
     else:
         subject = open_subject(run)
         setup = Setup(
@@ -231,18 +254,27 @@ def tune(
             batch_size=batch_size,
         )
         score, facts = _images(setup, metric)
-    facts |= {"model": str(run), "label": run.resolve().name, "metric": metric, "seed": seed}
-    facts |= {"limit": limit, "command": command}
-    trying = _Trying(Ledger("tune", run, facts), score, watch)
-    goals: Goals = {"clean": "maximize", metric: "maximize"}  # once where they are the same
-    if is_language:
-        goals = {"ppl": "minimize"}
+    facts |= {"metric": metric, "seed": seed, "limit": limit, "command": command}
+    trying = _Trying(Ledger("tune", folder, facts), score, watch)
+    goals: Goals = {"ppl": "minimize"} if is_text else {"clean": "maximize", metric: "maximize"}
     if search == "grid":
         search_grid(space, trials, trying.measure)
     else:
-        known = trying.known(space)
-        search_optuna(space, trials or 32, trying.measure, goals=goals, known=known, seed=seed)
+        there = trying.known(space)
+        search_optuna(space, trials or 32, trying.measure, goals=goals, known=there, seed=seed)
     return _found(list(trying.used.values()), goals)
+
+
+def trials_folder(run: str | Path, out: str | Path | None, data: Any) -> Path:
+    """Where the trials go: the run folder, or one in `out`; never what others saved."""
+    if Path(run).exists() or ":" not in str(run):
+        return Path(run)
+    named_data(data, f"{run} needs data")
+    if out is None:
+        raise InputError(f"{run} is no run folder; say where its trials go with --out DIR")
+    if Path(out).resolve().is_relative_to(Path(str(run).removeprefix(HUB)).resolve()):
+        raise InputError(f"{out} is in {run}, which stays as it is; name another --out")
+    return model_folder(out, str(run))
 
 
 @dataclass
@@ -250,7 +282,7 @@ class _Trying:
     """The trials of one search: those that the ledger has, and those that are added."""
 
     ledger: Ledger
-    score: Callable[[PIDGains], Scores]
+    score: Callable[[PIDGains], Found]
     watch: Callable[[Record, bool], None]
     used: dict[PIDGains, Record] = field(default_factory=dict)
 
@@ -267,7 +299,7 @@ class _Trying:
     def measure(self, gains: PIDGains) -> Scores:
         about = {"gains": str(gains)}
         found = self.ledger.finished(about)
-        record = found or self.ledger.write(about, self.score(gains), {"gains": gains.to_dict()})
+        record = found or self.ledger.add(about, lambda: self.score(gains))
         self.watch(record, found is not None)
         self.used[gains] = record
         return dict(record.metrics)
@@ -279,43 +311,47 @@ def put_gains(model: nn.Module, gains: PIDGains) -> None:
     if any(isinstance(module.gains, LearnedGains) for module in attention):
         raise InputError("the run has learned its gains; there is nothing to tune")
     if not attention:
-        inner = model.model if isinstance(model, PixelModel) else model
-        convert(inner, gains, inplace=True)
+        convert(model.model if isinstance(model, PixelModel) else model, gains, inplace=True)
     for module in attention:
         module.gains = gains
 
 
-def _images(setup: Setup, metric: Metric) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+def _images(setup: Setup, metric: Metric) -> tuple[Callable[[PIDGains], Found], dict[str, Any]]:
     threat = THREATS.get(metric)
     rows: Mapping[str, Any] = {"clean": None} | ({metric: threat} if threat else {})
 
-    def score(gains: PIDGains) -> Scores:
+    def score(gains: PIDGains) -> Found:
         put_gains(setup.model, gains)
         found = evaluate(setup.model, setup.clean, rows, seed=setup.seed)
-        return {row: record.metrics["top1"] for row, record in found.items()} | {
-            "images": found["clean"].metrics["images"],
-            "seconds": sum(record.metrics["seconds"] for record in found.values()),
-        }
+        scores = {row: record.metrics["top1"] for row, record in found.items()}
+        scores["images"] = found["clean"].metrics["images"]
+        return scores, {"gains": gains.to_dict(), "right": found[metric].details["right"]}
 
     about = {"data": str(setup.location), "data_hash": setup.data_hash, "split": setup.split}
+    about |= {"model": setup.subject.name, "label": setup.subject.label}
     return score, about | {"weights": setup.subject.facts["weights"], "threat": as_text(threat)}
 
 
 def _language(
     run: Path, data: Any, split: str, limit: int | None, place: torch.device
-) -> tuple[Callable[[PIDGains], Scores], dict[str, Any]]:
+) -> tuple[Callable[[PIDGains], Found], dict[str, Any]]:
     from pidformer.evaluation.language import LanguageSetup  # needs the extra `lm`
 
     data = named_data(data, f"{run} needs text")
-    setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place)
-    facts = {name: setup.ledger.settings[name] for name in ("data", "data_hash", "split")}
+    setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place, block=None)
+    model, _, length = setup.loaded
+    kind, sees = type(model).__name__, [getattr(m, "is_causal", True) for m in model.modules()]
+    if not kind.endswith(("ForCausalLM", "LMHeadModel")) or not all(sees):
+        raise InputError(f"{run} holds a {kind}, which predicts no next token")
+    names = ("model", "label", "weights", "data", "data_hash", "split")
 
-    def score(gains: PIDGains) -> Scores:
-        put_gains(setup.loaded.model, gains)
-        found, _ = setup.scores("segments", setup.loaded.length, setup.loaded.length)
-        return {name: found[name] for name in ("ppl", "tokens")}
+    def score(gains: PIDGains) -> Found:
+        put_gains(model, gains)
+        found, details = setup.scores("segments", length, length)
+        scores = {name: found[name] for name in ("ppl", "tokens")}
+        return scores, {"gains": gains.to_dict(), **details}
 
-    return score, facts | {"weights": setup.ledger.settings["weights"], "threat": None}
+    return score, {name: setup.ledger.settings[name] for name in names} | {"threat": None}
 
 
 def _found(trials: list[Record], goals: Goals) -> Tuned:
