@@ -116,11 +116,18 @@ def test_a_stopped_rehearsal_goes_on(tmp_path, monkeypatch, is_moved):
     assert [k.seconds for k in found.kinds[:2]] == [k["seconds"] for k in begun["kinds"]]
     if is_moved:
         return
-    again = rehearse(plan, short, is_shown=False)  # whole: all of it anew
-    assert again.is_whole and again.kinds[0].seconds != found.kinds[0].seconds
+    asked, kinds = [], [kind.kind for kind in found.kinds]
+
+    def noted(trial, kind, count):
+        asked.append(kind)
+        return replace(found.kinds[0], kind=kind, title=trial.job.title, count=count)
+
+    monkeypatch.setattr(rehearsal, "_tried", noted)
+    assert rehearse(plan, short, is_shown=False).is_whole
+    assert asked == kinds  # it was whole: all of it anew
     (plan.out / "rehearsal.json").write_text(json.dumps(begun))
-    other = rehearse(plan, SHORT, is_shown=False)  # another plan: nothing of it is taken over
-    assert other.kinds[0].seconds != begun["kinds"][0]["seconds"]
+    assert rehearse(plan, SHORT, is_shown=False).is_whole
+    assert asked == [*kinds, *kinds]  # another plan: nothing of it is taken over
 
 
 def test_a_kind_that_breaks_does_not_end_the_rehearsal(tmp_path, monkeypatch):
