@@ -23,13 +23,15 @@ from study.trained_networks import Pretrained
 
 SMALL = Space(p=(0.01, 0.03, 0.1), i=(0.0, 0.003), d=(0.0, 0.03))
 """What a network that never saw a controller may bear: a tenth of the paper's gains, and less."""
+STRETCHES, STRETCH = 4, 64
+"""Stretches of text in which layers are looked at, and the tokens of each."""
 BLOCK = 128
 """Tokens of a text whose mean loss is one observation of an interval."""
 
 
 def look(given: Pretrained, tokens: np.ndarray, gains: Any) -> dict[str, Any]:
     """Whether gains of zero change a bit, and token similarity by layer, plain and with `gains`."""
-    ids = torch.from_numpy(tokens[: 4 * 64].astype(np.int64)).view(4, 64)
+    ids = torch.from_numpy(tokens[: STRETCHES * STRETCH].astype(np.int64)).view(-1, STRETCH)
     model = given.model
     with torch.no_grad():
         plain = model(ids)[0]

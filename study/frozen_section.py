@@ -9,19 +9,20 @@ from pidformer.report.panels import Panel
 from pidformer.report.table_view import machine_text, minus, number_text
 from pidformer.results import Record
 from pidformer.statistics import Mean
+from study.frozen import BLOCK, STRETCH, STRETCHES
 from study.pictures import lines_panel
 from study.records import Study
 from study.section import Section
 from study.tables import table
 
 _LOOK = (
-    "Token similarity, the mean cosine of two tokens of a text, by layer: {tokens} stretches of "
-    "64 tokens of the validation text. Gains of zero change {bits} of the output."
+    "Token similarity, the mean cosine of two tokens of a text, by layer: {count} stretches of "
+    "{tokens} tokens of the validation text. Gains of zero change {bits} of the output."
 )
 _TUNE = (
     "Perplexity with each of the gains tried, the first {valid} tokens of the validation text, "
     "windows of 256 strided by 128; differences to plain attention in nats per token, intervals "
-    "over blocks of 128 tokens. {verdict} Plain attention and the controller with the lowest "
+    "over blocks of {block} tokens. {verdict} Plain attention and the controller with the lowest "
     "perplexity there, {gains}, on the first {test} tokens of the test text: {plain:.2f} and "
     "{best:.2f}, a difference of {difference}."
 )
@@ -50,7 +51,8 @@ def frozen_sections(study: Study) -> list[Section]:
 
 
 def _look_text(line: Mapping[str, Any]) -> str:
-    return _LOOK.format(tokens="4", bits="no bit" if line["is_identical"] else "bits")
+    bits = "no bit" if line["is_identical"] else "bits"
+    return _LOOK.format(count=STRETCHES, tokens=STRETCH, bits=bits)
 
 
 def _panel(line: Mapping[str, Any]) -> tuple[Panel, str]:
@@ -70,6 +72,7 @@ def _tune_parts(line: Mapping[str, Any]) -> list[str]:
     test = line["test"]
     words = _TUNE.format(
         valid=line["valid_tokens"],
+        block=BLOCK,
         test=line["test_tokens"],
         verdict=f"{better or 'None'} of the {count} is better than plain attention.",
         gains=_gains(line["best"]),
