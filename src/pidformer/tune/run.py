@@ -187,7 +187,8 @@ class Tuned(NamedTuple):
         if self.best is self.trials[0]:
             return "no gains beat plain attention"
         if found is None or found.verdict == 0:
-            return "the best gains are not told from plain attention: no interval leaves out zero"
+            reason = "no interval is known" if found is None else "zero lies in their interval"
+            return f"the best gains are not told from plain attention: {reason}"
         return "the best gains beat plain attention on the data that they were chosen on"
 
     def to_dict(self) -> dict[str, Any]:
