@@ -37,11 +37,16 @@ def test_evaluate_gives_perplexity(run, trained, monkeypatch, tmp_path):
     assert "NaN" not in text
     code, text, _ = run(*common, "--protocol", "segments")
     assert code == 0 and "perplexity" in text and "nan" not in text
+    code, text, _ = run(*common, "--precision", "bf16", "--json")
+    (rounded,) = json.loads(text)["runs"].values()
+    exact = json.loads(run(*common, "--json")[1])["runs"][str(folder)]["valid, sliding"]["ppl"]
+    assert 0 < abs(rounded["valid, sliding"]["ppl"] / exact - 1) < 0.01
     code, text, _ = run(*common, "--suite", "robustness", "--json")
     assert code == 0 and len(json.loads(text)["runs"][str(folder)]) > 10
     for arguments, words in [
         (["--protocol", "slding"], "did you mean 'sliding'"),
         (["--split", "dev"], "dev"),
+        (["--precision", "tf23"], "did you mean 'tf32'"),
     ]:
         code, _, err = run(*common, *arguments)
         assert code == 2 and words in err and err.count("\n") == 1, err

@@ -43,7 +43,7 @@ def measure(root: Path, suite: str, device: str = "cpu") -> None:
     evaluate_other(*rows, **scenes, **shown)
     texts = os.environ["TEXTS"]
     for protocol in ("strided", "documents"):
-        own = {"views": "single", "protocol": protocol, "split": "valid"}
+        own = {"protocol": protocol, "split": "valid", "precision": "fp32"}
         evaluate_other("language", [str(root / "text")], "clean", texts, **own, **shown)
     looked = {"rank": ranks.rank(), "world_size": ranks.size(), "resident": False}
     for name, gone in (("whole", ()), ("broken", (2, 9, 10))):  # moves the draws of all after them

@@ -137,7 +137,7 @@ def test_language(tmp_path, monkeypatch):
     monkeypatch.setattr(language, "robustness_rows", lambda seed: rows)
 
     def measure(run):
-        options = OPTIONS | {"protocol": "sliding", "split": "valid,test"}
+        options = OPTIONS | {"split": "valid,test", "precision": "fp32"}
         evaluate_other("language", [str(run)], "robustness", data, **options)
 
     check("language", measure, run, tmp_path, monkeypatch, 8)

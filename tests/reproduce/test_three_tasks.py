@@ -1,5 +1,7 @@
 """Tables 2 and 3 through the same plan, with tiny models."""
 
+import shlex
+
 import pytest
 import yaml
 from PIL import Image
@@ -7,6 +9,7 @@ from PIL import Image
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.evaluation.language import robustness_rows
+from pidformer.report.rerun import measure_command
 from pidformer.reproduce import Job, Plan, make_plan, reproduce, run_plan
 from pidformer.reproduce.job_kinds import LAST_ROWS, JobSetting
 from pidformer.reproduce.plan import _report_of_recipes
@@ -198,7 +201,7 @@ def test_a_text_that_cannot_be_measured_is_refused_before_training(tmp_path, tex
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_sliding_perplexity_in_tf32_is_a_measurement_of_its_own(tmp_path):
+def test_sliding_perplexity_in_tf32_is_a_measurement_of_its_own(run, tmp_path):
     """On a CPU the products are the same; the record says what was asked for."""
     pytest.importorskip("transformers")
     (tmp_path / "novels").mkdir()
@@ -215,7 +218,12 @@ def test_sliding_perplexity_in_tf32_is_a_measurement_of_its_own(tmp_path):
     made = results.read(tmp_path / "out" / "runs" / "p-seed10")
     slid = {r.settings["precision"]: r for r in made if r.kind == "language"}
     assert set(slid) == {"tf32", "fp32"}
-    assert "precision='tf32'" in slid["tf32"].settings["command"]
+    typed = shlex.split(slid["tf32"].settings["command"])
+    assert run(*typed[1:])[0] == 0  # what a person would type asks for the same measurement
+    assert results.read(tmp_path / "out" / "runs" / "p-seed10") == made
+    printed = shlex.split(measure_command(slid["tf32"]))
+    assert printed[:2] == typed[:2] and printed[-2:] == ["--precision", "tf32"]
+    assert "--precision" not in measure_command(slid["fp32"])
     assert slid["tf32"].metrics["loss"] == slid["fp32"].metrics["loss"]
     with pytest.raises(InputError, match="precision is for language alone"):
         study_of(tiny_segmenter(), "camvid", {"single": {"precision": "tf32"}}, tmp_path)

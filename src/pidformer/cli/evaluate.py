@@ -33,6 +33,7 @@ def evaluate(
     views: str = "single",
     protocol: str = "sliding",
     split: str = "valid",
+    precision: str = "fp32",
     batch_size: int | None = None,
     workers: int = 0,
     allow_missing: bool = False,
@@ -67,6 +68,7 @@ def evaluate(
         --views: Segmentation: single, or multi (six scales, flipped too).
         --protocol: Language: sliding (the paper's), strided, segments, documents.
         --split: Language: valid, test or valid,test.
+        --precision: Language: fp32, tf32 or bf16, of matrix products on a GPU.
         --batch-size: Images at a time: bounds memory, changes no number. Default: 128 of 224 pixels
             on a GPU, more of smaller images; 128 on a CPU.
         --workers: Processes that decode sets too large for memory.
@@ -86,6 +88,7 @@ def evaluate(
     for what, given, known in (
         ("views", views, ("single", "multi")),
         ("protocol", protocol, PROTOCOLS),
+        ("precision", precision, ("fp32", "tf32", "bf16")),
         *(("split", part, ("train", "valid", "test")) for part in split.split(",")),
     ):
         check_known(what, given, known)  # also where the models' task does not ask for it
@@ -93,7 +96,7 @@ def evaluate(
     shared |= {"gains": gains, "ema": ema, "command": command_line()}
     shared["is_shown"] = not as_json and ranks.is_main()
     if (task := shared_task(models)) != "classification":
-        own = {"views": views, "protocol": protocol, "split": split}
+        own = {"views": views, "protocol": protocol, "split": split, "precision": precision}
         scores = evaluate_other(task, models, suite, data, **own, **shared)
         if not ranks.is_main():
             return

@@ -63,7 +63,7 @@ def _language_rows(suite: str, shared: dict[str, Any], options: dict[str, Any]) 
     from pidformer.evaluation.language import LanguageSetup, robustness_rows  # transformers: slow
 
     shared["weights"] = "ema" if options["ema"] else "auto"
-    shared["precision"] = options.get("precision", "fp32")
+    shared["precision"] = options["precision"]
     for split in options["split"].split(","):
         setup = LanguageSetup(split=split, **shared)
         if suite == "robustness":

@@ -119,13 +119,12 @@ def measure_command(record: Record) -> str:
             return _call("evaluate_segmentation", s, "threat", "views")
     elif record.kind == "language":
         is_plain = record.measurement.noise is None and "/window/" not in str(s.get("row"))
-        if s.get("precision") not in (None, "fp32") or (is_plain and _own_stride(s)):
-            if not is_plain:
-                return _call("evaluate_language_robustness", s, "split", "precision")
-            own = ["stride"] if _own_stride(s) else []
-            return _call("evaluate_language", s, "protocol", "split", "precision", *own)
+        if is_plain and _own_stride(s):
+            return _call("evaluate_language", s, "protocol", "split", "precision", "stride")
         words += ["--split", str(s.get("split"))]
         words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
+        if s.get("precision") not in (None, "fp32"):
+            words += ["--precision", str(s["precision"])]
     return shlex.join([*words, *extra])
 
 

@@ -197,11 +197,6 @@ def suite_of(about: Mapping[str, Any]) -> Suite:
 def _command(job: Job) -> str:
     """What a person would type for this job alone."""
     about = job.arguments
-    if about.get("precision", "fp32") != "fp32":
-        names = {"data": str(about["data"]), "split": about["suite"]}
-        names |= {name: about[name] for name in ("precision", "limit") if about.get(name)}
-        given = ", ".join(f"{name}={value!r}" for name, value in names.items())
-        return f"evaluate_language({str(about['run'])!r}, {given})"
     words = ["pidformer", job.kind, str(about["run"])]
     if job.kind == "analyze":
         words += ["--limit", str(about["limit"]), "--out", str(about["out"])]
@@ -216,6 +211,8 @@ def _command(job: Job) -> str:
         words += ["--limit", str(about["limit"])]
     if about.get("domain", "pixel") != "pixel":
         words += ["--domain", about["domain"]]
+    if about.get("precision", "fp32") != "fp32":
+        words += ["--precision", about["precision"]]
     if about["data"] is not None:
         words += ["--data", str(about["data"])]
     return shlex.join(words)
