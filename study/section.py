@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
-from study.comparisons import Compared, compare_all, findings
-from study.records import Study
+from study.comparisons import Compared, compare_all, findings, with_registered
+from study.records import Study, load_registered
 from study.tables import by_metric
 
 
@@ -35,6 +35,8 @@ def metrics_section(
 ) -> Section:
     """Words, a line for each metric, what the differences to softmax say, and `more`."""
     compared = compare_all(study, metrics)
+    if study.is_registered:
+        compared = with_registered(compared, study, load_registered(study.name))
     return Section(
         title=title,
         body=[words, by_metric(study, metrics, compared, only_plain=only_plain), *more],

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from pidformer.report.panels import save_panels
-from pidformer.report.publish import publish
+from pidformer.report.publish import ALL_BYTES, FILE_BYTES, publish
 from pidformer.report.rerun import train_command
 from pidformer.report.table_view import machine_text, minus
 from pidformer.results import Record
@@ -76,7 +76,7 @@ def test_the_first_page_is_short_and_answers_first(repository):
 
 def test_the_repository_holds_no_large_record():
     sizes = [path.stat().st_size for path in (ROOT / "results").rglob("*.jsonl")]
-    assert all(size < 1_000_000 for size in sizes) and sum(sizes) < 8_000_000
+    assert all(size < FILE_BYTES for size in sizes) and sum(sizes) < ALL_BYTES
 
 
 @pytest.fixture(scope="module")

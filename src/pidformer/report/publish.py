@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pidformer.data.segmentation.confusion import pack_areas, unpack_areas
 from pidformer.errors import InputError
 from pidformer.fields import mapped
 from pidformer.files import write_whole
@@ -28,7 +29,7 @@ from pidformer.results import Record
 from pidformer.runs.folder import load_weights
 from pidformer.runs.twins import control_free_hash
 
-FILE_BYTES, ALL_BYTES = 1_000_000, 8_000_000
+FILE_BYTES, ALL_BYTES = 1_000_000, 16_000_000
 """The most that a file, and a folder of studies, may take."""
 CONTROL = "control"
 """Records of the control's size as a run trains, and their curve: (epoch, ratio)."""
@@ -244,7 +245,8 @@ def _small(record: Record) -> Record:
     }
     small = {name: details[name] for name in kept.get(record.kind, details) if name in details}
     if record.kind == "segmentation":
-        small["num_classes"] = len(details["confusion"])
+        small["num_classes"] = classes = len(details["confusion"])
+        small["areas"] = pack_areas(unpack_areas(details["areas"], classes))
     elif record.kind == "language":
         losses = np.asarray(details.get("block_nll", []))
         small[MILLI] = np.round(1000 * losses).astype(int).tolist()

@@ -1,3 +1,6 @@
+import base64
+import zlib
+
 import numpy as np
 import pytest
 import torch
@@ -79,6 +82,16 @@ def test_the_protocol_for_absent_classes():
 def test_nothing_labelled_gives_nan_not_an_error():
     scores = segmentation_scores(torch.zeros(3, 3))
     assert all(np.isnan(value) for value in scores.values())
+
+
+def test_areas_of_older_records_are_read_and_newer_ones_are_smaller():
+    rng = np.random.default_rng(0)
+    hits, missed, wrong = rng.integers(0, 3000, (3, 40, 11)) * (rng.random((3, 40, 11)) < 0.7)
+    per_pair = np.stack([hits, hits + missed, hits + wrong], axis=1)
+    older = base64.b64encode(zlib.compress(per_pair.astype("<i4").tobytes())).decode()
+    assert np.array_equal(unpack_areas(older, 11), per_pair)
+    assert np.array_equal(unpack_areas(pack_areas(per_pair), 11), per_pair)
+    assert len(pack_areas(per_pair)) < 0.8 * len(older)
 
 
 def test_areas_survive_a_record_and_give_an_interval():
