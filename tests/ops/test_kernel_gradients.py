@@ -5,7 +5,7 @@ import torch
 
 from pidformer import LearnedGains, PIDGains, PIDState, pid_attention, scan_blocks
 from pidformer.control.gains import GainTensors
-from pidformer.ops import kernels
+from pidformer.ops import epilogue, kernels
 from tests.ops.chains import DEVICE, GAINS, LIMIT, needs_kernels, network, ours, placed, relative
 from tests.ops.test_attention import layers
 
@@ -141,3 +141,40 @@ def test_a_checkpointed_block_is_recomputed_on_its_kernels(around):
         with kernels("triton" if around == "torch" else "torch"):
             found.append(torch.autograd.grad(out.float().square().sum(), x)[0])
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("kv_heads", [2, 1])
+def test_attention_gets_its_gradient_in_one_layout_whatever_came_back(kv_heads):
+    """That of merged heads, (B, N, H, D) in memory."""
+    shapes = [(2, heads, 9, 16) for heads in (2, *[kv_heads] * 4)]
+    out, value, *state = (torch.randn(shape, device=DEVICE) for shape in shapes)
+    pull = torch.randn(2, 9, 2, 16, device=DEVICE).transpose(1, 2)
+    found = []
+    for grad in (pull, pull.contiguous()):
+        own = out.clone().requires_grad_()
+        with kernels("triton"):
+            u, _ = epilogue.control(own, value, PIDState(*state), PIDGains(p=0.4, i=0.1, d=0.05))
+        found += torch.autograd.grad(u, own, grad)
+    assert found[0].stride() == found[1].stride() == pull.stride()
+    assert torch.equal(*found)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
+def test_gradients_are_right_in_either_layout_of_what_comes_back():
+    """cuDNN's attention, which torch 2.11 takes here, keeps the layout of the first call."""
+    qkv = [x.cuda().bfloat16() for x in layers(1, heads=3, kv_heads=1, tokens=300, dim=64)[0]]
+    state = PIDState(*(torch.randn_like(qkv[2]) for _ in range(3)))
+    pull = torch.randn(len(qkv[0]), 300, 3, 64, device=DEVICE).transpose(1, 2)
+    gains = PIDGains(p=0.4, i=0.1, d=0.05)
+
+    def gradients(grad, dtype, name):
+        leaves = [x.to(dtype).requires_grad_() for x in qkv]
+        with kernels(name):
+            out, _ = pid_attention(*leaves, state, gains, is_causal=True)
+        return torch.autograd.grad(out, leaves, grad.to(dtype))
+
+    expected = gradients(pull, torch.float64, "torch")
+    for grad in (pull, pull.contiguous()):
+        for a, b in zip(gradients(grad, torch.bfloat16, "triton"), expected, strict=True):
+            assert relative(a, b) < 4 * LIMIT[torch.bfloat16]

@@ -103,6 +103,17 @@ def test_a_cache_that_is_offloaded_needs_something_to_be_offloaded_from(kind, mo
         model.generate(**tokens, cache_implementation=kind, **GREEDY)
 
 
+@pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])
+def test_with_a_cache_that_is_offloaded_nothing_is_compiled(kind, monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(
+        transformers.GenerationMixin, "generate", lambda *_, **options: given.append(options)
+    )
+    BUILDS["tied"]().generate(**full(some_tokens()), cache_implementation=kind)
+    assert given[0]["disable_compile"]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @pytest.mark.parametrize("kind", ["offloaded", "offloaded_static"])

@@ -131,11 +131,16 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
                 )
             options["use_cache"] = False
         kind = options.get("cache_implementation") or ""
-        if kind.startswith("offloaded") and not torch.accelerator.is_available():
-            raise InputError(
-                f"cache_implementation={kind!r} moves keys and values between an accelerator and "
-                "the CPU, and this machine has no accelerator; leave it out, or use 'static'"
-            )
+        if kind.startswith("offloaded"):
+            if not torch.accelerator.is_available():
+                raise InputError(
+                    f"cache_implementation={kind!r} moves keys and values between an accelerator "
+                    "and the CPU, and this machine has no accelerator; leave it out, or use "
+                    "'static'"
+                )
+            # transformers 5.17 compiles a static one, and the compiler of torch 2.11 ends the
+            # process at its streams
+            options.setdefault("disable_compile", True)
         return super().generate(*args, **options)
 
     def get_output_embeddings(self) -> nn.Module | None:
