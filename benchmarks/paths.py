@@ -29,12 +29,21 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor
 
-from benchmarks._measure import measured, recorded
+from benchmarks._measure import measured
 from benchmarks.kernel_checks import check_law, relative
 from pidformer.bench import attack as attacks
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
-from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
+from pidformer.bench.timing import (
+    GAINS,
+    BenchSetting,
+    Case,
+    Timing,
+    Workload,
+    measure,
+    name_of,
+    recorded,
+)
 from pidformer.control import PIDGains, as_feedback
 from pidformer.errors import unknown
 from pidformer.nn.block import feed_forward

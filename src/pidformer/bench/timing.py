@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
@@ -258,7 +259,8 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
         elif isinstance(error, ImportError):
             reason = f"left out: {error.name} is not installed"
         elif case.is_optional:
-            reason = f"left out: {type(error).__name__}"
+            line = str(error).strip().partition("\n")[0]
+            reason = f"left out: {type(error).__name__}: {line[:120]}"
         else:
             raise
     else:
@@ -315,3 +317,20 @@ def peak_bytes(run: Callable[[], object], device: torch.device, calls: int = 3) 
         wait(device)
         peaks.append(torch.cuda.max_memory_allocated(device) - before)
     return max(peaks)
+
+
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
+    """`run` is kept for its tensors: a graph holds their addresses alone."""
+    graph.replay()
