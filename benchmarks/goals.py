@@ -86,11 +86,14 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             _step("tiny", model.INFERENCE, "graphs", 1.01, twin, model.P)
             for twin in (model.TWIN, model.SDPA_TWIN)
         ),
-        (
-            "DeiT-tiny/16-224 peak training memory, PID / softmax twin, compiled",
-            1.01,
-            True,
-            lambda rows: _peak(rows.find(_TINY, model.PID, "compiled", **_DEIT)),
+        *(
+            (
+                f"DeiT-tiny/16-224 peak training memory, PID / softmax twin, {mode}",
+                1.01,
+                True,
+                lambda rows, mode=mode: _peak(rows.find(_TINY, model.PID, mode, **_DEIT)),
+            )
+            for mode in ("compiled", "graphs")
         ),
         *(
             (

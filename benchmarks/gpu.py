@@ -5,8 +5,8 @@
 
 In this order: what the device reaches (ceilings), the kernels against float64 (check), the tests
 that need a device, every section of `pidformer bench`, the goals, the paths that have to be asked
-for with a verdict each (`benchmarks.paths`), attention and control as one kernel (long), growth,
-ways to compile, and the loop.
+for with a verdict each (`benchmarks.paths`), attacks on 512 images, a suite as users run it,
+attention and control as one kernel (long), growth, ways to compile, and the loop.
 
 Each piece is a process with a limit of its own, so that a crash or a hang costs that piece alone.
 What it prints is shown, and kept in DIR/PIECE.txt; how it ended is a line of DIR/pieces.jsonl;
@@ -103,6 +103,13 @@ def _pieces() -> dict[str, Piece]:
             name: Piece(command=f"benchmarks.paths {name} --out {{out}}", limit=180, **device)
             for name in PATHS
         },
+        "attacks-512": Piece(
+            command="benchmarks.attacks --image 64 --steps 10 --rounds 3",
+            gpu="--device cuda --batch 512",
+            dry="--batch 2",
+            limit=120,
+        ),
+        "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **device),
         "long": Piece(command="benchmarks.long --out {out}", limit=300, **device),
         "growth": Piece(command="benchmarks.growth --out {out}", limit=180, **device),
         "ways": Piece(

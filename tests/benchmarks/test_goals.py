@@ -83,7 +83,7 @@ def test_goals_read_the_rows_they_name():
         ),
     ]
     by_text = {goal.text: goal for goal in goals(found)}
-    assert len(by_text) == 27
+    assert len(by_text) == 28
     tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, graphs"]
     assert tiny.measured == pytest.approx(1.04) and tiny.is_reached is True
     other = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, PyTorch's kernels, graphs"]
@@ -129,6 +129,6 @@ def test_goals_are_measured_by_the_sections_of_the_command(monkeypatch, capsys, 
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 4 and found["header"]["versions"]["torch"] == torch.__version__
     # A CPU measures other sizes than those that the goals are about.
-    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 27
+    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 28
     command = results.read(tmp_path)[0].settings["command"]
     assert command == " ".join(["python -m benchmarks goals", *arguments])

@@ -23,6 +23,10 @@ GAINS = "0.4,0.1,0.05"
 """The controller of every benchmark: all three terms act."""
 
 
+RIVALS = ("torchattacks", "foolbox", "cleverhans")
+"""Libraries that attacks are timed against, where they are installed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchSetting:
     """Device, rounds and seed; a GPU gets the sizes of models in use, a CPU small ones."""
@@ -55,7 +59,7 @@ class BenchSetting:
 def header(setting: BenchSetting) -> dict[str, Any]:
     """Device and versions that the numbers belong to."""
     versions = {"python": platform.python_version()}
-    for name in ("pidformer", "torch", "timm", "triton", "transformers", "torchattacks"):
+    for name in ("pidformer", "torch", "timm", "triton", "transformers", *RIVALS):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
