@@ -61,13 +61,3 @@ def test_a_row_names_the_kernels_that_were_compiled_for_a_layer():
     assert any("flex_attention" in name for name in notes[FLEX])
     # On a CPU Inductor gives the control a pass of its own, and one graph serves all layers.
     assert len(notes[FLEX_PID]) == len(notes[FLEX]) + 1 == len(set(notes[FLEX_PID]))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_on_a_gpu_both_steps_are_right_and_recorded():
-    setting = BenchSetting(device=torch.device("cuda"), rounds=1)
-    size = OperatorSize(2, 2, 256, 64, 3)
-    rows = [row for group in benchmark.long(setting, [size]) for row in group]
-    assert [row.label for row in rows] == LABELS * 2 and {row.mode for row in rows} == {"recorded"}
-    assert all(row.value for row in rows), [row.note for row in rows]
