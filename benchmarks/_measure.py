@@ -1,15 +1,11 @@
-"""What the benchmarks share: the options of `pidformer bench`, and recording a call."""
+"""What the benchmarks share: the options of `pidformer bench`."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
-
-import torch
 
 from pidformer.bench import Bench
 from pidformer.bench.run import ALL, Sections
@@ -39,20 +35,3 @@ def measured(
         command=shlex.join(["python", "-m", "benchmarks", *words, *sys.argv[1:]]),
     )
     return done, options
-
-
-def recorded(run: Callable[[], object]) -> Callable[[], object]:
-    """What replays the kernels of a call."""
-    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
-        run()
-    torch.cuda.current_stream().wait_stream(side)
-    with torch.cuda.graph(graph, stream=side):
-        run()
-    return partial(_replay, graph, run)
-
-
-def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
-    """`run` is kept for its tensors: a graph holds their addresses alone."""
-    graph.replay()

@@ -1,7 +1,7 @@
 """Images a second of FGSM and PGD against a minimal loop and the libraries that are installed.
 
-    python -m benchmarks.attacks [--device cuda] [--batch 256] [--rounds 5] [--compile] [--json]
-                                 [--run FOLDER [--data FOLDER]]
+    python -m benchmarks.attacks [--device cuda] [--batch 256] [--rounds 5] [--steps 20] [--json]
+                                 [--compile] [--image 224 | --run FOLDER [--data FOLDER]]
 
 `pidformer bench attack` with a model of your own: that of a run folder, on images of its validation
 set. Without `--run`, DeiT-tiny with random weights and random images whose labels are its own
@@ -29,8 +29,10 @@ def attacked(options: argparse.Namespace) -> tuple[str, nn.Module, Tensor, Tenso
     """What is attacked, in words and in tensors."""
     if options.run is None:
         torch.manual_seed(0)
-        model = timm.create_model("deit_tiny_patch16_224").eval().to(options.device)
-        images = torch.rand(options.batch, 3, 224, 224, device=options.device)
+        side = options.image
+        sizes = {"img_size": side, "patch_size": 16 if side == 224 else 8}
+        model = timm.create_model("deit_tiny_patch16_224", **sizes).eval().to(options.device)
+        images = torch.rand(options.batch, 3, side, side, device=options.device)
         return "DeiT-tiny, random weights", model, images, predictions(model, images)
     data = read_recipe(options.run)["data"]
     source = open_images(options.data, "val")
@@ -51,6 +53,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=20, help="of PGD")
+    parser.add_argument("--image", type=int, choices=(224, 64), default=224)
     parser.add_argument("--run", type=Path, help="a run folder")
     parser.add_argument("--data", help="its image set; the digits if not given")
     parser.add_argument("--compile", action="store_true", help="also the compiled model")
@@ -59,7 +63,9 @@ def main() -> None:
     what, model, images, labels = attacked(options)
     setting = BenchSetting(device=torch.device(options.device), rounds=options.rounds)
     clean = int((predictions(model, images) == labels).sum())
-    size = AttackSize(batch=len(images), image=images.shape[-1], is_compiling=options.compile)
+    size = AttackSize(
+        len(images), images.shape[-1], steps=options.steps, is_compiling=options.compile
+    )
     head = {"model": what, "images": len(images), "clean": clean, **header(setting)}
     if not options.json:
         print(f"{what}, {len(images)} images {tuple(images.shape[1:])}, {clean} right\n")

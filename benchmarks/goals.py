@@ -86,11 +86,14 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             _step("tiny", model.INFERENCE, "graphs", 1.01, twin, model.P)
             for twin in (model.TWIN, model.SDPA_TWIN)
         ),
-        (
-            "DeiT-tiny/16-224 peak training memory, PID / softmax twin, compiled",
-            1.01,
-            True,
-            lambda rows: _peak(rows.find(_TINY, model.PID, "compiled", **_DEIT)),
+        *(
+            (
+                f"DeiT-tiny/16-224 peak training memory, PID / softmax twin, {mode}",
+                1.01,
+                True,
+                lambda rows, mode=mode: _peak(rows.find(_TINY, model.PID, mode, **_DEIT)),
+            )
+            for mode in ("compiled", "graphs")
         ),
         *(
             (
@@ -141,24 +144,40 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             )
             for what in (operator.FORWARD, operator.BOTH)
         ),
+        (
+            f"{operator.BOTH}, batch 1, 16 heads of 256 tokens: PID / attention, recorded",
+            1.1,
+            True,
+            lambda rows: rows.ratio(
+                operator.BOTH, operator.PID, "recorded", **operator.FEW._asdict()
+            ),
+        ),
         *(
             (
-                f"{what}, recorded: images/s, ours / a minimal loop",
+                f"{what}{way}, recorded: images/s, ours / a minimal loop in float32",
                 1.5,
                 False,
-                lambda rows, what=what: rows.ratio(
-                    f"DeiT-tiny, {what}", attack.OURS + attack.IN_A_ROW, batch=64, image=224
+                lambda rows, what=what, way=way: rows.ratio(
+                    f"DeiT-tiny, {what}", attack.OURS + way + attack.IN_A_ROW, batch=64, image=224
                 ),
             )
-            for what in ("FGSM", _PGD)
+            for what, way in (
+                ("FGSM", ""),
+                (_PGD, ""),
+                (_PGD, ", early stop"),
+                (_PGD, ", bfloat16"),
+            )
         ),
-        (
-            f"{_PGD}, recorded: images/s, PID / softmax twin",
-            0.95,
-            False,
-            lambda rows: rows.ratio(
-                f"DeiT-tiny, {_PGD} of the twins", model.PID, batch=64, image=224
-            ),
+        *(
+            (
+                f"{_PGD}{way}: images/s, PID / softmax twin",
+                0.95,
+                False,
+                lambda rows, way=way: rows.ratio(
+                    f"DeiT-tiny, {_PGD} of the twins{way}", model.PID, batch=64, image=224
+                ),
+            )
+            for way in ("", attack.IN_A_ROW)
         ),
     ]
 

@@ -5,7 +5,8 @@
 
 In this order: what the device reaches (ceilings), the kernels against float64 (check), the tests
 that need a device, every section of `pidformer bench`, the goals, the paths that have to be asked
-for with a verdict each (`benchmarks.paths`), then growth, ways to compile, and the loop.
+for with a verdict each (`benchmarks.paths`), attacks on 512 images, a suite as users run it,
+attention and control as one kernel (long), growth, ways to compile, and the loop.
 
 Each piece is a process with a limit of its own, so that a crash or a hang costs that piece alone.
 What it prints is shown, and kept in DIR/PIECE.txt; how it ended is a line of DIR/pieces.jsonl;
@@ -39,6 +40,8 @@ from pidformer.errors import unknown
 ROOT = Path(__file__).parent.parent
 SHORTEST = 20
 """Seconds that must be left for a piece to begin."""
+BENCH_SECONDS = 480
+"""For all sections of `pidformer bench` together, goal."""
 WAYS = "now,descent,gelu,gelu+descent,mixed+descent,combo"
 
 
@@ -100,6 +103,14 @@ def _pieces() -> dict[str, Piece]:
             name: Piece(command=f"benchmarks.paths {name} --out {{out}}", limit=180, **device)
             for name in PATHS
         },
+        "attacks-512": Piece(
+            command="benchmarks.attacks --image 64 --steps 10 --rounds 3",
+            gpu="--device cuda --batch 512",
+            dry="--batch 2",
+            limit=120,
+        ),
+        "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **device),
+        "long": Piece(command="benchmarks.long --out {out}", limit=300, **device),
         "growth": Piece(command="benchmarks.growth --out {out}", limit=180, **device),
         "ways": Piece(
             command=f"benchmarks.ways --only {WAYS} --out {{out}}/ways-kernels.txt",
@@ -197,6 +208,10 @@ def summary(folder: Path) -> int:
     for name in ("goals", "ceilings"):
         if ended.get(name, {}).get("state") == "done":
             print((folder / f"{name}.txt").read_text())
+    bench = [ended.get(f"bench-{name}", {}) for name in SECTIONS]
+    if all(found.get("state") == "done" for found in bench):
+        seconds = sum(found["seconds"] for found in bench)
+        print(f"all of `pidformer bench`: {seconds:.0f} s, goal {BENCH_SECONDS} s or less")
     verdicts = folder / "verdicts.jsonl"
     lines = map(json.loads, verdicts.read_text().splitlines() if verdicts.exists() else ())
     last = {line["path"]: line for line in lines}

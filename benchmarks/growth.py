@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.utils._pytree import tree_leaves
 
-from benchmarks._measure import measured, recorded
+from benchmarks._measure import measured
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
 from pidformer.bench.timing import (
@@ -30,6 +30,7 @@ from pidformer.bench.timing import (
     Workload,
     measure,
     name_of,
+    recorded,
     rows_of,
 )
 from pidformer.nn import scan_blocks

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from benchmarks._measure import recorded
 from benchmarks.kernel_checks import DEVICE, GAINS, LIMIT, check, relative
+from pidformer.bench.timing import recorded
 from pidformer.control import PIDGains, PIDState
 from pidformer.control.pid import pid_step
 from pidformer.ops import dispatch, epilogue, gelu, short

@@ -2,8 +2,10 @@
 
     python -m benchmarks paths NAME [--device cuda] [--rounds 7] [--out DIR] [--json]
 
-direct: launches past Triton's binding (PIDFORMER_LAUNCH=direct). exclude: the kernel of exclusive
-self-attention. gelu: bias and GELU in one pass. recorded: attacks whose steps are CUDA graphs.
+direct: launches past Triton's binding (PIDFORMER_LAUNCH=direct). prefetch: a program of attention's
+kernel first asks for what its control reads (PIDFORMER_PREFETCH=1). exclude: the kernel of
+exclusive self-attention. gelu: bias and GELU in one pass. recorded: attacks whose steps are CUDA
+graphs.
 
 Each is checked, then takes turns with the default. The verdict, also a line of DIR/verdicts.jsonl:
 
@@ -15,7 +17,6 @@ Each is checked, then takes turns with the default. The verdict, also a line of 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -29,16 +30,25 @@ import torch.nn.functional as F
 from timm.layers import Mlp
 from torch import Tensor
 
-from benchmarks._measure import measured, recorded
+from benchmarks._measure import measured
 from benchmarks.kernel_checks import check_law, relative
 from pidformer.bench import attack as attacks
 from pidformer.bench import model as models
 from pidformer.bench import operator as operators
-from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
+from pidformer.bench.timing import (
+    GAINS,
+    BenchSetting,
+    Case,
+    Timing,
+    Workload,
+    measure,
+    name_of,
+    recorded,
+)
 from pidformer.control import PIDGains, as_feedback
 from pidformer.errors import unknown
 from pidformer.nn.block import feed_forward
-from pidformer.ops import kernels, launch, pid_attention
+from pidformer.ops import kernels, launch, pid_attention, short
 from pidformer.robustness import PGD
 
 DEFAULT = "default"
@@ -114,12 +124,15 @@ def _pair(name: str, make: Callable[[bool], Run], **more: Any) -> list[Case]:
 # Direct launches
 
 
-def _launched(run: Run, is_direct: bool) -> Run:
-    def launched() -> object:
-        with mock.patch.dict(os.environ, PIDFORMER_LAUNCH="direct" if is_direct else "triton"):
+def _switched(switch: tuple[Any, str], run: Run, is_on: bool) -> Run:
+    def switched() -> object:  # not by the environment: to set it takes the host a while each time
+        with mock.patch.object(*switch, partial(bool, is_on)):
             return run()
 
-    return launched
+    return switched
+
+
+DIRECT, PREFETCHED = (launch, "is_direct"), (short, "is_prefetched")
 
 
 def _bits(device: torch.device, tokens: int, kv: int, gains: Any, **options: Any) -> list[Tensor]:
@@ -147,11 +160,11 @@ def _direct_problem(device: torch.device) -> str:
         if device.type == "cuda"
         else ((7, 2, True),)
     )
-    for tokens, kv, is_causal in cases if device.type == "cuda" else ((7, 2, True),):
+    for tokens, kv, is_causal in cases:
         run = partial(_bits, device, tokens, kv, gains, is_causal=is_causal)
-        expected = _launched(run, False)()
+        expected = _switched(DIRECT, run, False)()
         for _ in range(3):  # compiled, then launched directly
-            found: Any = _launched(run, True)()
+            found: Any = _switched(DIRECT, run, True)()
             if not all(map(torch.equal, found, expected)):  # type: ignore[call-overload]
                 return f"other bits at {tokens} tokens, {kv} value heads"
     return "no launch was direct" if device.type == "cuda" and not launch._compiled else ""
@@ -167,11 +180,45 @@ def _direct(setting: BenchSetting) -> Iterator[list[Timing]]:
             is_direct: bool, size: operators.OperatorSize = size, is_training: bool = is_training
         ) -> Run:
             run = operators.chain(size, setting, is_training, attend=attend)
-            return _launched(run, is_direct)
+            return _switched(DIRECT, run, is_direct)
 
         what = operators.BOTH if is_training else operators.FORWARD
         group = _group(what, size._asdict(), setting, amount=size.layers)
         yield measure(group, _pair("direct", make), setting)
+
+
+# Prefetch
+
+
+def _prefetch_problem(device: torch.device) -> str:
+    gains = PIDGains.parse(GAINS)
+    for tokens, kv, is_causal in ((7, 4, False), (65, 2, True), (197, 4, False)):
+        if device.type == "cpu":
+            break  # the interpreter knows no such instruction
+        run = partial(_bits, device, tokens, kv, gains, is_causal=is_causal)
+        found, expected = (_switched(PREFETCHED, run, is_on)() for is_on in (True, False))
+        if not all(map(torch.equal, found, expected)):  # type: ignore[call-overload]
+            return f"other bits at {tokens} tokens, {kv} value heads"
+    return ""
+
+
+def _prefetch(setting: BenchSetting) -> Iterator[list[Timing]]:
+    large = [operators.OperatorSize(256, 3, 197, 64), operators.OperatorSize(512, 3, 65, 64)]
+    sizes = large if setting.is_gpu else [operators.OperatorSize(1, 2, 5, 16, 2)]
+    attend = partial(operators.controlled, pid_attention, PIDGains.parse(GAINS))
+    for size, is_training in product(sizes, (False, True)):
+
+        def make(
+            is_on: bool, size: operators.OperatorSize = size, is_training: bool = is_training
+        ) -> Run:
+            run = operators.chain(size, setting, is_training, attend=attend)
+            return _switched(PREFETCHED, run, is_on)
+
+        what = operators.BOTH if is_training else operators.FORWARD
+        mode = "recorded" if setting.is_gpu else "eager"
+        group = _group(what, size._asdict(), setting, amount=size.layers, mode=mode)
+        wrap = recorded if setting.is_gpu else None
+        yield measure(group, _pair("prefetch", make, wrap=wrap), setting)
 
 
 # Exclusion's kernel
@@ -324,6 +371,7 @@ def _recorded(setting: BenchSetting) -> Iterator[list[Timing]]:
 
 PATHS = {
     "direct": Path(_direct_problem, _direct),
+    "prefetch": Path(_prefetch_problem, _prefetch),
     "exclude": Path(_exclude_problem, _exclude),
     "gelu": Path(_gelu_problem, _gelu),
     "recorded": Path(_recorded_problem, _recorded),

@@ -81,6 +81,13 @@ def test_attack_rows():
     assert rows[0].note.endswith("of 2 right")
 
 
+def test_a_library_that_lacks_what_it_needs_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "half_there.py").write_text("import no_such_module")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert attack._installed("half_there") is attack._installed("not_there") is None
+    assert attack._installed("json") is json
+
+
 def test_the_minimal_loop_is_our_pgd():
     kind = model.ModelSize("tiny", 2, image=16, patch=8)
     network = model.deit(kind, CPU, is_timm=True).eval()

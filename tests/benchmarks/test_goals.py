@@ -43,6 +43,37 @@ def test_goals_read_the_rows_they_name():
             depth=12,
         ),
         *rows(
+            operator.BOTH,
+            {operator.ATTENTION: 20, operator.PID: 21},
+            "recorded",
+            **operator.FEW._asdict(),
+        ),
+        *rows(
+            "DeiT-tiny, PGD-10",
+            {
+                attack.PLAIN: 400,
+                attack.OURS + attack.IN_A_ROW: 390,
+                attack.OURS + ", early stop" + attack.IN_A_ROW: 800,
+                attack.OURS + ", bfloat16" + attack.IN_A_ROW: 1000,
+            },
+            "eager",
+            "images/s",
+            batch=64,
+            image=224,
+        ),
+        *(
+            row
+            for way, speed in (("", 300), (attack.IN_A_ROW, 390))
+            for row in rows(
+                f"DeiT-tiny, PGD-10 of the twins{way}",
+                {model.TWIN: 400, model.PID: speed},
+                "eager",
+                "images/s",
+                batch=64,
+                image=224,
+            )
+        ),
+        *rows(
             "DeiT-tiny, FGSM",
             {attack.PLAIN: 4000, attack.OURS + attack.IN_A_ROW: 3600},
             "eager",
@@ -52,7 +83,7 @@ def test_goals_read_the_rows_they_name():
         ),
     ]
     by_text = {goal.text: goal for goal in goals(found)}
-    assert len(by_text) == 23
+    assert len(by_text) == 28
     tiny = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, graphs"]
     assert tiny.measured == pytest.approx(1.04) and tiny.is_reached is True
     other = by_text["DeiT-tiny/16-224 training step, PID / softmax twin, PyTorch's kernels, graphs"]
@@ -65,8 +96,12 @@ def test_goals_read_the_rows_they_name():
     assert [goal.is_reached for goal in timm] == [True, False]
     loop = by_text["64 pixels, patch 8: training loop with PID, images/s"]
     assert loop.measured == 85_000 and loop.is_reached is True
-    fgsm = by_text["FGSM, recorded: images/s, ours / a minimal loop"]
+    fgsm = by_text["FGSM, recorded: images/s, ours / a minimal loop in float32"]
     assert fgsm.measured == pytest.approx(0.9) and fgsm.is_reached is False
+    searched = [goal for text, goal in by_text.items() if text.startswith("PGD-10")]
+    assert [goal.measured for goal in searched] == pytest.approx([0.975, 2.0, 2.5, 0.75, 0.975])
+    (few,) = (goal for text, goal in by_text.items() if "16 heads of 256 tokens" in text)
+    assert few.measured == pytest.approx(1.05) and few.is_reached is True
     small = by_text["DeiT-small/16-224 training step, PID / softmax twin, compiled"]
     assert small.measured is None and small.is_reached is None
 
@@ -94,6 +129,6 @@ def test_goals_are_measured_by_the_sections_of_the_command(monkeypatch, capsys, 
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 4 and found["header"]["versions"]["torch"] == torch.__version__
     # A CPU measures other sizes than those that the goals are about.
-    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 23
+    assert {goal["is_reached"] for goal in found["goals"]} == {None} and len(found["goals"]) == 28
     command = results.read(tmp_path)[0].settings["command"]
     assert command == " ".join(["python -m benchmarks goals", *arguments])

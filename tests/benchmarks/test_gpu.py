@@ -80,6 +80,15 @@ def test_no_piece_begins_that_has_no_time(tmp_path):
     assert not (tmp_path / "x.txt").exists()
 
 
+def test_the_seconds_of_all_sections_are_added_once_they_are_there(tmp_path, capsys):
+    lines = [{"piece": f"bench-{name}", "state": "done", "seconds": 80} for name in gpu.SECTIONS]
+    for count in (len(lines) - 1, len(lines)):
+        (tmp_path / "pieces.jsonl").write_text("\n".join(map(json.dumps, lines[:count])) + "\n")
+        assert gpu.summary(tmp_path) == 0
+        expected = f"all of `pidformer bench`: {80 * count} s, goal 480 s or less"
+        assert (expected in capsys.readouterr().out) == (count == len(lines))
+
+
 def test_what_hangs_is_ended_with_its_children(tmp_path):
     """A child that outlives its piece would hold the device."""
     marker = tmp_path / "child"
@@ -169,11 +178,12 @@ def test_a_path_that_breaks_down_gets_a_verdict_and_no_times(monkeypatch, tmp_pa
 @pytest.mark.slow
 def test_a_dry_run_goes_through_its_pieces(tmp_path):
     """One piece of each kind; the others are the same commands with other words."""
-    named = ["ceilings", "check", "bench-operator", "goals", "direct", "growth", "loop"]
+    named = ["ceilings", "check", "bench-operator", "goals", "direct", "long", "growth", "loop"]
     words = [sys.executable, "-m", "benchmarks", "gpu", "--out", str(tmp_path), "--dry", *named]
     done = subprocess.run([*words, "--minutes", "60"], capture_output=True, text=True, cwd=gpu.ROOT)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr
     states = {name: line["state"] for name, line in ended(tmp_path).items()}
     assert states == dict.fromkeys(named, "done") | {"ceilings": "left out"}
     assert "| direct | none | a CPU cannot say |" in done.stdout and "not measured" in done.stdout
-    assert {"operator", "paths", "growth"} <= {row.settings["section"] for row in read(tmp_path)}
+    sections = {row.settings["section"] for row in read(tmp_path)}
+    assert {"operator", "paths", "long", "growth"} <= sections

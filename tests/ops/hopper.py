@@ -29,7 +29,11 @@ TILES = (
     (gelu_kernels.gelu_backward, GELU),
     (
         short_kernels.short_forward,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2},
+        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": False},
+    ),
+    (
+        short_kernels.short_forward,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": True},
     ),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": True, **ONE_TILE}),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": False, **ONE_TILE}),

@@ -1,9 +1,11 @@
 """Launches that skip Triton's own binding: only where it would decide the same again."""
 
+from functools import partial
+
 import pytest
 import torch
 
-from pidformer.ops import dispatch, launch
+from pidformer.ops import dispatch, launch, short
 
 TILES = dispatch.Tiles(rows=16, keys=16, warps=2, stages=1)
 
@@ -135,3 +137,20 @@ def test_a_direct_launch_gives_the_same_bits(monkeypatch):
     for _ in range(2):  # compiled, then launched directly
         assert all(map(torch.equal, run(), by_triton))
     assert launch._compiled
+
+
+@pytest.mark.parametrize("asked", [None, "0", "1"])
+def test_a_prefetch_is_asked_for_and_never_of_the_interpreter(asked, monkeypatch):
+    if asked is None:
+        monkeypatch.delenv("PIDFORMER_PREFETCH", raising=False)
+    else:
+        monkeypatch.setenv("PIDFORMER_PREFETCH", asked)
+    seen = []
+    monkeypatch.setattr(short, "launch", lambda *given: seen.append(given[6][-1]))
+    q = torch.zeros(1, 1, 4, 16)
+    for is_interpreted in (True, False):
+        monkeypatch.setattr(dispatch, "is_interpreted", partial(bool, is_interpreted))
+        short.short_forward.function(
+            q, q, q, None, None, None, None, 0.0, 0.0, 0.0, 1.0, 0.25, False, False, False
+        )
+    assert seen == [False, asked == "1"]

@@ -1,6 +1,9 @@
 """Recorded gradient steps: the same numbers as without, and what is not recorded."""
 
 import warnings
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import timm
@@ -129,6 +132,51 @@ def test_a_replay_with_other_numbers_is_never_used(steps, monkeypatch):
     assert steps.log == [(8, 8)]
 
 
+class Refused:
+    """A graph whose recording is broken off, as by a wait for the device."""
+
+    def __init__(self, log, breaks):
+        self.log, self.breaks = log, breaks
+
+    def capture_begin(self, **given):
+        if self.breaks == "begin":
+            raise RuntimeError("begin")
+        self.log.append(("begin", given["pool"]))
+
+    def capture_end(self):
+        raise RuntimeError("end\nmore")
+
+    def reset(self):
+        self.log.append("reset")
+
+
+@pytest.mark.parametrize("breaks", ["begin", "end"])
+def test_a_recording_that_fails_gives_its_pool_back(breaks, monkeypatch):
+    log, stream, state = [], SimpleNamespace(wait_stream=lambda _: None), SimpleNamespace()
+    state.clone_state, state.graphsafe_set_state = (lambda: None), (lambda _: None)
+    fakes = {
+        "CUDAGraph": lambda: Refused(log, breaks),
+        "Stream": lambda: stream,
+        "current_stream": lambda: stream,
+        "stream": lambda _: nullcontext(),
+        "graph_pool_handle": lambda: (0, 7),
+        "current_device": lambda: 0,
+        "default_generators": [state],
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    for name in ("endAllocateToPool", "releasePool"):
+        call = f"_cuda_{name}"
+        note = partial(lambda name, *given: log.append((name, *given)), name)
+        monkeypatch.setattr(torch._C, call, note, raising=False)
+    monkeypatch.setattr(recordings, "_failed", [])
+    found = recordings._record(lambda x: (x,), (torch.ones(2, 2),), 2, None)
+    assert found == (None, breaks)
+    given_back = [("endAllocateToPool", 0, (0, 7)), ("releasePool", 0, (0, 7))]
+    assert log == ([] if breaks == "begin" else [("begin", (0, 7)), "reset", *given_back])
+    assert len(recordings._failed) == (breaks == "end")
+
+
 def gpu(test):
     return pytest.mark.gpu(
         pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")(test)
@@ -250,7 +298,9 @@ def test_a_model_that_waits_for_the_device_is_not_recorded(wait, replays, monkey
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # said once
         PLAIN(Waits(inner, wait).eval(), *given)
-    # the generator and the device are as before
+    # generator, allocator and device are as before
+    PLAIN(inner, *given)
+    assert replays
     nn.functional.dropout(given[0], 0.5).sum().item()
     with torch.random.fork_rng():
         torch.cuda.manual_seed(0)

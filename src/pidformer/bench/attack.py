@@ -7,7 +7,7 @@ is, and with steps that were recorded in the calls before (`robustness.recorded`
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -56,7 +56,8 @@ def attack(setting: BenchSetting, size: AttackSize | None = None) -> Iterator[li
     network = models.deit(kind, setting, is_timm=True).eval()
     images = models.pixels(size.batch, size.image, setting)
     yield from compare_attacks(setting, size, network, images, predictions(network, images))
-    yield _twins(setting, size, kind, images)
+    for is_recorded in (False, True)[: 1 + setting.is_gpu]:
+        yield _twins(setting, size, kind, images, is_recorded)
 
 
 def compare_attacks(
@@ -106,20 +107,25 @@ def minimal(network: nn.Module, step: float, steps: int, eps: float) -> Contende
 
 
 def _twins(
-    setting: BenchSetting, size: AttackSize, kind: models.ModelSize, images: Tensor
+    setting: BenchSetting,
+    size: AttackSize,
+    kind: models.ModelSize,
+    images: Tensor,
+    is_recorded: bool,
 ) -> list[Timing]:
     threat = PGD(eps=EPS, step_size=size.step, steps=size.steps, random_start=False)
 
     def make(gains: str | None) -> Callable[[], object]:
         network = models.deit(kind, setting, gains).eval()
-        run = in_a_row(threat, network) if setting.is_gpu else partial(threat, network)
+        run = in_a_row(threat, network) if is_recorded else partial(threat, network)
         return partial(run, images, predictions(network, images))
 
     cases = [
         Case(label=models.TWIN, make=partial(make, None)),
         Case(label=models.PID, make=partial(make, GAINS)),
     ]
-    return measure(_group(f"DeiT-tiny, PGD-{size.steps} of the twins", images), cases, setting)
+    what = f"DeiT-tiny, PGD-{size.steps} of the twins{IN_A_ROW * is_recorded}"
+    return measure(_group(what, images), cases, setting)
 
 
 def _group(what: str, images: Tensor) -> Workload:
@@ -199,16 +205,12 @@ def _others(network: nn.Module, size: AttackSize, device: str) -> tuple[Runs, Ru
     """The same of the libraries that are installed."""
     one: Runs = {}
     many: Runs = {}
-    if importlib.util.find_spec("torchattacks"):
-        import torchattacks
-
+    if torchattacks := _installed("torchattacks"):
         one["torchattacks"] = torchattacks.FGSM(network, eps=EPS)
         many["torchattacks"] = torchattacks.PGD(
             network, eps=EPS, alpha=size.step, steps=size.steps, random_start=False
         )
-    if importlib.util.find_spec("foolbox"):
-        import foolbox
-
+    if foolbox := _installed("foolbox"):
         bounded = foolbox.PyTorchModel(network, bounds=(0, 1), device=device)
         first = foolbox.attacks.LinfFastGradientAttack(random_start=False)
         second = foolbox.attacks.LinfPGD(
@@ -216,13 +218,21 @@ def _others(network: nn.Module, size: AttackSize, device: str) -> tuple[Runs, Ru
         )
         one["foolbox"] = lambda x, y: first.run(bounded, x, y, epsilon=EPS)
         many["foolbox"] = lambda x, y: second.run(bounded, x, y, epsilon=EPS)
-    if importlib.util.find_spec("cleverhans"):
-        from cleverhans.torch.attacks.fast_gradient_method import fast_gradient_method
-        from cleverhans.torch.attacks.projected_gradient_descent import projected_gradient_descent
-
+    attacks = "cleverhans.torch.attacks"
+    fgsm = _installed(f"{attacks}.fast_gradient_method")
+    pgd = _installed(f"{attacks}.projected_gradient_descent")
+    if fgsm and pgd:
         inside = {"norm": float("inf"), "clip_min": 0.0, "clip_max": 1.0, "sanity_checks": False}
-        one["cleverhans"] = lambda x, y: fast_gradient_method(network, x, EPS, y=y, **inside)
-        many["cleverhans"] = lambda x, y: projected_gradient_descent(
+        one["cleverhans"] = lambda x, y: fgsm.fast_gradient_method(network, x, EPS, y=y, **inside)
+        many["cleverhans"] = lambda x, y: pgd.projected_gradient_descent(
             network, x, EPS, size.step, size.steps, y=y, rand_init=False, **inside
         )
     return one, many
+
+
+def _installed(name: str) -> Any:
+    """A library's module; None where it, or what it needs, is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None

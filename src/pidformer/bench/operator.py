@@ -8,6 +8,7 @@ control, as in a model. A time is for one layer.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from pidformer.bench.timing import GAINS, BenchSetting, Case, Timing, Workload, measure, name_of
+from pidformer.bench.timing import (
+    GAINS,
+    BenchSetting,
+    Case,
+    Timing,
+    Workload,
+    measure,
+    name_of,
+    recorded,
+)
 from pidformer.control import PIDGains, as_feedback
 from pidformer.control.feedback import acting_law
 from pidformer.control.gains import Gains
@@ -43,6 +53,8 @@ class OperatorSize(NamedTuple):
 
 
 LARGE = (OperatorSize(256, 3, 197, 64), OperatorSize(512, 3, 65, 64), OperatorSize(4, 16, 4096, 64))
+FEW = OperatorSize(1, 16, 256, 64)
+"""Fewer heads than a GPU has multiprocessors: timed without the host, which takes longer."""
 SMALL = (OperatorSize(4, 3, 65, 64, 4), OperatorSize(2, 3, 197, 64, 4))
 Layers = list[tuple[Tensor, Tensor, Tensor]]
 
@@ -50,22 +62,29 @@ Layers = list[tuple[Tensor, Tensor, Tensor]]
 def operator(
     setting: BenchSetting, sizes: Sequence[OperatorSize] | None = None
 ) -> Iterator[list[Timing]]:
-    """Forward, then forward and backward, for each size."""
+    """Forward, then forward and backward, for each size; on a GPU, training with few heads."""
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
         if setting.is_gpu:
             torch.compiler.reset()  # it keeps few graphs of a function, and then stops compiling
         for what, is_training in ((FORWARD, False), (BOTH, True)):
-            group = Workload(
-                section="operator",
-                what=what,
-                sizes=size._asdict(),
-                dtype=name_of(setting.dtype),
-                amount=size.layers,
-            )
             cases = contenders(size, setting, is_training)
             if setting.is_gpu:
                 cases += variants(size, setting, is_training)
-            yield measure(group, cases, setting)
+            yield measure(_group(what, size, setting), cases, setting)
+    if setting.is_gpu and sizes is None:
+        cases = [replace(case, wrap=recorded) for case in contenders(FEW, setting, True)]
+        yield measure(_group(BOTH, FEW, setting, mode="recorded"), cases, setting)
+
+
+def _group(what: str, size: OperatorSize, setting: BenchSetting, **more: Any) -> Workload:
+    return Workload(
+        section="operator",
+        what=what,
+        sizes=size._asdict(),
+        dtype=name_of(setting.dtype),
+        amount=size.layers,
+        **more,
+    )
 
 
 def contenders(size: OperatorSize, setting: BenchSetting, is_training: bool) -> list[Case]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
@@ -20,6 +21,10 @@ from pidformer.results import Record
 
 GAINS = "0.4,0.1,0.05"
 """The controller of every benchmark: all three terms act."""
+
+
+RIVALS = ("torchattacks", "foolbox", "cleverhans")
+"""Libraries that attacks are timed against, where they are installed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +59,7 @@ class BenchSetting:
 def header(setting: BenchSetting) -> dict[str, Any]:
     """Device and versions that the numbers belong to."""
     versions = {"python": platform.python_version()}
-    for name in ("pidformer", "torch", "timm", "triton", "transformers", "torchattacks"):
+    for name in ("pidformer", "torch", "timm", "triton", "transformers", *RIVALS):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -258,7 +263,8 @@ def _prepare(case: Case, setting: BenchSetting) -> _Ready | str:
         elif isinstance(error, ImportError):
             reason = f"left out: {error.name} is not installed"
         elif case.is_optional:
-            reason = f"left out: {type(error).__name__}"
+            line = str(error).strip().partition("\n")[0]
+            reason = f"left out: {type(error).__name__}: {line[:120]}"
         else:
             raise
     else:
@@ -315,3 +321,20 @@ def peak_bytes(run: Callable[[], object], device: torch.device, calls: int = 3) 
         wait(device)
         peaks.append(torch.cuda.max_memory_allocated(device) - before)
     return max(peaks)
+
+
+def recorded(run: Callable[[], object]) -> Callable[[], object]:
+    """What replays the kernels of a call."""
+    graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):  # once where it is recorded, so that nothing is set up there
+        run()
+    torch.cuda.current_stream().wait_stream(side)
+    with torch.cuda.graph(graph, stream=side):
+        run()
+    return partial(_replay, graph, run)
+
+
+def _replay(graph: torch.cuda.CUDAGraph, run: Callable[[], object]) -> None:
+    """`run` is kept for its tensors: a graph holds their addresses alone."""
+    graph.replay()

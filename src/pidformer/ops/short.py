@@ -17,6 +17,7 @@ does their gradient. The state's values are views of it, whose gradient is added
 # B batch, H heads, Hkv key/value heads, N tokens, D head dim
 
 import math
+import os
 from functools import partial
 from typing import Any
 
@@ -173,6 +174,7 @@ def short_forward(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
     u = empty_rows(q, q.shape)
     tiles, constants = _forward_plan(tokens, dim, heads // kv_heads, is_causal)
+    constants = (*constants, is_prefetched() and not dispatch.is_interpreted())
     launch(
         short_kernels.short_forward,
         batch * heads * -(-tokens // tiles.rows),
@@ -186,11 +188,16 @@ def short_forward(
     return u, total, lse  # type: ignore[return-value]
 
 
+def is_prefetched() -> bool:
+    """Whether the control's inputs are asked for at a program's start, which no GPU has run yet."""
+    return os.environ.get("PIDFORMER_PREFETCH") == "1"
+
+
 @cached_by_size
 def _forward_plan(
     tokens: int, dim: int, group: int, is_causal: bool
 ) -> tuple[dispatch.Tiles, tuple[Any, ...]]:
-    """Tiles of `short_forward`, and its constants from GROUP on."""
+    """Tiles of `short_forward`, and its constants from GROUP to PRECISION."""
     pad = power_of_two(dim)
     tiles = dispatch.forward_tiles(tokens, pad)
     tail = tokens if tokens < tiles.keys else tokens % tiles.keys

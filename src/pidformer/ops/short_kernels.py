@@ -82,6 +82,17 @@ def _control_columns(
 
 
 @triton.jit
+def _prefetch(base, rows, step, D: tl.constexpr):
+    """Ask the device's second cache for rows of D numbers, each line of 128 bytes once."""
+    LINE: tl.constexpr = 1024 // base.dtype.element_ty.primitive_bitwidth
+    for column in tl.static_range(0, D, LINE):
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [base + rows * step + column],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+
+
+@triton.jit
 def short_forward(
     q, k, v, initial, previous, integral, gains, u, integral_new, lse,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n,
@@ -89,7 +100,7 @@ def short_forward(
     p, i, d, beta, scale, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_TAIL: tl.constexpr,
-    PARTS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr,
+    PARTS: tl.constexpr, CAUSAL: tl.constexpr, PRECISION: tl.constexpr, PREFETCH: tl.constexpr,
 ):  # fmt: skip
     """A program has BLOCK_M queries of one head.
 
@@ -110,6 +121,15 @@ def short_forward(
     columns = tl.arange(0, BLOCK_D)
     start = program % chunks * BLOCK_M
     rows = start + tl.arange(0, BLOCK_M)
+    if PREFETCH:  # what the control reads at the end, while scores are computed
+        there = tl.minimum(rows, tokens - 1)
+        if initial is not None:
+            _prefetch(initial + batch * initial_b + head * initial_h, there, initial_n, D)
+        if previous is not None:
+            _prefetch(previous + batch * previous_b + head * previous_h, there, previous_n, D)
+        if integral is not None:
+            sums = integral + batch * tokens * heads * D + head * D
+            _prefetch(sums, there, heads * D, D)
     query = _load_rows(q, rows, columns, q_n, tokens, True, D, BLOCK_D)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)

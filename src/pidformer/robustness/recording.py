@@ -240,19 +240,22 @@ def _record(
     place = torch.arange(rows, device=inputs[0].device) % len(inputs[0])
     static = tuple(x[place] for x in inputs)
     graph = torch.cuda.CUDAGraph()
+    pool = torch.cuda.graph_pool_handle() if pool is None else pool
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    was_collecting = gc.isenabled()
+    has_begun, was_collecting = False, gc.isenabled()
     gc.disable()  # what it frees might be another graph's, which no recording survives
     try:
         with torch.cuda.stream(side):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+            has_begun = True
             try:
                 outputs = work(*static)
             finally:
                 graph.capture_end()
     except RuntimeError as error:
-        _forget_capture()
+        if has_begun:
+            _forget_capture(graph, pool)
         return None, str(error).splitlines()[0]
     finally:
         if was_collecting:
@@ -261,10 +264,22 @@ def _record(
     return _Recording(graph, static, outputs), None
 
 
-def _forget_capture() -> None:
-    """A recording that failed leaves the generator believing that it still goes on."""
-    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+_failed: list[torch.cuda.CUDAGraph] = []
+"""Kept, since the allocator may go on asking a graph whether it is being recorded."""
+
+
+def _forget_capture(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
+    """A recording that failed leaves generator and allocator believing that it still goes on."""
+    _failed.append(graph)
+    graph.reset()
+    device = torch.cuda.current_device()
+    generator = torch.cuda.default_generators[device]
     generator.graphsafe_set_state(generator.clone_state())
+    try:
+        torch._C._cuda_endAllocateToPool(device, pool)
+    except RuntimeError:  # it had ended: the graph gives the pool back
+        return
+    torch._C._cuda_releasePool(device, pool)
 
 
 def _agree(found: Tensors, expected: Tensors, limit: float) -> bool:
