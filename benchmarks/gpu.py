@@ -42,6 +42,7 @@ SHORTEST = 20
 """Seconds that must be left for a piece to begin."""
 BENCH_SECONDS = 480
 """For all sections of `pidformer bench` together, goal."""
+PYTEST = "pytest -q --tb=short -p no:cacheprovider -p benchmarks._failures"
 WAYS = "now,descent,gelu,gelu+descent,mixed+descent,combo"
 
 
@@ -69,21 +70,21 @@ def _pieces() -> dict[str, Piece]:
         for path in (ROOT / "tests").rglob("test_*.py")
         if "mark.gpu" in path.read_text()
     )
-    pytest, limits = "pytest -q -p no:cacheprovider", {"model": 420, "train": 240, "attack": 240}
+    limits = {"model": 420, "train": 240, "attack": 240}
     device: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
     tests = ("pytest", "hypothesis")
     return {
         "ceilings": Piece(command="benchmarks.kernels ceilings", limit=60, dry=None),
         "check": Piece(command="benchmarks.kernels check", limit=420),
         "tests": Piece(
-            command=f"{pytest} -m gpu --continue-on-collection-errors",
+            command=f"{PYTEST} -m gpu --continue-on-collection-errors",
             gpu=" ".join(marked),
             dry="tests/ops",
             limit=300,
             needs=tests,
         ),
         "kernel-tests": Piece(
-            command=f"{pytest} -m 'not slow'",
+            command=f"{PYTEST} -m 'not slow'",
             gpu="tests/ops",
             dry="tests/ops/test_launch.py",
             limit=240,

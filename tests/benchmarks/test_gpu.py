@@ -48,6 +48,15 @@ def call(monkeypatch, *arguments):
     return stopped.value.code
 
 
+def test_a_test_that_failed_says_why_before_another_ends_the_process(tmp_path):
+    (tmp_path / "test_made.py").write_text(
+        "import os\ndef test_one():\n    assert 1 + 1 == 3\ndef test_two():\n    os.abort()\n"
+    )
+    command = [sys.executable, "-m", *gpu.PYTEST.split(), str(tmp_path / "test_made.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=gpu.ROOT)
+    assert done.returncode < 0 and "assert (1 + 1) == 3" in done.stdout
+
+
 def test_a_crash_and_a_hang_cost_one_piece_each(pieces, monkeypatch, tmp_path, capsys):
     assert call(monkeypatch, "--out", tmp_path, "--dry") == 2  # pieces that went wrong
     found = ended(tmp_path)
