@@ -1,4 +1,4 @@
-"""A plugin of pytest: why a test failed, as soon as it has; a crash later on takes no reason away."""
+"""A plugin of pytest: why a test failed, at once; a crash later on takes no reason away."""
 
 from typing import Any
 
