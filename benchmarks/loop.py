@@ -1,8 +1,9 @@
 """Where a step of the whole training loop goes: the device's kernels, the host, waiting.
 
     python -m benchmarks.loop [--gains 0.4,0.1,0.05,1 | none] [--device cuda] [--rows 25]
+        [--recipe novels/softmax.yaml --data DIR]
 
-The trainer on its recipe for 64-pixel images, as in `pidformer bench train`. Three stretches of
+The trainer on its recipe for 64-pixel images, as in `pidformer bench train`, or on another. Three stretches of
 steps, once all is compiled: one is timed as it is, one under torch's profiler (kernels), one under
 Python's (functions of the host, which it slows down). "Waiting" is how long the host stands still
 until the device has done the step before: near zero, the device waits for the host instead.
@@ -27,6 +28,8 @@ from benchmarks.step import kernel_times
 from pidformer.bench.reading import encoded
 from pidformer.bench.timing import GAINS
 from pidformer.bench.train import LARGE, SMALL, loop_recipe, write_set
+from pidformer.runs.recipe import Recipe
+from pidformer.training import load_recipe
 from pidformer.training.loop import Trainer
 from pidformer.training.nonfinite import NonFiniteWatch
 from pidformer.training.run import train
@@ -96,6 +99,8 @@ def main() -> None:
     parser.add_argument("--gains", default=GAINS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=25)
+    parser.add_argument("--recipe", help="another one, trained on --data")
+    parser.add_argument("--data", type=Path)
     options = parser.parse_args()
     is_gpu = options.device.startswith("cuda")
     size = LARGE if is_gpu else SMALL
@@ -112,15 +117,25 @@ def main() -> None:
         check(watch)
         look.waited += time.perf_counter() - begun
 
+    gains = None if options.gains == "none" else options.gains
     with tempfile.TemporaryDirectory() as folder:
-        data = Path(folder) / "images"
-        made = encoded(32, (size.image, size.image), 0)
-        write_set(data, made, train=size.batch * size.window, val=size.batch)
-        gains = None if options.gains == "none" else options.gains
-        recipe = loop_recipe(size._replace(windows=5), gains, seed=0)
+        if options.recipe is None:
+            data = Path(folder) / "images"
+            made = encoded(32, (size.image, size.image), 0)
+            write_set(data, made, train=size.batch * size.window, val=size.batch)
+            recipe = loop_recipe(size._replace(windows=5), gains, seed=0)
+        else:
+            data, recipe = options.data, _recipe(options.recipe, gains, look.first + 3 * steps + 1)
         patched = mock.patch.multiple(Trainer, _train_step=train_step)
         with patched, mock.patch.object(NonFiniteWatch, "check_now", check_now):
             train(recipe, Path(folder) / "run", data=data, device=options.device, is_shown=False)
+
+
+def _recipe(name: str, gains: str | None, steps: int) -> Recipe:
+    """So many steps of a recipe, with nothing in between."""
+    quiet = ["train.evaluate_every=1000000", "train.evaluate_steps=null"]
+    given = [f"model.gains={gains or 'null'}", f"schedule.steps={steps}", *quiet]
+    return load_recipe(name, [*given, "train.checkpoint_seconds=1000000"])
 
 
 if __name__ == "__main__":
