@@ -3,10 +3,11 @@
     python -m benchmarks.loop [--gains 0.4,0.1,0.05,1 | none] [--device cuda] [--rows 25]
         [--recipe novels/softmax.yaml --data DIR]
 
-The trainer on its recipe for 64-pixel images, as in `pidformer bench train`, or on another. Three stretches of
-steps, once all is compiled: one is timed as it is, one under torch's profiler (kernels), one under
-Python's (functions of the host, which it slows down). "Waiting" is how long the host stands still
-until the device has done the step before: near zero, the device waits for the host instead.
+The trainer on its recipe for 64-pixel images, as in `pidformer bench train`, or on another. Three
+stretches of steps, once all is compiled: one is timed as it is, one under torch's profiler
+(kernels), one under Python's (functions of the host, which it slows down). "Waiting" is how long
+the host stands still until the device has done the step before: near zero, the device waits for the
+host instead.
 """
 
 from __future__ import annotations

@@ -265,7 +265,7 @@ def plan_metrics():
 
 
 def test_a_search_is_shown_on_the_images_of_its_group(clean):
-    own = {"softmax_search": (50, 51), "pid_search": (52, 53.1)}
+    own = {"softmax_search": (50, 51), "p_larger": (52, 53.1)}
     runs = [*study_of(LONG, (30, 31, 32)).runs, *study_of(own, (0, 1)).runs]
     study = replace(study_of(LONG, (30, 31, 32)).only(runs), name="tiny-imagenet-100-long")
     searched = classification_sections(study)[-1]
@@ -273,4 +273,4 @@ def test_a_search_is_shown_on_the_images_of_its_group(clean):
     assert searched.body[0].startswith(
         "Seeds below 10: what rows were chosen by; they report nothing. All images of"
     )
-    assert [line[:4] for line in searched.findings] == ["**pi"]
+    assert [line[:4] for line in searched.findings] == ["**p_"]
