@@ -111,6 +111,11 @@ def _pieces() -> dict[str, Piece]:
             limit=120,
         ),
         "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **device),
+        "sliding": Piece(
+            command="benchmarks.language --only sliding",
+            limit=180,
+            dry="--device cpu --tokens 264 --naive 2 --batch 4",
+        ),
         "long": Piece(command="benchmarks.long --out {out}", limit=300, **device),
         "growth": Piece(command="benchmarks.growth --out {out}", limit=180, **device),
         "ways": Piece(

@@ -62,7 +62,7 @@ def _compare_sliding(device: torch.device, options: argparse.Namespace) -> None:
     is_gpu = device.type == "cuda"
     ways = [("eager", name) for name in (("fp32", "tf32", "bf16") if is_gpu else ("fp32",))]
     if options.compile:
-        ways.append(("compiled blocks", "fp32"))
+        ways += [("compiled blocks", name) for _, name in ways if name != "bf16"]
     naive: dict[str, tuple[float, Tensor]] = {}
     for way, name in ways:
         with _precision(name, device):
