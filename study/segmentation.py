@@ -1,11 +1,12 @@
-"""Segmentation: mIoU at one and at many scales, and under threats."""
+"""Segmentation: mIoU at one and at many scales, under threats, and class by class."""
 # N pairs, K classes
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from pidformer.report.collect import PublishedRun
-from pidformer.report.metrics import Metric, compare_miou
+from pidformer.report.metrics import Metric, areas, compare_miou
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from study.records import Study
@@ -13,6 +14,16 @@ from study.registered import registered_sections
 from study.section import Section, metrics_section
 from study.tables import by_seed
 
+_CLASSES = {
+    "camvid": ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car",
+               "pedestrian", "bicyclist"),
+}  # fmt: skip
+"""Of a data set, in the order of its labels: records number them."""
+_BY_CLASS = ("clean", "corruption/gaussian_noise/3", "corruption/contrast/3")
+_SHARE = (
+    "IoU in per cent, single scale; below it the pixels that are called so, over those that are. "
+    "Intervals are over seeds alone."
+)
 _TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
 
 
@@ -34,6 +45,7 @@ def segmentation_sections(study: Study) -> list[Section]:
         more, metrics = [attacks] if reprs else [], [*under_threat.values()]
         words = "mIoU, single scale."
         sections.append(metrics_section(study, "Under threats", words, metrics, more=more, front=1))
+        sections += _by_class(study, [row for row in _BY_CLASS if row in {"clean", *under_threat}])
     return [*sections, *registered_sections(study, segmentation_metrics(study))]
 
 
@@ -67,6 +79,35 @@ def _metric(title: str, row: str, views: str) -> Metric:
         read=lambda record: record.metrics["miou"],
         compare=compare_miou,
     )
+
+
+def _by_class(study: Study, rows: Sequence[str]) -> list[Section]:
+    """What becomes of each class in some rows; nothing of data whose classes have no name here."""
+    names = _CLASSES.get(str(study.runs[0].header.settings.get("data")), ())
+    clean = _find(study.runs[0], "clean", "single")
+    is_known = clean is not None and areas(clean).shape[-1] == len(names)
+    found = []
+    for row in rows if is_known else ():
+        find = partial(_find, row=row, views="single")
+        metrics = [
+            Metric(title=f"{name}{more}", find=find, read=partial(read, place=place), digits=digits,
+                   difference_digits=digits)
+            for more, read, digits in (("", _iou, 1), (", called so", _called, 2))
+            for place, name in enumerate(names)
+        ]  # fmt: skip
+        section = metrics_section(study, f"By class, {_row_title(row)}", _SHARE, metrics)
+        found.append(replace(section, findings=[], compared=[]))
+    return found
+
+
+def _iou(record: Record, place: int) -> float:
+    hits, true, called = areas(record).sum(0)[:, place]
+    return 100 * hits / max(true + called - hits, 1)
+
+
+def _called(record: Record, place: int) -> float:
+    _, true, called = areas(record).sum(0)[:, place]
+    return called / max(true, 1)
 
 
 def _accuracies(study: Study) -> list[Metric]:

@@ -1,5 +1,8 @@
 """Segmentation on the page: scales, threats, and intervals over images."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -21,6 +24,7 @@ from tests.report.fresh import segmenters
 from tests.study.made import cells
 
 pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +52,22 @@ def test_segmentation_is_reported_by_scale_and_threat(segments):
     assert cells(text, "mIoU, multi-scale")[1] == wanted
     assert "### Under threats" in text and cells(text, "FGSM")[1] and len(pictures) == 2
     assert "evaluate_segmentation(RUN, data=DATA, threat=FGSM(eps=1/255), views='single')" in text
+
+
+def test_classes_are_those_of_the_records():
+    text = (ROOT / "docs" / "results" / "camvid-seeds.md").read_text(encoding="utf-8")
+    part = text.split("### By class, gaussian noise")[1].split("###")[0]
+    ious, called = [], []
+    for path in (ROOT / "results" / "camvid-seeds").glob("p-seed*.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        own = next(r for r in rows if r["settings"].get("row") == "corruption/gaussian_noise/3")
+        hits, true, taken = unpack_areas(own["details"]["areas"], 11).sum(0)[:, 3]
+        ious.append(100 * hits / (true + taken - hits))
+        called.append(taken / true)
+    for name, values, digits in (("road", ious, 1), ("road, called so", called, 2)):
+        low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+        wanted = f"{np.mean(values):.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+        assert cells(part, name)[2] == minus(wanted)
 
 
 def test_leaving_out_an_image_equals_scoring_the_rest(segments):
