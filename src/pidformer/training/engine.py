@@ -68,6 +68,7 @@ class Engine:
         self._precision = recipe.precision
         # a recipe's mode is for CUDA devices: a CPU would compile for minutes, and gain little
         self.is_compiled = recipe.compile != "none" and (compile_on_cpu or not is_cpu)
+        self.has_graphs = recipe.compile == "reduce-overhead" and not is_cpu
         accelerator = self._accelerator
         self.place = Place(
             accelerator.process_index,
@@ -99,6 +100,15 @@ class Engine:
     def accumulating(self, model: nn.Module, is_last: bool) -> AbstractContextManager[Any]:
         """Gradients of all but the last part of a batch stay with their process."""
         return nullcontext() if is_last else self._accelerator.no_sync(model)
+
+    def keep_gradients(self, model: nn.Module) -> None:
+        """Take the gradients out of a CUDA graph's memory, over which its next replay writes.
+
+        What autograd adds to them later stays in the copy.
+        """
+        for parameter in model.parameters() if self.has_graphs else ():
+            if parameter.grad is not None:
+                parameter.grad = parameter.grad.clone()
 
     def clip(self, model: nn.Module, limit: float | None) -> Tensor:
         """Clip the whole gradient to a norm of at most `limit`; its norm before."""

@@ -207,6 +207,8 @@ class Trainer:
                 with engine.autocast():
                     loss = self.task.loss(self.model, part) * share
                 engine.backward(loss)
+            if index == 0 < len(parts) - 1:
+                engine.keep_gradients(self.model)
             total += loss.detach()
         norm = engine.clip(self.model, recipe.optim.clip)
         suspect = engine.sum(total) if recipe.train.precision == "fp16" else norm
