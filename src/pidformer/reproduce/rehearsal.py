@@ -159,10 +159,10 @@ def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
     return max(ends.values())
 
 
-def _read(out: Path) -> Rehearsal | None:
-    """What `rehearse` left in OUT, if it is there and whole."""
+def read_rehearsal(path: Path) -> Rehearsal | None:
+    """The file that `rehearse` writes, if it is there and undamaged."""
     try:
-        held = json.loads((out / FILE_NAME).read_text())
+        held = json.loads(path.read_text())
         known = {field.name for field in fields(Rehearsal)}
         return typed(Rehearsal, {name: value for name, value in held.items() if name in known})
     except (OSError, ValueError, AttributeError):
@@ -171,7 +171,7 @@ def _read(out: Path) -> Rehearsal | None:
 
 def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
     """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
-    held = _read(out)
+    held = read_rehearsal(out / FILE_NAME)
     if held is None or held.is_whole:
         return fresh
     same = (held.device, held.is_made_up, held.plan) == (fresh.device, fresh.is_made_up, fresh.plan)
@@ -181,7 +181,7 @@ def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
 
 def with_rehearsal(plan: Plan) -> Plan:
     """The plan with the estimates of its rehearsal, if there was one."""
-    if (held := _read(plan.out)) is None:
+    if (held := read_rehearsal(plan.out / FILE_NAME)) is None:
         return plan
     seconds = {kind.kind: kind.seconds for kind in held.kinds if kind.seconds}
     jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
@@ -316,8 +316,9 @@ class _Trial:
 
     def _analysis(self) -> float:
         """Whole for a few images; of more, the spectra are no more."""
-        about, count = self.job.arguments, int(self.job.arguments["limit"])
+        about = self.job.arguments
         there = len(open_images(about["data"] or "digits", "val"))
+        count = min(about["limit"], PUBLISHED["imagenet"].val if self._is_replaced else there)
         few, seconds = self._line("analysis", count, there, spectrum_limit=1)
         return self._seconds(min(FEW["analysis"], count)) + seconds - few
 
