@@ -28,7 +28,7 @@ from tests.training.test_segmentation import recipe as tiny_segmenter
 
 pytestmark = pytest.mark.slow
 
-FACTOR = 1.5  # 0.85 to 1.13 was measured (docs/reproduce.md)
+FACTOR = 1.5  # 0.91 to 1.07 was measured (docs/reproduce.md)
 """Of CPU time, for jobs of a few seconds; other processes may share the caches."""
 SHORT = JobSetting(device="cpu", overrides=("schedule.epochs=12", "train.compile=none"))
 

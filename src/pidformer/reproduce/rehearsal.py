@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -264,7 +264,7 @@ class _Trial:
     def _suite(self) -> dict[str, Any]:
         """The rows of a suite, each on a few images."""
         about, device = self.job.arguments, as_device(self.setting.device)
-        begun = training.clock()
+        begun, run = training.clock(), about["run"]
         whole = setup_of(self.job, open_subject(self.run), self.setting.device)
         images = len(whole.source)
         if self._is_replaced:
@@ -279,13 +279,14 @@ class _Trial:
         clean = _row_seconds(UnderThreat("clean", None), few, many)
         total, missing = start + images * load * (1 - passes), []
         known = {_cost(None): clean}
-        there = {key for job in self._measured_before() for key in _measured(job)}
+        own = [j for j in self.plan.jobs if (j.kind, j.arguments.get("run")) == ("evaluate", run)]
+        there = {key for job in own[: own.index(self.job)] for key in _measured(job)}
         for key in _measured(self.job):
             row, *_ = key
             if not self._is_replaced and (reason := row.missing(whole)) is not None:
                 missing.append(f"{row.name.split('/')[0]} ({reason})")
-            elif key in there:
-                continue  # no row is measured twice
+            elif key in there:  # no row is measured twice
+                continue
             elif isinstance(row, UnderThreat):
                 if (cost := _cost(row.threat)) not in known:
                     known[cost] = _row_seconds(row, few, many)
@@ -323,8 +324,7 @@ class _Trial:
         return self._seconds(min(FEW["analysis"], count)) + seconds - few
 
     def _line(self, what: str, count: int, there: int, **more: Any) -> tuple[float, float]:
-        """Seconds for few inputs, and for `count`: measured, or on the line through few and enough
-        of those that are there."""
+        """Seconds for few inputs and for `count`, measured or on a line through those there are."""
         few, most = min(FEW[what], count, there), min(count, there)
         self._seconds(max(few - 1, 1), **more)  # what is done once in a process
         size, short = few, self._seconds(few, **more)
@@ -342,14 +342,6 @@ class _Trial:
         job = replace(self.job, arguments={**self.job.arguments, **own})
         return training.timed(partial(do, job, self.setting), as_device(self.setting.device))
 
-    def _measured_before(self) -> Iterator[Job]:
-        """Evaluations of the run that come first."""
-        for job in self.plan.jobs:
-            if job.id == self.job.id:
-                return
-            if job.kind == "evaluate" and job.arguments["run"] == self.job.arguments["run"]:
-                yield job
-
     @property
     def _is_replaced(self) -> bool:
         return self.is_made_up and self.job.arguments["data"] is not None
@@ -358,9 +350,10 @@ class _Trial:
 def _measured(job: Job) -> list[tuple[Row, Any, Any]]:
     """The rows of an evaluation, each with what makes it a measurement of its own."""
     about = job.arguments
-    rows = suite_of(about).rows
-    domains = [about.get("domain") if isinstance(row, UnderThreat) else None for row in rows]
-    return [(row, about.get("limit"), domain) for row, domain in zip(rows, domains, strict=True)]
+    return [
+        (row, about.get("limit"), about.get("domain") if isinstance(row, UnderThreat) else None)
+        for row in suite_of(about).rows
+    ]
 
 
 def _cost(threat: Any) -> str:
