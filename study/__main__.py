@@ -1,4 +1,5 @@
-"""`python -m study`: results/ into docs/results.md, docs/results/*.md, pictures and README.md.
+"""`python -m study`: results/ into docs/results.md, docs/results/*.md, pictures, README.md and
+the costs in docs/reproduce.md.
 
 `python -m study missing`: the registered runs that are still to be made, group by group.
 """

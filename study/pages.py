@@ -9,6 +9,7 @@ from pathlib import Path
 from pidformer.errors import InputError
 from pidformer.files import write_whole
 from pidformer.report.panels import Panel, save_panels
+from study import rehearsals
 from study.claims import Claims, read_claims
 from study.missing import missing_text, progress
 from study.records import Study, read_studies, registered_studies
@@ -62,7 +63,7 @@ class Written:
 
     page: Path
     others: tuple[Path, ...]
-    """The pages of the studies, and README.md where it has a place for the claims."""
+    """The pages of the studies, and README.md and reproduce.md where they have a place for it."""
     figures: tuple[Path, ...]
     studies: int
     runs: int
@@ -81,7 +82,8 @@ class Made:
 def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Written:
     """Write results.md, results/*.md and images/results/*.png into `out` from published records.
 
-    README.md beside `out` gets the short table where it has a place for it.
+    README.md beside `out` gets the short table where it has a place for it, and reproduce.md in it
+    the rehearsals.
     """
     studies, out = read_studies(folders), Path(out)
     made = results_pages(studies, read_claims(folders))
@@ -99,9 +101,13 @@ def write_results(folders: Sequence[str | Path], out: str | Path = "docs") -> Wr
         save_panels(panels, path, columns=int(_WIDE // panels[0].width))
         figures.append(path)
     texts = {out / name: text for name, text in made.texts.items()}
-    readme = out.parent / "README.md"
-    if made.short and readme.is_file() and BEGIN in (text := readme.read_text(encoding="utf-8")):
+    readme, guide = out.parent / "README.md", out / rehearsals.PAGE
+    if made.short and (text := _marked(readme, BEGIN)):
         texts[readme] = filled(text, relinked(made.short, f"{out.name}/"))
+    if text := _marked(guide, rehearsals.BEGIN):
+        texts[guide] = filled(
+            text, rehearsals.rehearsals_text(folders), rehearsals.BEGIN, rehearsals.END
+        )
     for path, text in texts.items():
         write_whole(path, text)
     page, *others = texts
@@ -160,10 +166,17 @@ def relinked(text: str, begin: str) -> str:
     return re.sub(r"\]\((?!#|\w+:)", f"]({begin}", text)
 
 
-def filled(text: str, short: str) -> str:
-    """README.md with `short` between its marks."""
-    before, found, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise InputError(f"README.md has {BEGIN} without {END}; put it where the table ends")
-    return f"{before}{found}\n\n{short}\n\n{end}{after}"
+def _marked(path: Path, mark: str) -> str:
+    """The text of a file that has the mark; "" for any other."""
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    return text if mark in text else ""
+
+
+def filled(text: str, short: str, begin: str = BEGIN, end: str = END) -> str:
+    """A page with `short` between its marks."""
+    before, found, rest = text.partition(begin)
+    _, closed, after = rest.partition(end)
+    if not closed:
+        raise InputError(f"{begin} is without {end}; put it where the table ends")
+    between = f"\n\n{short}\n\n" if short else "\n"
+    return f"{before}{found}{between}{end}{after}"

@@ -133,6 +133,15 @@ def test_another_version_of_ray_is_refused(cluster, tmp_path, monkeypatch):
         run_on_cluster(plan, LONG, cluster.address, is_shown=False)
 
 
+def test_a_head_that_has_died_is_one_line(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:9")
+    code, _, said = run("reproduce", "--cluster", "auto", "--out", tmp_path / "out")
+    assert code == 2 and "no Ray cluster at 127.0.0.1:9 (Connection refused)" in said
+
+
 def test_what_is_no_cluster_is_one_line(run, tmp_path):
     for address, words in (
         ("127.0.0.1:9", "no Ray cluster at 127.0.0.1:9 (Connection refused)"),

@@ -54,6 +54,12 @@ def reproduce(
 
     parts = [] if only is None else [part.strip() for part in only.split(",")]
     if rehearse:
+        given = {"--dry-run": dry_run, "--minutes": minutes, "--jobs": jobs, "--cluster": cluster}
+        if others := [name for name, value in given.items() if value]:
+            raise InputError(
+                f"--rehearse tries each kind of job once, here; leave out {', '.join(others)} "
+                "(--dry-run shows its estimates afterwards)"
+            )
         _rehearse(
             out, as_json, scale=scale, data=data, seeds=seeds, only=parts, study=study,
             device=device,

@@ -14,6 +14,7 @@ from torch import nn
 
 from pidformer import ranks
 from pidformer.data import EvalImages, ImageSource, open_images
+from pidformer.data.arguments import Resident
 from pidformer.data.benchmarks import find_set
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.data.sources import shorter_side
@@ -107,7 +108,7 @@ class Setup:
             )
         return self.subject.scale
 
-    def batches(self, source: ImageSource) -> EvalImages:
+    def batches(self, source: ImageSource, resident: Resident = "auto") -> EvalImages:
         return EvalImages(
             source,
             image_size=self.image_size,
@@ -115,6 +116,7 @@ class Setup:
             crop_ratio=self.subject.crop_ratio,
             device=self.device,
             num_workers=self.workers,
+            resident=resident,
             rank=ranks.rank(),
             world_size=ranks.size(),
         )

@@ -6,6 +6,7 @@ the run folder: from a checkpoint, or at the next row.
 
 import os
 import socket
+import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -145,9 +146,13 @@ def _connected(address: str) -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Refuse what nobody listens at, before Ray tries for a minute."""
+    """Refuse what nobody listens at, before Ray tries for minutes."""
     if address == "auto":
-        return
+        folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+        noted = Path(folder, "ray", "ray_current_cluster")
+        if os.environ.get("RAY_ADDRESS") or not noted.is_file():
+            return
+        address = noted.read_text().strip()  # of a head that may have died
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not port.isdigit() or not 0 < int(port) < 65536:
         raise InputError(

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from pidformer.display import Display, plain_table
 from pidformer.reproduce.jobs import Job, JobState, Plan, duration, seconds_left
-from pidformer.reproduce.rehearsal import Rehearsal
+from pidformer.reproduce.rehearsal import Rehearsal, Rehearsed
 
 _STYLES = {"done": "green", "running": "bold", "failed": "red"}
 
@@ -74,23 +74,37 @@ def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None)
 
 def rehearsal_table(found: Rehearsal) -> Table:
     """Kinds of jobs with speed, memory, time, and what would fail."""
-    where = found.device + (", made-up data" if found.is_made_up else "")
-    eight = duration(3600 * max(found.hours / 8, found.longest))
-    caption = f"{duration(3600 * found.hours)} of {where} ({eight} or more with eight such), "
-    caption += f"{_bytes(found.disk)} of disk"
-    numbers = ("jobs", "speed", "loading", "memory", "each", "all")
-    table = plain_table("kind of job", numbers=numbers, caption=caption)
+    name, *numbers = REHEARSAL_HEADS
+    table = plain_table(name, numbers=numbers, caption=rehearsal_sum(found))
     for kind in found.kinds:
-        name = escape(kind.title.replace("-seed0", ""))
-        if kind.failure is not None:
-            table.add_row(name, str(kind.count), escape(f"fails: {kind.failure}"), style="red")
-            continue
-        memory = _bytes(kind.memory) if kind.memory else ""
-        each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
-        table.add_row(name, str(kind.count), kind.speed, kind.loading, memory, each, every)
+        style = None if kind.failure is None else "red"
+        table.add_row(*map(escape, rehearsal_cells(kind)), style=style)
         for line in kind.missing:
             table.add_row(escape(f"  not there: {line}"), style="yellow")
     return table
+
+
+REHEARSAL_HEADS = ("kind of job", "jobs", "speed", "loading", "memory", "each", "all")
+
+
+def rehearsal_cells(kind: Rehearsed) -> list[str]:
+    """A line of the table."""
+    name = kind.title.replace("-seed0", "")
+    if kind.failure is not None:
+        return [name, str(kind.count), f"fails: {kind.failure}"]
+    memory = _bytes(kind.memory) if kind.memory else ""
+    each, every = duration(kind.seconds), duration((kind.seconds or 0.0) * kind.count)
+    return [name, str(kind.count), kind.speed, kind.loading, memory, each, every]
+
+
+def rehearsal_sum(found: Rehearsal) -> str:
+    """All of it on one machine and on eight."""
+    where = found.device + (", made-up data" if found.is_made_up else "")
+    eight = duration(3600 * max(found.hours / 8, found.longest))
+    return (
+        f"{duration(3600 * found.hours)} of {where} ({eight} or more with eight such), "
+        f"{_bytes(found.disk)} of disk"
+    )
 
 
 def _bytes(count: int) -> str:

@@ -16,7 +16,7 @@ from pidformer.analysis import token_trajectory
 from pidformer.data import open_images, sample_images
 from pidformer.data.text.files import SPLITS, find_text, text_blocks
 from pidformer.devices import as_device
-from pidformer.evaluation.analysis import analyze
+from pidformer.evaluation.analysis import SPECTRUM_LIMIT, analyze
 from pidformer.evaluation.images import remaining, run_suite
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Suite, curve_suite, load_suite, read_budgets
@@ -226,6 +226,7 @@ def _analyze(job: Job, setting: JobSetting) -> None:
         data=about["data"],
         out=about["out"],
         limit=about["limit"],
+        spectrum_limit=about.get("spectrum_limit", SPECTRUM_LIMIT),
         seed=SAMPLE_SEED,
         device=setting.device,
         command=_command(job),

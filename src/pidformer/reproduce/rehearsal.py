@@ -9,6 +9,7 @@ import json
 import shutil
 import time
 import warnings
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
@@ -17,6 +18,7 @@ from typing import Any
 
 import torch
 
+from pidformer import results
 from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
 from pidformer.data.segmentation import open_segmentation
@@ -43,7 +45,7 @@ PROBE = 8
 LONGEST = 20.0
 """Seconds that a row may take on a whole batch; a slower one is judged by its first images."""
 FEW = {"language": 512, "segmentation": 2, "analysis": 72}
-"""Tokens, scenes or images of the smallest measurement; an analysis has 64 images in any case."""
+"""Tokens, scenes or images of the smallest measurement; the spectra of an analysis take 64."""
 ENOUGH = 4.0
 """Seconds that the largest measurement takes, if the real one is not smaller."""
 
@@ -127,7 +129,7 @@ def rehearse(
     waiting = {kinds[k][0].arguments["run"] for k in {*order} - {k.kind for k in done.kinds}}
     for number, (kind, (job, *others)) in enumerate(kinds.items(), 1):
         title = f"[{number}/{len(kinds)}] {job.title}"
-        trial = _Trial(job, setting, place, is_made_up)
+        trial = _Trial(plan, job, setting, place, is_made_up)
         if kind in {k.kind for k in done.kinds}:
             display.say(f"{title}: tried before")
             if job.kind == "train" and job.arguments["run"] in waiting and not trial.is_trained:
@@ -157,10 +159,10 @@ def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
     return max(ends.values())
 
 
-def _read(out: Path) -> Rehearsal | None:
-    """What `rehearse` left in OUT, if it is there and whole."""
+def read_rehearsal(path: Path) -> Rehearsal | None:
+    """The file that `rehearse` writes, if it is there and undamaged."""
     try:
-        held = json.loads((out / FILE_NAME).read_text())
+        held = json.loads(path.read_text())
         known = {field.name for field in fields(Rehearsal)}
         return typed(Rehearsal, {name: value for name, value in held.items() if name in known})
     except (OSError, ValueError, AttributeError):
@@ -169,7 +171,7 @@ def _read(out: Path) -> Rehearsal | None:
 
 def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
     """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
-    held = _read(out)
+    held = read_rehearsal(out / FILE_NAME)
     if held is None or held.is_whole:
         return fresh
     same = (held.device, held.is_made_up, held.plan) == (fresh.device, fresh.is_made_up, fresh.plan)
@@ -179,7 +181,7 @@ def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
 
 def with_rehearsal(plan: Plan) -> Plan:
     """The plan with the estimates of its rehearsal, if there was one."""
-    if (held := _read(plan.out)) is None:
+    if (held := read_rehearsal(plan.out / FILE_NAME)) is None:
         return plan
     seconds = {kind.kind: kind.seconds for kind in held.kinds if kind.seconds}
     jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
@@ -205,6 +207,7 @@ def _tried(trial: "_Trial", kind: str, count: int) -> Rehearsed:
 class _Trial:
     """One job, tried with runs in a folder that is thrown away."""
 
+    plan: Plan
     job: Job
     setting: JobSetting
     place: Path
@@ -225,7 +228,7 @@ class _Trial:
         if not self.is_trained:
             raise InputError("its training could not be rehearsed")
         if self.job.kind == "analyze":
-            return {"seconds": self._line("analysis", int(self.job.arguments["limit"]))}
+            return {"seconds": self._analysis()}
         if self.job.arguments["task"] == "classification":
             return self._suite()
         return {"seconds": self._rows()}
@@ -261,7 +264,7 @@ class _Trial:
     def _suite(self) -> dict[str, Any]:
         """The rows of a suite, each on a few images."""
         about, device = self.job.arguments, as_device(self.setting.device)
-        begun = training.clock()
+        begun, run = training.clock(), about["run"]
         whole = setup_of(self.job, open_subject(self.run), self.setting.device)
         images = len(whole.source)
         if self._is_replaced:
@@ -269,23 +272,28 @@ class _Trial:
         batch = min(whole.at_once, len(whole.source))
         few, many = (replace(whole, limit=min(count, batch)) for count in (PROBE, batch))
         start = training.clock() - begun
-        load = training.timed(lambda: many.clean, device) / len(many.source)
         pixels = whole.source.channels * whole.image_size**2
         passes = 0 if fits_in_memory(images * pixels, device) else 1  # kept, or read for each row
+        read = partial(many.batches, many.source, resident=not passes)
+        load = training.timed(lambda: deque(read(), 0), device) / len(many.source)
         clean = _row_seconds(UnderThreat("clean", None), few, many)
         total, missing = start + images * load * (1 - passes), []
         known = {_cost(None): clean}
-        for row in suite_of(about).rows:
-            if isinstance(row, UnderThreat):
+        own = [j for j in self.plan.jobs if (j.kind, j.arguments.get("run")) == ("evaluate", run)]
+        there = {key for job in own[: own.index(self.job)] for key in _measured(job)}
+        for key in _measured(self.job):
+            row, *_ = key
+            if not self._is_replaced and (reason := row.missing(whole)) is not None:
+                missing.append(f"{row.name.split('/')[0]} ({reason})")
+            elif key in there:  # no row is measured twice
+                continue
+            elif isinstance(row, UnderThreat):
                 if (cost := _cost(row.threat)) not in known:
                     known[cost] = _row_seconds(row, few, many)
                 total += images * (known[cost] + passes * load)
-            elif self._is_replaced:  # as if all published sets were there
-                total += PUBLISHED[str(vars(row)["set"])].val * (clean + load)
-            elif (reason := row.missing(whole)) is not None:
-                missing.append(f"{row.name.split('/')[0]} ({reason})")
-            else:
-                total += _set_size(row, whole) * (clean + load)
+            else:  # of what is replaced, as if all published sets were there
+                count = PUBLISHED[vars(row)["set"]].val if self._is_replaced else _size(row, whole)
+                total += count * (clean + load)
         return {
             "seconds": total,
             "speed": f"{1 / clean:,.0f} images/s",
@@ -300,33 +308,52 @@ class _Trial:
             split = about["suite"] if about["suite"] in ("valid", "test") else "test"
             text = PUBLISHED["wikitext-103"]
             real = text.val if split == "valid" else text.test
-            count = real if self._is_replaced else _tokens(self.run, about["data"], split)
+            there = _tokens(self.run, about["data"], split)
         else:
-            real = PUBLISHED["ade20k"].val
-            count = real if self._is_replaced else len(open_segmentation(about["data"], "val"))
-        count = min(count, about.get("limit") or count)
-        return self._line(about["task"], count)
+            real, there = PUBLISHED["ade20k"].val, len(open_segmentation(about["data"], "val"))
+        count = real if self._is_replaced else there
+        _, seconds = self._line(about["task"], min(count, about.get("limit") or count), there)
+        return seconds
 
-    def _line(self, what: str, count: int) -> float:
-        """Seconds for `count` inputs: measured, or on the line through few and enough of them."""
-        device, few = as_device(self.setting.device), min(FEW[what], count)
-        self._do(max(few - 1, 1))  # what is done once in a process
-        more, short = few, training.timed(partial(self._do, few), device)
+    def _analysis(self) -> float:
+        """Whole for a few images; of more, the spectra are no more."""
+        about = self.job.arguments
+        there = len(open_images(about["data"] or "digits", "val"))
+        count = min(about["limit"], PUBLISHED["imagenet"].val if self._is_replaced else there)
+        few, seconds = self._line("analysis", count, there, spectrum_limit=1)
+        return self._seconds(min(FEW["analysis"], count)) + seconds - few
+
+    def _line(self, what: str, count: int, there: int, **more: Any) -> tuple[float, float]:
+        """Seconds for few inputs and for `count`, measured or on a line through those there are."""
+        few, most = min(FEW[what], count, there), min(count, there)
+        self._seconds(max(few - 1, 1), **more)  # what is done once in a process
+        size, short = few, self._seconds(few, **more)
         long = short
-        while more < count and (more == few or long < ENOUGH):
-            more = min(3 * more, count)
-            long = training.timed(partial(self._do, more), device)
-        if more == count:
-            return long
-        return max(long, long + (long - short) * (count - more) / (more - few))
+        while size < most and (size == few or long < ENOUGH):
+            size = min(3 * size, most)
+            long = self._seconds(size, **more)
+        each = (long - short) / max(size - few, 1)
+        return short, long + max(each, 0.0) * (count - size)
 
-    def _do(self, limit: int) -> None:
-        about = {**self.job.arguments, "run": self.run, "limit": limit, "out": self.run / "looked"}
-        do(replace(self.job, arguments=about), self.setting)
+    def _seconds(self, limit: int, **more: Any) -> float:
+        """Of the job with so many inputs, measured anew."""
+        (self.run / results.FILE_NAME).unlink(missing_ok=True)
+        own = {"run": self.run, "limit": limit, "out": self.run / "looked"} | more
+        job = replace(self.job, arguments={**self.job.arguments, **own})
+        return training.timed(partial(do, job, self.setting), as_device(self.setting.device))
 
     @property
     def _is_replaced(self) -> bool:
         return self.is_made_up and self.job.arguments["data"] is not None
+
+
+def _measured(job: Job) -> list[tuple[Row, Any, Any]]:
+    """The rows of an evaluation, each with what makes it a measurement of its own."""
+    about = job.arguments
+    return [
+        (row, about.get("limit"), about.get("domain") if isinstance(row, UnderThreat) else None)
+        for row in suite_of(about).rows
+    ]
 
 
 def _cost(threat: Any) -> str:
@@ -349,7 +376,7 @@ def _row_seconds(row: Row, few: Setup, many: Setup) -> float:
     return first if first * len(many.source) > LONGEST else taken(many)
 
 
-def _set_size(row: Row, setup: Setup) -> int:
+def _size(row: Row, setup: Setup) -> int:
     """Images of a shifted or corrupted set that is there."""
     fields = vars(row)
     if fields["set"] == "ood":
@@ -369,5 +396,5 @@ def _tokens(run: Path, data: Any, split: str) -> int:
 
 def _device_name(device: str) -> str:
     place = as_device(device)
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "CPU"
-    return f"one {name}" if place.type == "cuda" else f"{usable_cores()} CPU core(s)"
+    cores = f"{usable_cores()} CPU core(s)"
+    return f"one {torch.cuda.get_device_name(place)}, {cores}" if place.type == "cuda" else cores

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from pidformer.data.storage import fits_in_memory
 from pidformer.data.views import sample
 from pidformer.runs.recipe import Recipe
 from pidformer.training.engine import Engine
@@ -101,13 +102,10 @@ def rehearse_training(
                 taken += _steps(trainer, batches, STEPS)
                 count += STEPS
             step = taken / count
-            waiting = getattr(trainer.data, "_num_workers", 0)
-            many = STEPS if trainer.data.is_resident or not waiting else STEPS + 3 * waiting
-            load = timed(lambda: [next(batches) for _ in range(many)], place) / many
             batches.close()
-            total = validated or _count(task)
-            share = _cut(task)
-            validation = timed(trainer.evaluate, place) * total / share
+            load = _load_seconds(trainer.data, place)
+            once, validation = _validation_seconds(trainer, task, validated or _count(task))
+            start += once
             save = timed(partial(trainer.save, final=True), place)
             memory = _peak(place)
     finally:
@@ -133,8 +131,7 @@ def rehearse_training(
     )
 
 
-def _endless(data: Any) -> Generator[Any, None, None]:
-    epoch = 0
+def _endless(data: Any, epoch: int = 0) -> Generator[Any, None, None]:
     while True:
         yield from data.epoch(epoch)
         epoch += 1
@@ -167,13 +164,41 @@ def _peak(device: torch.device) -> int:
     return most if sys.platform == "darwin" else 1024 * most
 
 
+def _load_seconds(data: Any, device: torch.device) -> float:
+    """Seconds of a batch, after one from each worker: what they had ready would cost nothing."""
+    workers = 0 if data.is_resident else getattr(data, "_num_workers", 0)
+    batches, many = _endless(data, 1), max(STEPS, 2 * workers)
+    for _ in range(max(1, workers)):
+        next(batches)
+    seconds = timed(lambda: [next(batches) for _ in range(many)], device) / many
+    batches.close()
+    return seconds
+
+
+def _validation_seconds(trainer: Trainer, task: Any, total: int) -> tuple[float, float]:
+    """Of `total` images, scenes or tokens: what decoding takes once if they are kept, and a pass.
+
+    Of images a sample is measured, of scenes and texts all that are there.
+    """
+    device = trainer.engine.place.device
+    work = partial(timed, trainer.evaluate, device)
+    are_images = isinstance(task, Classification)
+    if not are_images:
+        return 0.0, work() * total / _count(task)
+    source, size = task.val_source, task.recipe.data.image_size
+    is_kept = fits_in_memory(total * source.channels * size**2, device)
+    loading = task.loading
+    task.loading = lambda place: loading(place) | {"resident": is_kept}
+    task.val_source = sample(source, min(VALIDATED, len(source)))
+    each = total / len(task.val_source)
+    first = work()
+    if not is_kept:
+        return 0.0, first * each
+    task._eval_images = None  # what is done once in a process is done
+    decoding, again = work(), work()
+    return max(0.0, decoding - again) * each, again * each
+
+
 def _count(task: Any) -> int:
     """Images, scenes or tokens to validate on."""
     return len(task.val_source if hasattr(task, "val_source") else task.valid.tokens)
-
-
-def _cut(task: Any) -> int:
-    """Leave a sample of the validation images, but all scenes and text; how many."""
-    if isinstance(task, Classification):
-        task.val_source = sample(task.val_source, min(VALIDATED, len(task.val_source)))
-    return _count(task)
