@@ -169,6 +169,7 @@ def test_a_recording_that_fails_gives_its_pool_back(breaks, monkeypatch):
         call = f"_cuda_{name}"
         note = partial(lambda name, *given: log.append((name, *given)), name)
         monkeypatch.setattr(torch._C, call, note, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     monkeypatch.setattr(recordings, "_failed", [])
     found = recordings._record(lambda x: (x,), (torch.ones(2, 2),), 2, None)
     assert found == (None, breaks)
@@ -329,7 +330,7 @@ def test_memory_is_returned():
             PLAIN(model, *given)
     torch.cuda.synchronize()
     after = torch.cuda.memory_allocated(), torch.cuda.memory_reserved()
-    assert after[0] == before[0]
+    assert after[0] <= before[0]
     assert after[1] <= before[1] + 2**21
 
 

@@ -261,6 +261,8 @@ def _record(
         if was_collecting:
             gc.enable()
         torch.cuda.current_stream().wait_stream(side)
+        # The room for the side stream's matrix products would keep the pool for good.
+        torch._C._cuda_clearCublasWorkspaces()
     return _Recording(graph, static, outputs), None
 
 
