@@ -1,13 +1,14 @@
 """Language: sliding evaluation in batches against one target at a time, and decoding with a cache.
 
     python -m benchmarks.language [--only sliding|decode] [--device cuda] [--rows 1,16,64]
-        [--modes eager,graph,compiled,static] [--steps 200] [--rounds 7]
+        [--modes eager,graph,compiled,static] [--steps 200] [--rounds 7] [--kernels 12]
 
 The paper's model (16 layers of width 128, adaptive softmax over 267,735 words) on random tokens.
 
 Sliding: windows of 256 in batches, only the last place projected, against the reference way, one
 window at a time with the softmax at all 256 places; the naive time is of `--naive` targets and
-scaled. The largest difference of a target's loss between the two ways stands beside it.
+scaled. The largest difference of a target's loss between the two ways stands beside it. On a GPU
+the kernels that take most of a batch, way by way, stand below.
 
 Decoding: the PID model and its softmax twin take turns after a warm-up; median of the rounds, and
 the smallest and largest ratio of a round. Modes:
@@ -29,7 +30,9 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
+from benchmarks.step import kernel_times, print_kernels
 from pidformer.bench.generate import GreedyLoop
 from pidformer.devices import tf32
 from pidformer.models.causal_lm import PIDformerConfig, PIDformerForCausalLM
@@ -64,6 +67,7 @@ def _compare_sliding(device: torch.device, options: argparse.Namespace) -> None:
     if options.compile:
         ways += [("compiled blocks", name) for _, name in ways if name != "bf16"]
     naive: dict[str, tuple[float, Tensor]] = {}
+    kernels: dict[str, dict[str, tuple[int, float]]] = {}
     for way, name in ways:
         with _precision(name, device):
             if name not in naive:  # before anything is compiled
@@ -74,12 +78,21 @@ def _compare_sliding(device: torch.device, options: argparse.Namespace) -> None:
                     block.compile()
             _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
             spent, nll = _timed(lambda: _batched(model, tokens, options.batch), device)
+            if is_gpu:
+                with profile(activities=[ProfilerActivity.CUDA]) as seen:
+                    _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
+                    torch.cuda.synchronize()
+                kernels[f"{way}, {name}"] = kernel_times(seen)
         alone, expected = naive[name][0] / options.naive, naive[name][1]
         apart = float((nll[WINDOW : WINDOW + len(expected)] - expected).abs().max())
         fast = options.tokens / spent
         row = f"{name} | {fast:,.1f} | {1 / alone:,.1f} | {fast * alone:.1f} | {apart:.1e}"
         print(f"| {way}, batches of {options.batch} | {row} |", flush=True)
     print()
+    for label, found in kernels.items():
+        print(f"{label}; a step is a batch\n")
+        print_kernels(found, 2, options.kernels)
+        print()
 
 
 def _precision(name: str, device: torch.device) -> AbstractContextManager[object]:
@@ -194,6 +207,7 @@ def _options() -> argparse.Namespace:
         default=has_gpu,
         help="sliding evaluation with compiled blocks as well",
     )
+    parser.add_argument("--kernels", type=int, default=12, help="rows of each table of kernels")
     parser.add_argument("--steps", type=int, default=200 if has_gpu else 16)
     parser.add_argument("--rows", type=_numbers, default=[1, 16, 64] if has_gpu else [1])
     parser.add_argument("--rounds", type=int, default=7 if has_gpu else 3)

@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from benchmarks.step import kernel_times
+from benchmarks.step import kernel_times, print_kernels
 from pidformer.bench.reading import encoded
 from pidformer.bench.timing import GAINS
 from pidformer.bench.train import LARGE, SMALL, loop_recipe, write_set
@@ -76,11 +76,8 @@ class Stretches:
     def _say_kernels(self) -> None:
         found = kernel_times(self.device)
         total = sum(spent for _, spent in found.values()) / self.steps
-        print(
-            f"kernels {total:.2f} ms a step\n\n| ms a step | calls a step | kernel |\n|---|---|---|"
-        )
-        for name, (calls, spent) in sorted(found.items(), key=lambda x: -x[1][1])[: self.rows]:
-            print(f"| {spent / self.steps:.3f} | {calls / self.steps:g} | {name[:90]} |")
+        print(f"kernels {total:.2f} ms per step\n")
+        print_kernels(found, self.steps, self.rows)
 
     def _say_functions(self) -> None:
         text = io.StringIO()

@@ -67,11 +67,7 @@ def main() -> None:
         f"host {host:.2f} ms, compiled in {compiled:.0f} s; {numbers}\n"
     )
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {vars(options)}\n")
-    print("| ms a step | calls a step | us a call | kernel |\n|---|---|---|---|")
-    by_time = sorted(found.items(), key=lambda pair: -pair[1][1])
-    for name, (calls, spent_on) in by_time[: options.rows]:
-        row = f"{spent_on / PROFILED:.3f} | {calls / PROFILED:g} | {1e3 * spent_on / calls:.1f}"
-        print(f"| {row} | {name[:100]} |")
+    print_kernels(found, PROFILED, options.rows)
 
 
 def _step(options: argparse.Namespace) -> tuple[Callable[[], Tensor], Callable[[], Tensor]]:
@@ -194,6 +190,14 @@ def kernel_times(seen: Any) -> dict[str, tuple[int, float]]:
             calls, spent = found[event.name]
             found[event.name] = calls + 1, spent + event.device_time / 1e3
     return found
+
+
+def print_kernels(found: dict[str, tuple[int, float]], steps: int, rows: int) -> None:
+    """The kernels that took most of so many steps."""
+    print("| ms per step | calls per step | us per call | kernel |\n|---|---|---|---|")
+    for name, (calls, spent) in sorted(found.items(), key=lambda pair: -pair[1][1])[:rows]:
+        row = f"{spent / steps:.3f} | {calls / steps:g} | {1e3 * spent / calls:.1f}"
+        print(f"| {row} | {name[:100]} |", flush=True)
 
 
 def _options() -> argparse.Namespace:
