@@ -134,7 +134,7 @@ def test_language(tmp_path, monkeypatch):
     recipe = tiny_language("schedule.epochs=1")
     train(recipe, run, data=data, device="cpu", is_shown=False)
     rows = list(language.robustness_rows(kinds=["drops"], strengths=[1, 4], windows=[32]))
-    monkeypatch.setattr(language, "robustness_rows", lambda seed: rows)
+    monkeypatch.setattr(language, "robustness_rows", lambda **_: rows)
 
     def measure(run):
         options = OPTIONS | {"split": "valid,test", "precision": "fp32"}

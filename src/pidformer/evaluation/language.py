@@ -18,7 +18,7 @@ from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, check_known
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
-from pidformer.runs.model import LanguageModel, load_text
+from pidformer.runs.model import HUB, LanguageModel, load_text
 from pidformer.runs.open import run_facts
 from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.language import window_nll
@@ -27,6 +27,8 @@ Protocol = Literal["sliding", "strided", "segments", "documents"]
 BLOCK = 1024
 """Targets in a block; intervals and paired comparisons take blocks as independent."""
 MOST_BLOCKS = 512
+LONGER = (512, 1024)
+"""Windows that are longer than in training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,27 @@ class LanguageSetup:
     gains: Any = None
     weights: Weights = "auto"
     cache: str | Path | None = None
+    folder: Path | None = None
+    """Where the records go; None: to the run's folder, those of hf:FOLDER nowhere."""
     command: str | None = None
 
     @cached_property
     def loaded(self) -> LanguageModel:
         found = load_text(self.run, gains=self.gains, weights=self.weights)
-        found.model.to(self.device)
+        model, kind = found.model, type(found.model).__name__
+        sees = [getattr(module, "is_causal", True) for module in model.modules()]
+        if not kind.endswith(("ForCausalLM", "LMHeadModel")) or not all(sees):
+            raise InputError(f"{self.run} holds a {kind}, which predicts no next token")
+        model.to(self.device)
         return found
+
+    @property
+    def longer(self) -> tuple[int, ...]:
+        """Windows of the robustness suite, for which a model of others may lack positions."""
+        most = getattr(self.loaded.model.config, "max_position_embeddings", None)
+        if most is None or not str(self.run).startswith(HUB):
+            return LONGER
+        return tuple(window for window in LONGER if window <= most)
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -81,7 +97,8 @@ class LanguageSetup:
             "precision": self.precision,
             "command": self.command,
         }
-        return Ledger("language", self.run if self.run.is_dir() else None, settings)
+        own = self.run if self.run.is_dir() else None
+        return Ledger("language", self.folder or own, settings)
 
     def measure(
         self,
@@ -186,7 +203,7 @@ def evaluate_language_robustness(
     data: str | Path,
     kinds: Sequence[str] = tuple(PERTURBATIONS),
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
-    windows: Sequence[int] = (512, 1024),
+    windows: Sequence[int] = LONGER,
     seed: int = 0,
     protocol: Protocol = "strided",
     stride: int | None = None,
@@ -233,7 +250,7 @@ def perplexities(
 def robustness_rows(
     kinds: Sequence[str] = tuple(PERTURBATIONS),
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
-    windows: Sequence[int] = (512, 1024),
+    windows: Sequence[int] = LONGER,
     seed: int = 0,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of the rows, and what each changes."""
