@@ -7,6 +7,8 @@ import pytest
 
 import pidformer as pf
 from pidformer import results
+from pidformer.errors import InputError
+from pidformer.evaluation.language import evaluate_language
 from tests.tune.test_others import (  # fixtures among them
     SIZE,
     contents,
@@ -73,5 +75,7 @@ def test_bad_input_gets_one_line(llama, texts, run, tmp_path, monkeypatch):  # n
         code, _, err = run("evaluate", name, *given, *CPU)
         line = err.strip().splitlines()[-1]  # behind transformers' own bars
         assert code == 2 and line.startswith("pidformer: ") and words in line, err
+    with pytest.raises(InputError, match="sliding is for our models"):
+        evaluate_language(f"hf:{llama}", data=texts, is_sliding=True, device="cpu")
     mixed = run("evaluate", f"hf:{llama}", "timm:test_vit", *text, *CPU)
     assert mixed[0] == 2 and "different tasks (classification, language)" in mixed[2]

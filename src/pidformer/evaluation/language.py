@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -29,6 +29,8 @@ BLOCK = 1024
 MOST_BLOCKS = 512
 LONGER = (512, 1024)
 """Windows that are longer than in training."""
+SLIDING = "sliding"
+"""Ends the rows in which a token sees no more of a window than the training length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +73,10 @@ class LanguageSetup:
             return LONGER
         return tuple(window for window in LONGER if window <= most)
 
+    @property
+    def can_slide(self) -> bool:
+        return self.loaded.model.config.model_type == "pidformer"
+
     @cached_property
     def corpus(self) -> Corpus:
         return open_corpus(self.data, self.split, self.loaded.tokenizer, cache=self.cache)
@@ -107,20 +113,25 @@ class LanguageSetup:
         window: int | None = None,
         stride: int | None = None,
         noise: Perturbation | None = None,
+        is_sliding: bool = False,
     ) -> Record:
         """The record of a row, which is measured if it is not there; see `evaluate_language`."""
         check_known("protocol", protocol, get_args(Protocol))
+        if is_sliding and not self.can_slide:
+            raise InputError(f"the attention of {self.run} is its own: sliding is for our models")
         length = self.loaded.length
         window = length if window is None else window
         step = _stride(protocol, window, stride)
+        row = _row(protocol, self.split, window, length, noise)
         about = {
             "protocol": protocol,
             "window": window,
             "stride": step,
             "noise": as_text(noise),
-            "row": _row(protocol, self.split, window, length, noise),
+            "row": f"{row}/{SLIDING}" if is_sliding else row,
         }
-        return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
+        with _seeing(self.loaded.model, length if is_sliding else None):
+            return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
 
     def scores(
         self, protocol: Protocol, window: int, stride: int, noise: Perturbation | None = None
@@ -178,6 +189,7 @@ def evaluate_language(
     window: int | None = None,
     stride: int | None = None,
     noise: Perturbation | None = None,
+    is_sliding: bool = False,
     device: str = "auto",
     **options: Any,
 ) -> dict[str, float]:
@@ -190,11 +202,16 @@ def evaluate_language(
     - "documents": each document on its own, strided inside, its first token not scored.
 
     `noise` disturbs the context and leaves the targets, `window` beyond the training length tries
-    longer contexts. `options` are those of `LanguageSetup`: `split`, `limit`, `precision`, `gains`,
-    `weights`, ... What the run's results have is not measured again.
+    longer contexts; with `is_sliding` a token sees no more of these than the training length
+    (`sliding_window` in the model's configuration). `options` are those of `LanguageSetup`:
+    `split`, `limit`, `precision`, `gains`, `weights`, ... What the run's results have is not
+    measured again.
     """
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
-    return dict(setup.measure(protocol, window=window, stride=stride, noise=noise).metrics)
+    found = setup.measure(
+        protocol, window=window, stride=stride, noise=noise, is_sliding=is_sliding
+    )
+    return dict(found.metrics)
 
 
 def evaluate_language_robustness(
@@ -210,13 +227,14 @@ def evaluate_language_robustness(
     device: str = "auto",
     **options: Any,
 ) -> dict[str, dict[str, float]]:
-    """Perplexity under noise in the context at each strength, and at longer windows.
+    """Perplexity under noise in the context at each strength, and at longer windows, for our models
+    also with attention that slides over them.
 
     Strided by half a window; row "clean" is what the others compare with. `options` are those of
     `LanguageSetup`.
     """
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
-    rows = robustness_rows(kinds, strengths, windows, seed)
+    rows = robustness_rows(kinds, strengths, windows, seed, can_slide=setup.can_slide)
     return {row: dict(setup.measure(protocol, stride=stride, **more).metrics) for row, more in rows}
 
 
@@ -252,6 +270,7 @@ def robustness_rows(
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
     windows: Sequence[int] = LONGER,
     seed: int = 0,
+    can_slide: bool = True,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of the rows, and what each changes."""
     yield "clean", {}
@@ -261,6 +280,8 @@ def robustness_rows(
             yield f"{kind}/{strength}", {"noise": noise}
     for window in windows:
         yield f"window/{window}", {"window": window}
+        if can_slide:
+            yield f"window/{window}/{SLIDING}", {"window": window, "is_sliding": True}
 
 
 def _row(protocol: str, split: str, window: int, length: int, noise: Perturbation | None) -> str:
@@ -268,6 +289,19 @@ def _row(protocol: str, split: str, window: int, length: int, noise: Perturbatio
     if noise is not None:
         row += f"/{noise.kind}/{noise.strength}"
     return row if window == length else f"{row}/window/{window}"
+
+
+@contextmanager
+def _seeing(model: Any, tokens: int | None) -> Iterator[None]:
+    """A token sees so many tokens at most; None: as the model has it."""
+    if tokens is None:
+        yield
+        return
+    before, model.config.sliding_window = model.config.sliding_window, tokens
+    try:
+        yield
+    finally:
+        model.config.sliding_window = before
 
 
 def _documents(corpus: Corpus, tokens: np.ndarray) -> list[np.ndarray]:

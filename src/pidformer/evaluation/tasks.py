@@ -73,7 +73,9 @@ def _language_rows(suite: str, shared: dict[str, Any], options: dict[str, Any]) 
     for split in options["split"].split(","):
         setup = LanguageSetup(split=split, **shared)
         if suite == "robustness":
-            for row, changes in robustness_rows(windows=setup.longer, seed=options["seed"]):
+            for row, changes in robustness_rows(
+                windows=setup.longer, seed=options["seed"], can_slide=setup.can_slide
+            ):
                 yield f"{split}, {row}", partial(setup.measure, "strided", **changes)
         else:
             protocol = options["protocol"]

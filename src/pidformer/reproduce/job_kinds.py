@@ -153,7 +153,7 @@ ROW_SUITES = {
 """What measures a run that is no classifier."""
 _OPTIONS = {"segmentation": "views", "language": "split"}
 """Which setting of an evaluation a suite is."""
-LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024"}
+LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024/sliding"}
 """The rows with which "robustness" ends."""
 
 
