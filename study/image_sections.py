@@ -12,13 +12,13 @@ from pidformer.report.panels import Panel
 from pidformer.report.table1 import TITLES
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
-from study.comparisons import compare_all
+from study.comparisons import Compared, compare_all
 from study.image_metrics import (
     classification_metrics,
     corruption_metrics,
     top5_metrics,
 )
-from study.pictures import lines_panel
+from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.section import Section, metrics_section
 from study.tables import accuracy_tables
@@ -89,7 +89,8 @@ def curves_section(study: Study) -> list[Section]:
     if not points:
         return []
     kinds = dict.fromkeys((at.attack, at.limit, at.domain) for at in points)
-    panels = []
+    found = metrics_section(study, "Over the budget", _CURVES, curve_metrics(study))
+    panels, ahead = [], []
     for kind in kinds:
         own = [at for at in points if (at.attack, at.limit, at.domain) == kind]
         title = TITLES.get(kind[0], kind[0])
@@ -97,8 +98,25 @@ def curves_section(study: Study) -> list[Section]:
         plain = [variant.is_plain for variant in study.variants]
         panel = lines_panel(lines, title, "budget, in 1/255", "top-1, per cent", plain)
         panels.append((panel, f"Accuracy by budget under {title}"))
-    found = metrics_section(study, "Over the budget", _CURVES, curve_metrics(study), front=1)
-    return [replace(found, panels=panels)]
+        if gained := _differences(found.compared, own):
+            title += " minus softmax"
+            panel = points_panel(
+                gained, title, "budget, in 1/255", "points", is_plain=[False] * len(gained),
+                is_line=True,
+            )  # fmt: skip
+            ahead.append((panel, title))
+    return [replace(found, panels=panels + ahead, front=1)]
+
+
+def _differences(compared: Sequence[Compared], points: Sequence[_At]) -> dict[str, list[Point]]:
+    """Over the budget, by variant, with intervals."""
+    budgets = {at.title: 255 * as_budget(at.budget) for at in points}
+    lines: dict[str, list[Point]] = {}
+    for one in (one for one in compared if one.metric.title in budgets):
+        c = one.found
+        point = Point(budgets[one.metric.title], c.mean, c.low, c.high, c.seeds < 2)
+        lines.setdefault(one.variant, []).append(point)
+    return lines
 
 
 def _points(study: Study) -> list[_At]:

@@ -117,7 +117,13 @@ def test_a_curve_has_a_table_a_panel_and_commands_that_make_it_again(measured):
     gain = np.subtract(*(numbers(runs, v, "top1", row="fgsm@8/255") for v in ("pid", "softmax")))
     row = cells(found.body[1], "FGSM 8/255, 40 images")
     assert row[-1].strip("*") == over_seeds(gain)
-    ((panel, words),) = found.panels
+    (panel, words), (ahead, _) = found.panels
+    figure = Figure()
+    ahead.draw(figure)
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "pid")
+    assert line.get_xdata()[0] == pytest.approx(8) and line.get_ydata()[0] == pytest.approx(
+        gain.mean()
+    )
     figure = Figure()
     panel.draw(figure)
     line = next(line for line in figure.axes[0].lines if line.get_label() == "pid")

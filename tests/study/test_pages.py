@@ -243,7 +243,7 @@ def test_what_about_says_above_the_line_stands_on_both_pages(images, tmp_path):
     assert "(results/digits.md)" in first and "### Runs" not in first
 
 
-def test_all_metrics_of_a_single_variant_are_drawn():
+def test_all_metrics_of_a_single_variant_or_of_very_many_are_drawn():
     """Six of many would be a choice."""
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
     many = [replace(metric(), title=f"m{place}") for place in range(8)]
@@ -261,6 +261,12 @@ def test_all_metrics_of_a_single_variant_are_drawn():
     panels[0].draw(figure)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [f"m{place}" for place in reversed(range(8))]
+    more = [replace(metric(), title=f"m{place}") for place in range(13)]
+    section = Section(title="", body=[], compared=compare_all(study, more))
+    panels, _ = study_page._pictures(section)  # more than pictures have room for: by variant
+    figure = Figure()
+    panels[1].draw(figure)
+    assert len(panels) == 2 and len(figure.axes[0].get_yticks()) == 13
 
 
 def test_the_command_writes_the_pages_and_refuses_what_it_cannot_read(images, tmp_path, capsys):
