@@ -10,9 +10,10 @@ from pidformer.report.figures import mean_points
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
 from pidformer.report.table1 import TITLES
+from pidformer.report.table_view import NONE
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
-from study.comparisons import Compared, compare_all
+from study.comparisons import Compared, compare_all, mean_text
 from study.image_metrics import (
     classification_metrics,
     corruption_metrics,
@@ -21,12 +22,17 @@ from study.image_metrics import (
 from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.section import Section, metrics_section
-from study.tables import accuracy_tables
+from study.tables import accuracy_tables, table
 
 _TOP5 = (
     "How often the true class is among the five likeliest, in per cent (Top-1 is in the tables "
     "above). Records keep it as one number per run, so it is over all images (post hoc where rows "
     "are registered on a half), and the differences have intervals over seeds alone."
+)
+_TABLE1 = (
+    "The paper's Table 1 with our rows: accuracy in per cent, Top-1 / Top-5, mean over seeds. "
+    "**Bold**: resolved from softmax, better or worse. Clean and the threats of the pixel domain "
+    "first, then the paper's normalised domain with its budgets; rows on a sample say so."
 )
 _TYPES = (
     "Accuracy under each type of corruption, the mean over its severities, in per cent; over all "
@@ -58,6 +64,32 @@ def top5_section(study: Study) -> list[Section]:
         return []
     body = [_TOP5, *accuracy_tables(study, metrics, compare_all(study, metrics))]
     return [Section(title="Top-5", body=body)]
+
+
+def table1_section(study: Study) -> list[Section]:
+    """Top-1 and Top-5 of a few variants side by side; nothing where no record has Top-5."""
+    top5 = {metric.title: metric for metric in top5_metrics(study.runs)}
+    if not top5:
+        return []
+    judged = [m for m in classification_metrics(study.runs, None) if m.better]
+    top1 = [m for m in judged if not m.title.startswith("Clean, ")]
+    compared = compare_all(study, [*top1, *top5.values()])
+    resolved = {(one.variant, id(one.metric)) for one in compared if one.is_resolved}
+
+    def number(variant: Variant, metric: Metric) -> str:
+        text = mean_text(metric.mean(variant)).partition(" [")[0]
+        return f"**{text}**" if (variant.name, id(metric)) in resolved else text
+
+    rows = []
+    for metric in top1:
+        pair = [one for one in (metric, top5.get(metric.title)) if one is not None]
+        cells = [
+            " / ".join(number(v, m) for m in pair if m.mean(v) is not None) or NONE
+            for v in study.variants
+        ]
+        rows.append([metric.title, *cells])
+    heads = ["", *(variant.name for variant in study.variants)]
+    return [Section(title="Table 1", body=[_TABLE1, table(heads, rows)], front=2)]
 
 
 def corruptions_section(study: Study) -> list[Section]:

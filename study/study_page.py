@@ -39,12 +39,12 @@ class Shown(NamedTuple):
     words: str = ""
 
     def parts(self, count: int | None = None) -> list[str]:
-        """Of the body the first `count` parts alone."""
+        """With a `count`, the first parts of the body alone, and no list of findings."""
         section = self.section
         first, *others = section.body[:count]
         found = [f"### {section.title}"] if section.title else []
         found.append(first)
-        if section.findings:
+        if section.findings and count is None:
             found.append("\n".join(f"- {line}" for line in section.findings))
         if self.picture:
             found.append(image(self.words, self.picture))

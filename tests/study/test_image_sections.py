@@ -17,7 +17,9 @@ from pidformer.report.table_view import minus
 from pidformer.results import Record
 from pidformer.runs.open import open_subject
 from study.classification import classification_sections
-from study.image_sections import curves_section, similarity_section
+from study.comparisons import compare_all
+from study.image_metrics import top5_metrics
+from study.image_sections import curves_section, similarity_section, table1_section
 from study.records import read_studies
 from tests.report.fresh import classifiers
 from tests.study.made import cells, page_of, study_of
@@ -73,6 +75,20 @@ def test_top5_is_the_mean_over_seeds_and_its_difference_is_over_seeds(measured):
     )
     place = cells(found.body[2], "")[3:].index("FGSM, 40 images")
     assert cells(found.body[4], "pid minus softmax")[1 + place].strip("*") == over_seeds(gain)
+
+
+def test_table_1_sets_both_accuracies_side_by_side_and_marks_what_is_resolved(measured):
+    runs, study = measured
+    (found,) = table1_section(study)
+    names = [(v, name) for v in ("softmax", "pid") for name in ("top1", "top5")]
+    values = [numbers(runs, v, name, row="fgsm", domain="pixel") for v, name in names]
+    said = cells(found.body[1], "FGSM, 40 images")[1:]
+    wanted = [f"{one.mean():.2f}" for one in values]
+    assert [cell.replace("*", "").split(" / ") for cell in said] == [wanted[:2], wanted[2:]]
+    compared = compare_all(study, top5_metrics(study.runs))
+    top5 = next(one for one in compared if one.metric.title == "FGSM, 40 images")
+    assert said[1].endswith("**") == top5.is_resolved and "**" not in said[0]
+    assert "Clean, normalized" not in found.body[1] and "FGSM, normalized" in found.body[1]
 
 
 def test_each_type_of_corruption_has_the_mean_over_its_severities(measured):
