@@ -109,20 +109,28 @@ class Answer(NamedTuple):
 
 
 def claims_table(claims: Claims, answers: Answers, *, is_short: bool = False) -> str:
-    """A line for each claim; for each kind of gains our effect, and what it says of the claim."""
-    heads = ["the paper's claim", "its effect there"]
-    heads += [head for title in claims.columns.values() for head in (title, "verdict")]
-    rows = []
+    """A line for each claim; for each kind of gains our effect, and what it says of the claim.
+
+    How most rows were trained stands above them: in the heads of the short table.
+    """
+    columns, parts = claims.columns, []
     for part in claims.parts:
         own = [claim for claim in part.claims if claim.short or not is_short]
-        found = {key: [_answer(part, one, key, answers) for one in own] for key in claims.columns}
-        shared = {key: "" if is_short else _most(found[key]) for key in found}
+        found = {key: [_answer(part, one, key, answers) for one in own] for key in columns}
+        parts.append((part, own, found))
+    all_ = {key: _most([one for _, _, found in parts for one in found[key]]) for key in columns}
+    heads, rows = ["the paper's claim", "its effect there"], []
+    for key, title in columns.items():
+        shared = f"; {all_[key]} unless said" if is_short and all_[key] else ""
+        heads += [f"{title}{shared}", "verdict"]
+    for part, own, found in parts:
+        shared_by = all_ if is_short else {key: _most(found[key]) for key in found}
         if not is_short:
             rows.append([f"**{part.title}**", ""])
-            rows[-1] += [cell for key in found for cell in (shared[key], "")]
+            rows[-1] += [cell for key in found for cell in (shared_by[key], "")]
         for place, claim in enumerate(own):
             rows.append([claim.short if is_short else claim.claim, claim.paper])
-            rows[-1] += [c for key in found for c in found[key][place].cells(shared[key])]
+            rows[-1] += [c for key in found for c in found[key][place].cells(shared_by[key])]
     return table(heads, rows, left=len(heads))
 
 
