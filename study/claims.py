@@ -1,7 +1,8 @@
 """results/claims.yaml: what the paper claims, and which records answer it.
 
 order: [STUDY, ...]                          # of the studies on results.md; the others follow
-advice: Use ... {STUDY/VARIANT/METRIC} ...   # a difference to softmax stands for each such name
+advice: Use ... {STUDY/VARIANT/METRIC} ...   # a difference to softmax stands for each such name,
+                                             # or to another row: {STUDY/VARIANT minus ROW/METRIC}
 words: How to read the table.
 length: What the figure over the length of training says; numbers as in `advice`.
 columns: {paper: the paper's gains}          # what the answers are headed by

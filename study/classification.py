@@ -24,6 +24,7 @@ from study.image_sections import (
     corruptions_section,
     curves_section,
     similarity_section,
+    table1_section,
     top5_section,
 )
 from study.network_metrics import spectra_section
@@ -101,14 +102,12 @@ def _section(study: Study, name: str, part: int | None) -> Section:
     compared = compare_all(study, metrics)
     about = f"{_SEARCHED} {_PARTS[part]}" if name else _PARTS[part]
     body = [about, *accuracy_tables(study, metrics, compared)]
-    shown = 0 if name else len(body)
     body += ["By seed:", by_seed(study, metrics), _COLUMNS] if not name else []
     return Section(
         title=name,
         body=body + threats_text(study.runs),
         findings=findings(compared),
         compared=compared,
-        front=shown,
     )
 
 
@@ -124,13 +123,20 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     is_all = {images.get(name, "odd") for names in named.values() for name in names} == {"all"}
     body = [_REPORTED_ALL if is_all else _REPORTED]
     if judged:
-        body += [f"Holm's p is over these {len(judged)}:", judged_table(judged, images)]
+        body += [
+            f"Holm's p is over these {len(judged)}:",
+            judged_table(judged, None if is_all else images),
+        ]
     title = "Primary comparisons" if judged else "Reported"
     says = [wins_text(judged)] if judged else []
     panels = _primary_panels(judged, {} if is_all else images)
-    found = [Section(title=title, body=body, findings=says, panels=panels, front=len(body))]
-    found += _against(judged) if is_all else []
-    found += [] if is_all else _post_hoc(study, plan, first)
+    front = len(body) if is_all else 0
+    found = [Section(title=title, body=body, findings=says, panels=panels, front=front)]
+    claims = _claims(study, plan, named)
+    if is_all:
+        found += [*_against(judged), *table1_section(claims)]
+    else:
+        found += _post_hoc(study, plan, first)
     found += hypotheses_section(
         study,
         plan,
@@ -140,7 +146,6 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     )
     found.append(Section(title="What the columns mean", body=[_COLUMNS, *threats_text(study.runs)]))
     found += [_group(study, plan, group, names, compared) for group, names in named.items()]
-    claims = _claims(study, plan, named)
     looked = {row for one in plan.hypotheses if "similarity" in one.expects for row, _ in one.pairs}
     looked |= {variant.name for variant in claims.variants}
     by_layer = {group: names for group, names in named.items() if looked & {*names}}
@@ -193,7 +198,7 @@ def _post_hoc(study: Study, plan: StudyPlan, first: Sequence[Compared]) -> list[
         panel = differences_panel(own, title, names)
         begin = "" if panels else "All images, post hoc, with 95 % intervals, not corrected: "
         panels.append((panel, begin + title))
-    return [Section(title="All images (post hoc)", body=body, panels=panels, front=len(body))]
+    return [Section(title="All images (post hoc)", body=body, panels=panels)]
 
 
 def _primary_panels(judged: Sequence[Judged], images: Mapping[str, str]) -> list[tuple[Panel, str]]:

@@ -15,8 +15,8 @@ from study.records import Study
 UNRESOLVED = "not resolved"
 ONE_PAIR = "one pair of runs, silent on other seeds"
 _SILENT = "silent on other seeds: the intervals are for other images and these trained networks."
-MOST_UNRESOLVED = 6
-"""Differences without a finding that are named one by one; the table has them all."""
+MANY = 6
+"""Differences of a variant from which on a finding is a list of names; the table has the rest."""
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -151,18 +151,18 @@ def findings(compared: Sequence[Compared]) -> list[str]:
             continue
         parts: list[str] = []
         for word in ("better", "worse", "more", "less", UNRESOLVED, ONE_PAIR):
-            said = [f"{one.metric.title} {one.text}" for one in own if one.word == word]
-            if word == UNRESOLVED and len(said) > MOST_UNRESOLVED:
-                said = [f"{'the other' if parts else 'all'} {len(said)}"]
+            found = [one for one in own if one.word == word]
+            said = [one.metric.title + f" {one.text}" * (len(own) < MANY) for one in found]
+            if word in (UNRESOLVED, ONE_PAIR) and len(own) >= MANY:
+                said = [str(len(said))] if said else []
             if said:
-                parts.append(f"{word}: {', '.join(said)}")
+                names = ("; " if len(own) >= MANY else ", ").join(said)
+                parts.append(f"{word.capitalize()}: {names}.")
         seeds = {one.found.seeds for one in own}
         count = f"{min(seeds)} to {max(seeds)}" if len(seeds) > 1 else str(min(seeds))
         most = max(own, key=lambda one: one.found.seeds)
         count += f" of {most.registered}" if most.is_partial else ""
-        said_all = "; ".join(parts)
-        said_all = said_all[:1].upper() + said_all[1:]
-        lines.append(f"**{name}** minus {own[0].twin} ({count} seeds). {said_all}.")
+        lines.append(f"**{name}** minus {own[0].twin} ({count} seeds). {' '.join(parts)}")
     if single:
         pair = f"one pair of runs{' each' if len(single) > 1 else ''}, {_SILENT}"
         names = ", ".join(f"**{name}**" for name in single)

@@ -10,23 +10,29 @@ from pidformer.report.figures import mean_points
 from pidformer.report.metrics import Metric
 from pidformer.report.panels import Panel
 from pidformer.report.table1 import TITLES
+from pidformer.report.table_view import NONE
 from pidformer.results import Record
 from pidformer.robustness.threat import as_budget
-from study.comparisons import compare_all
+from study.comparisons import Compared, compare_all, mean_text
 from study.image_metrics import (
     classification_metrics,
     corruption_metrics,
     top5_metrics,
 )
-from study.pictures import lines_panel
+from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
 from study.section import Section, metrics_section
-from study.tables import accuracy_tables
+from study.tables import accuracy_tables, table
 
 _TOP5 = (
     "How often the true class is among the five likeliest, in per cent (Top-1 is in the tables "
     "above). Records keep it as one number per run, so it is over all images (post hoc where rows "
     "are registered on a half), and the differences have intervals over seeds alone."
+)
+_TABLE1 = (
+    "The paper's Table 1 with our rows: accuracy in per cent, Top-1 / Top-5, mean over seeds. "
+    "**Bold**: resolved from softmax, better or worse. Clean and the threats of the pixel domain "
+    "first, then the paper's normalised domain with its budgets; rows on a sample say so."
 )
 _TYPES = (
     "Accuracy under each type of corruption, the mean over its severities, in per cent; over all "
@@ -60,6 +66,32 @@ def top5_section(study: Study) -> list[Section]:
     return [Section(title="Top-5", body=body)]
 
 
+def table1_section(study: Study) -> list[Section]:
+    """Top-1 and Top-5 of a few variants side by side; nothing where no record has Top-5."""
+    top5 = {metric.title: metric for metric in top5_metrics(study.runs)}
+    if not top5:
+        return []
+    judged = [m for m in classification_metrics(study.runs, None) if m.better]
+    top1 = [m for m in judged if not m.title.startswith("Clean, ")]
+    compared = compare_all(study, [*top1, *top5.values()])
+    resolved = {(one.variant, id(one.metric)) for one in compared if one.is_resolved}
+
+    def number(variant: Variant, metric: Metric) -> str:
+        text = mean_text(metric.mean(variant)).partition(" [")[0]
+        return f"**{text}**" if (variant.name, id(metric)) in resolved else text
+
+    rows = []
+    for metric in top1:
+        pair = [one for one in (metric, top5.get(metric.title)) if one is not None]
+        cells = [
+            " / ".join(number(v, m) for m in pair if m.mean(v) is not None) or NONE
+            for v in study.variants
+        ]
+        rows.append([metric.title, *cells])
+    heads = ["", *(variant.name for variant in study.variants)]
+    return [Section(title="Table 1", body=[_TABLE1, table(heads, rows)], front=2)]
+
+
 def corruptions_section(study: Study) -> list[Section]:
     """Softmax and the differences to it, a line for each type."""
     metrics = corruption_metrics(study.runs)
@@ -89,7 +121,8 @@ def curves_section(study: Study) -> list[Section]:
     if not points:
         return []
     kinds = dict.fromkeys((at.attack, at.limit, at.domain) for at in points)
-    panels = []
+    found = metrics_section(study, "Over the budget", _CURVES, curve_metrics(study))
+    panels, ahead = [], []
     for kind in kinds:
         own = [at for at in points if (at.attack, at.limit, at.domain) == kind]
         title = TITLES.get(kind[0], kind[0])
@@ -97,8 +130,25 @@ def curves_section(study: Study) -> list[Section]:
         plain = [variant.is_plain for variant in study.variants]
         panel = lines_panel(lines, title, "budget, in 1/255", "top-1, per cent", plain)
         panels.append((panel, f"Accuracy by budget under {title}"))
-    found = metrics_section(study, "Over the budget", _CURVES, curve_metrics(study), front=1)
-    return [replace(found, panels=panels)]
+        if gained := _differences(found.compared, own):
+            title += " minus softmax"
+            panel = points_panel(
+                gained, title, "budget, in 1/255", "points", is_plain=[False] * len(gained),
+                is_line=True,
+            )  # fmt: skip
+            ahead.append((panel, title))
+    return [replace(found, panels=panels + ahead, front=1)]
+
+
+def _differences(compared: Sequence[Compared], points: Sequence[_At]) -> dict[str, list[Point]]:
+    """Over the budget, by variant, with intervals."""
+    budgets = {at.title: 255 * as_budget(at.budget) for at in points}
+    lines: dict[str, list[Point]] = {}
+    for one in (one for one in compared if one.metric.title in budgets):
+        c = one.found
+        point = Point(budgets[one.metric.title], c.mean, c.low, c.high, c.seeds < 2)
+        lines.setdefault(one.variant, []).append(point)
+    return lines
 
 
 def _points(study: Study) -> list[_At]:

@@ -88,7 +88,7 @@ def language_sections(study: Study) -> list[Section]:
         body = (
             [*found.body, by_metric(study, lost, compare_all(study, lost))] if lost else found.body
         )
-        sections.append(replace(found, body=body, front=1))
+        sections.append(replace(found, body=body))
     if away:
         sections.append(_other_text(study, away))
     return [*sections, *frozen_sections(study)]
@@ -99,7 +99,7 @@ def _section(
 ) -> Section:
     metrics = [_metric(key) for key in keys]
     seeds = ["By seed:", by_seed(study, metrics)] if is_first else []
-    return metrics_section(study, title, words, metrics, more=seeds, front=2 * is_first)
+    return metrics_section(study, title, words, metrics, more=seeds)
 
 
 def _other_text(study: Study, keys: Sequence[Key]) -> Section:
@@ -234,7 +234,7 @@ def _learning_curves(study: Study) -> list[Section]:
         "seeds; at the right the difference to softmax of the same seed, 95 % intervals over seeds "
         "alone."
     )
-    return [Section(title="Learning curves", body=[words], panels=panels, front=1)]
+    return [Section(title="Learning curves", body=[words], panels=panels)]
 
 
 def _differences(twin: Variant, variant: Variant) -> list[Point]:

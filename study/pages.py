@@ -3,7 +3,7 @@
 import glob
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pidformer.errors import InputError
@@ -33,6 +33,11 @@ Every number and figure here is made from the records in `results/` by
 
 and a test makes the text again and compares. Each study has a page with all its tables, runs and \
 commands, however they came out: {links}."""
+_ALL_CLAIMS = (
+    "Differences to the softmax twin with 95 % intervals, in points unless said. "
+    "[Every claim](#every-claim) of the paper's tables and figures, and what the verdicts mean, "
+    "is below."
+)
 _READING = (
     "A cell is the mean over training seeds with its 95 % interval (Student's t over seeds). With "
     "few seeds that interval is wide.",
@@ -130,17 +135,19 @@ def _remove_old(out: Path, studies: Sequence[Study], made: Made) -> None:
 
 
 def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Made:
-    """The answers first: claims, advice, the length of training; then study by study."""
+    """The answers first: advice, main claims, the length of training; then study by study, and
+    every claim."""
     answers = Answers(studies)
-    named = {study.name: study for study in studies}
+    named = {study.name: replace(study, about=told(study.about, answers)) for study in studies}
     order = [named[name] for name in answers.ordered(claims.order if claims else ())]
     panels, caption = length_figure(studies)
     links = ", ".join(f"[{s.title}](results/{s.name}.md)" for s in order)
     parts, short = ["# Results"], ""
     if claims:
         advice = told(claims.advice, answers)
-        parts += [advice, claims_table(claims, answers), told(claims.words, answers)]
-        short = "\n\n".join([claims_table(claims, answers, is_short=True), advice])
+        few = claims_table(claims, answers, is_short=True)
+        parts += [advice, few, _ALL_CLAIMS]
+        short = f"{few}\n\n{advice}"
     pictures: dict[str, Sequence[Panel]] = {}
     if panels:
         pictures[LENGTH] = panels
@@ -153,6 +160,8 @@ def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Mad
         pictures |= {one.picture: one.panels for one in sections if one.picture}
         parts += front(study, sections)
         texts[f"results/{study.name}.md"] = relinked(study_page(study, sections, COMMAND), "../")
+    if claims:
+        parts += ["## Every claim", told(claims.words, answers), claims_table(claims, answers)]
     if any(study.name in registered_studies() for study in studies):
         parts += ["## Still to run", missing_text(progress(studies))]
     reading = "\n".join(f"- {line}" for line in _READING)

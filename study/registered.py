@@ -23,5 +23,5 @@ def registered_sections(study: Study, metrics: Mapping[str, Metric]) -> list[Sec
     found = []
     if judged:
         body = [_WORDS.format(len(judged)), judged_table(judged)]
-        found.append(Section(title="Primary comparisons", body=body, front=len(body)))
+        found.append(Section(title="Primary comparisons", body=body))
     return found + hypotheses_section(study, plan, compared, judged, lambda _: metrics)

@@ -30,7 +30,6 @@ def metrics_section(
     metrics: Sequence[Metric],
     *,
     more: Sequence[str] = (),
-    front: int = 0,
     only_plain: bool = False,
 ) -> Section:
     """Words, a line for each metric, what the differences to softmax say, and `more`."""
@@ -42,5 +41,4 @@ def metrics_section(
         body=[words, by_metric(study, metrics, compared, only_plain=only_plain), *more],
         findings=findings(compared),
         compared=compared,
-        front=front,
     )

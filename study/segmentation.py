@@ -33,7 +33,7 @@ def segmentation_sections(study: Study) -> list[Section]:
     images = next(r.metrics["images"] for run in study.runs for r in run.of("segmentation"))
     words = f"mIoU in per cent over the {images:.0f} images of the validation set."
     seeds = ["By seed:", by_seed(study, [*clean, *_accuracies(study)])]
-    sections = [metrics_section(study, "", words, clean, more=seeds, front=2)]
+    sections = [metrics_section(study, "", words, clean, more=seeds)]
     if under_threat:
         reprs = {
             _row_title(str(r.settings["row"])): str(r.settings["threat"])
@@ -44,7 +44,7 @@ def segmentation_sections(study: Study) -> list[Section]:
         attacks = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
         more, metrics = [attacks] if reprs else [], [*under_threat.values()]
         words = "mIoU, single scale."
-        sections.append(metrics_section(study, "Under threats", words, metrics, more=more, front=1))
+        sections.append(metrics_section(study, "Under threats", words, metrics, more=more))
         sections += _by_class(study, [row for row in _BY_CLASS if row in {"clean", *under_threat}])
     return [*sections, *registered_sections(study, segmentation_metrics(study))]
 

@@ -38,7 +38,7 @@ def sentence_sections(study: Study) -> list[Section]:
     )
     shown = [*metrics.values()]
     body = [words, by_metric(study, shown, compared), "By seed:", by_seed(study, shown)]
-    first = Section(title="", body=body, findings=findings(compared), compared=compared, front=2)
+    first = Section(title="", body=body, findings=findings(compared), compared=compared)
     return [first, *registered_sections(study, metrics), *frozen_sections(study)]
 
 

@@ -26,7 +26,7 @@ SECTIONS: Mapping[str, Callable[[Study], list[Section]]] = {
 }
 _SEED = "SEED"
 _PICTURED = 6
-"""Metrics in one picture, at most; of one variant all, in one panel."""
+"""Metrics in one picture, at most; of one variant, or if twice as many, all: a panel a variant."""
 
 
 class Shown(NamedTuple):
@@ -39,12 +39,12 @@ class Shown(NamedTuple):
     words: str = ""
 
     def parts(self, count: int | None = None) -> list[str]:
-        """Of the body the first `count` parts alone."""
+        """With a `count`, the first parts of the body alone, and no list of findings."""
         section = self.section
         first, *others = section.body[:count]
         found = [f"### {section.title}"] if section.title else []
         found.append(first)
-        if section.findings:
+        if section.findings and count is None:
             found.append("\n".join(f"- {line}" for line in section.findings))
         if self.picture:
             found.append(image(self.words, self.picture))
@@ -95,10 +95,15 @@ def _pictures(section: Section) -> tuple[list[Panel], str]:
     words = [text for _, text in section.panels]
     if not panels:
         judged = [one for one in section.compared if one.metric.better]
+        judged = [one for one in judged if not one.metric.table] or judged
         what = "Differences to the softmax twin with 95 % intervals: "
         titles = list(dict.fromkeys(one.metric.title for one in judged))
-        if len(titles) > _PICTURED and len({one.variant for one in judged}) == 1:
-            return [differences_panel(judged, judged[0].variant, titles)], what + ", ".join(titles)
+        names = list(dict.fromkeys(one.variant for one in judged))
+        if len(titles) > _PICTURED and (len(names) == 1 or len(titles) > 2 * _PICTURED):
+            for name in names:
+                own = [one for one in judged if one.variant == name]
+                panels.append(differences_panel(own, name, [one.metric.title for one in own]))
+            return panels, what + ", ".join(titles)
         for title in titles[:_PICTURED]:
             own = [one for one in judged if one.metric.title == title]
             panels.append(differences_panel(own, title, [one.variant for one in own]))

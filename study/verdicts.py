@@ -22,7 +22,7 @@ from study.claims import (
 from study.comparisons import UNRESOLVED, Compared, compare_pairs, with_registered
 from study.image_sections import image_metrics
 from study.language import language_metrics
-from study.records import Study, load_registered, training_length
+from study.records import ABOUT, Study, load_registered, training_length
 from study.segmentation import segmentation_metrics
 from study.tables import table
 
@@ -31,6 +31,7 @@ METRICS: Mapping[str, Callable[[Study], dict[str, Metric]]] = {
     "segmentation": segmentation_metrics,
     "language": language_metrics,
 }
+_WHERE = f"{FILE} or {ABOUT}"
 _NAME = re.compile(r"\{([^{}/]+)/([^{}/]+)/([^{}]+)\}")  # the metric may hold slashes
 
 
@@ -53,12 +54,14 @@ class Answers:
         return {*self._metrics(study)}
 
     def find(self, study: str, variant: str, metric: str) -> Compared | None:
-        """A variant minus its twin; None where that was not measured of both."""
+        """A variant minus its twin, or "A minus B"; None where that was not measured of both."""
         one = self._study(study)
+        variant, _, other = variant.partition(" minus ")
         named = {v.name: v for v in one.variants if not v.is_plain}
-        if variant not in named:
-            raise unknown(f"controlled variant of study {study} in {FILE}", variant, named)
-        twin, _ = one.twin(named[variant])
+        for name in (variant, other) if other else (variant,):
+            if name not in named:
+                raise unknown(f"controlled variant of study {study} in {_WHERE}", name, named)
+        twin = named[other] if other else one.twin(named[variant])[0]
         if twin is None or metric not in self._metrics(study):
             return None
         pair = (variant, twin.name)
@@ -74,7 +77,7 @@ class Answers:
 
     def _study(self, name: str) -> Study:
         if name not in self._studies:
-            raise unknown(f"study in {FILE}", name, self._studies)
+            raise unknown(f"study in {_WHERE}", name, self._studies)
         return self._studies[name]
 
 
@@ -85,7 +88,7 @@ def told(text: str, answers: Answers) -> str:
         study, variant, metric = match.groups()
         found = answers.find(study, variant, metric)
         if found is None:
-            raise unknown(f"metric of {study}/{variant} in {FILE}", metric, answers.known(study))
+            raise unknown(f"metric of {study}/{variant} in {_WHERE}", metric, answers.known(study))
         return f"{found.text} ({found.seeds_text} seeds)" if found.is_partial else found.text
 
     return _NAME.sub(number, text)
@@ -106,20 +109,28 @@ class Answer(NamedTuple):
 
 
 def claims_table(claims: Claims, answers: Answers, *, is_short: bool = False) -> str:
-    """A line for each claim; for each kind of gains our effect, and what it says of the claim."""
-    heads = ["the paper's claim", "its effect there"]
-    heads += [head for title in claims.columns.values() for head in (title, "verdict")]
-    rows = []
+    """A line for each claim; for each kind of gains our effect, and what it says of the claim.
+
+    How most rows were trained stands above them: in the heads of the short table.
+    """
+    columns, parts = claims.columns, []
     for part in claims.parts:
         own = [claim for claim in part.claims if claim.short or not is_short]
-        found = {key: [_answer(part, one, key, answers) for one in own] for key in claims.columns}
-        shared = {key: "" if is_short else _most(found[key]) for key in found}
+        found = {key: [_answer(part, one, key, answers) for one in own] for key in columns}
+        parts.append((part, own, found))
+    all_ = {key: _most([one for _, _, found in parts for one in found[key]]) for key in columns}
+    heads, rows = ["the paper's claim", "its effect there"], []
+    for key, title in columns.items():
+        shared = f"; {all_[key]} unless said" if is_short and all_[key] else ""
+        heads += [f"{title}{shared}", "verdict"]
+    for part, own, found in parts:
+        shared_by = all_ if is_short else {key: _most(found[key]) for key in found}
         if not is_short:
             rows.append([f"**{part.title}**", ""])
-            rows[-1] += [cell for key in found for cell in (shared[key], "")]
+            rows[-1] += [cell for key in found for cell in (shared_by[key], "")]
         for place, claim in enumerate(own):
             rows.append([claim.short if is_short else claim.claim, claim.paper])
-            rows[-1] += [c for key in found for c in found[key][place].cells(shared[key])]
+            rows[-1] += [c for key in found for c in found[key][place].cells(shared_by[key])]
     return table(heads, rows, left=len(heads))
 
 
@@ -178,4 +189,5 @@ def _effect(found: Sequence[Compared]) -> str:
         return found[0].text
     means = [one.found.mean for one in found]
     digits = found[0].metric.difference_digits
-    return minus(f"{min(means):+.{digits}f} to {max(means):+.{digits}f} at {len(found)} budgets")
+    spread = minus(f"{min(means):+.{digits}f} to {max(means):+.{digits}f}")
+    return f"{spread} at {len(found)} budgets, {sum(one.is_resolved for one in found)} resolved"

@@ -16,7 +16,7 @@ from pidformer.report.templates import TEXTS
 from pidformer.statistics import Crossed
 from study import verdicts
 from study.claims import read_claims
-from study.comparisons import Compared, compare_all
+from study.comparisons import Compared, compare_all, compare_pairs
 from study.pages import BEGIN, END, filled, relinked
 from study.records import read_studies
 from study.training_length import length_figure
@@ -86,8 +86,13 @@ def test_a_claim_is_answered_by_the_difference_of_its_rows(study, tmp_path):
     assert cells(text, "A")[2:] == ["-", "not measured"] * 2
     assert cells(text, "T")[2:] == ["no", "**holds**", "", ""]
     short = claims_table(claims, answers, is_short=True)
-    assert len(short.splitlines()) == 3 and "300 epochs, 3 seeds" in cells(short, "clean")[2]
+    assert len(short.splitlines()) == 3 and cells(short, "clean")[2] == by_name["pid"].text
+    assert cells(short, "the paper's claim")[2] == "ours; 300 epochs, 3 seeds unless said"
     assert told(claims.advice, answers) == f"It gains {by_name['pid'].text}."
+    (between,) = compare_pairs(study, [("pid", "worse")], [metric()])
+    assert told("{s/pid minus worse/x}", answers) == between.text != by_name["pid"].text
+    with pytest.raises(InputError, match="unknown controlled variant of study s in"):
+        told("{s/pid minus softmax/x}", answers)
 
 
 def test_a_number_in_the_advice_says_that_seeds_are_still_to_come(study, monkeypatch):
@@ -128,8 +133,8 @@ def test_the_verdict_follows_from_interval_and_seeds():
 @pytest.mark.parametrize(
     ("place", "value", "line"),
     [
-        (("order",), ["t"], "unknown study in claims.yaml 't'"),
-        (("parts", 0, "answers", "a"), ["t/pid"], "unknown study in claims.yaml 't'"),
+        (("order",), ["t"], "unknown study in claims.yaml or about.md 't'"),
+        (("parts", 0, "answers", "a"), ["t/pid"], "unknown study in claims.yaml or about.md 't'"),
         (("parts", 0, "answers", "a"), ["s/pdi"], "did you mean 'pid'?"),
         (("parts", 0, "answers", "a"), ["s/softmax"], "unknown controlled variant of study s"),
         (("parts", 0, "answers", "a"), ["pid"], "is STUDY/VARIANT, got 'pid'"),
@@ -140,7 +145,11 @@ def test_the_verdict_follows_from_interval_and_seeds():
         (("parts", 0, "claims", 3, "verdict"), {"a": "yes"}, "unknown verdict of claim 'T' 'yes'"),
         (("parts", 0, "claims", 0), "Clean", "must be a section of keys"),
         (("parts",), "none", "claims.yaml: parts must be a list"),
-        (("advice",), "It gains {s/pid/y}.", "unknown metric of s/pid in claims.yaml 'y'"),
+        (
+            ("advice",),
+            "It gains {s/pid/y}.",
+            "unknown metric of s/pid in claims.yaml or about.md 'y'",
+        ),
         (("more",), 1, "unknown key of claims.yaml 'more'"),
     ],
 )
@@ -166,9 +175,13 @@ def test_a_file_that_is_no_yaml_gets_one_line(tmp_path):
 def test_the_papers_numbers_are_those_of_its_tables():
     claims = yaml.safe_load((ROOT / "results" / "claims.yaml").read_text())
     given = [one["paper"] for part in claims["parts"] for one in part["claims"]]
-    numbers = [pair for pair in given if not isinstance(pair, str)]
+    numbers = list(dict.fromkeys(tuple(pair) for pair in given if not isinstance(pair, str)))
     tables = (TABLE1, TEXTS["paper"]["table2"], TEXTS["paper"]["table3"])
-    assert numbers == [pair for table in tables for pair in table.values()]
+    assert numbers == [tuple(pair) for table in tables for pair in table.values()]
+    told: dict[str, set[str]] = {}
+    for one in (one for part in claims["parts"] for one in part["claims"]):
+        told.setdefault(one["claim"], set()).add(str(one["paper"]))
+    assert all(len(pairs) == 1 for pairs in told.values())  # the same in both domains
 
 
 @pytest.mark.slow

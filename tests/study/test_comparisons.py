@@ -61,6 +61,15 @@ def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():
     assert last.startswith("**p**, **pid**: one pair of runs each, silent on other seeds: ")
 
 
+def test_of_many_differences_the_resolved_are_named_and_the_others_counted():
+    study = study_of({"softmax": (5, 6, 7), "pid": (6, 7.1, 7.9), "p": (5.1, 5.8, 7.3)})
+    many = [replace(metric(), title=f"m{place}") for place in range(6)]
+    pid, p = sorted(findings(compare_all(study, many))[:2], reverse=True)
+    names = "; ".join(one.title for one in many)
+    assert pid == f"**pid** minus softmax (3 seeds). Better: {names}."
+    assert p == "**p** minus softmax (3 seeds). Not resolved: 6."
+
+
 def test_holm_counts_all_looks():
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
     said = findings(compare_all(study, [metric()]))[-1]

@@ -17,7 +17,9 @@ from pidformer.report.table_view import minus
 from pidformer.results import Record
 from pidformer.runs.open import open_subject
 from study.classification import classification_sections
-from study.image_sections import curves_section, similarity_section
+from study.comparisons import compare_all
+from study.image_metrics import top5_metrics
+from study.image_sections import curves_section, similarity_section, table1_section
 from study.records import read_studies
 from tests.report.fresh import classifiers
 from tests.study.made import cells, page_of, study_of
@@ -75,6 +77,20 @@ def test_top5_is_the_mean_over_seeds_and_its_difference_is_over_seeds(measured):
     assert cells(found.body[4], "pid minus softmax")[1 + place].strip("*") == over_seeds(gain)
 
 
+def test_table_1_sets_both_accuracies_side_by_side_and_marks_what_is_resolved(measured):
+    runs, study = measured
+    (found,) = table1_section(study)
+    names = [(v, name) for v in ("softmax", "pid") for name in ("top1", "top5")]
+    values = [numbers(runs, v, name, row="fgsm", domain="pixel") for v, name in names]
+    said = cells(found.body[1], "FGSM, 40 images")[1:]
+    wanted = [f"{one.mean():.2f}" for one in values]
+    assert [cell.replace("*", "").split(" / ") for cell in said] == [wanted[:2], wanted[2:]]
+    compared = compare_all(study, top5_metrics(study.runs))
+    top5 = next(one for one in compared if one.metric.title == "FGSM, 40 images")
+    assert said[1].endswith("**") == top5.is_resolved and "**" not in said[0]
+    assert "Clean, normalized" not in found.body[1] and "FGSM, normalized" in found.body[1]
+
+
 def test_each_type_of_corruption_has_the_mean_over_its_severities(measured):
     runs, study = measured
     found = section(study, "Corruptions by type")
@@ -117,7 +133,13 @@ def test_a_curve_has_a_table_a_panel_and_commands_that_make_it_again(measured):
     gain = np.subtract(*(numbers(runs, v, "top1", row="fgsm@8/255") for v in ("pid", "softmax")))
     row = cells(found.body[1], "FGSM 8/255, 40 images")
     assert row[-1].strip("*") == over_seeds(gain)
-    ((panel, words),) = found.panels
+    (panel, words), (ahead, _) = found.panels
+    figure = Figure()
+    ahead.draw(figure)
+    line = next(line for line in figure.axes[0].lines if line.get_label() == "pid")
+    assert line.get_xdata()[0] == pytest.approx(8) and line.get_ydata()[0] == pytest.approx(
+        gain.mean()
+    )
     figure = Figure()
     panel.draw(figure)
     line = next(line for line in figure.axes[0].lines if line.get_label() == "pid")

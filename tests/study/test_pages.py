@@ -10,6 +10,7 @@ import pytest
 from matplotlib.figure import Figure
 from scipy import stats
 
+from pidformer.errors import InputError
 from pidformer.report.panels import save_panels
 from pidformer.report.publish import ALL_BYTES, FILE_BYTES, publish
 from pidformer.report.rerun import train_command
@@ -69,7 +70,8 @@ def test_every_picture_is_linked_from_the_page_of_its_study_and_no_other_is_ther
 def test_the_first_page_is_short_and_answers_first(repository):
     text = repository.texts[PAGE]
     assert len(text.splitlines()) <= 50 * (len(repository.texts) - 1)  # a screen for each study
-    assert text.index("| the paper's claim |") < 3000 and text.index("length.png") < 12_000
+    assert text.index("| the paper's claim |") < 3000 and text.index("length.png") < 8000
+    assert text.index("## Length") < text.index("| Clean, Top-1 |") < text.index("## Still to run")
     for name in repository.texts:
         assert name == PAGE or f"]({name})" in text
 
@@ -155,6 +157,20 @@ def test_every_run_is_listed_with_its_seed_seconds_weights_and_machine(images, t
     assert cells(listed, "pid")[-1].split("<br>")[1:] == [machine] * 2 and "All on" not in listed
     single = page_of(study.only(study.runs[:1])).partition("### Runs")[2]
     assert f"`{study.runs[0].header.settings['command']}`" in single
+
+
+def test_a_number_in_about_is_made_from_the_records(images, tmp_path, text):
+    shutil.copytree(images[0] / "results" / "digits", tmp_path / "results" / "digits")
+    path = tmp_path / "results" / "digits" / "about.md"
+    path.write_text("# Digits\n\nBy {digits/pid/Clean, 40 images}.\n")
+    made = write_results([tmp_path / "results"], tmp_path / "docs")
+    wanted = cells(text, "pid minus softmax")[1].strip("*")
+    assert (
+        f"By {wanted}." in made.page.read_text() and f"By {wanted}." in made.others[0].read_text()
+    )
+    path.write_text("# Digits\n\nBy {digits/pdi/Clean}.\n")
+    with pytest.raises(InputError, match="did you mean 'pid'"):
+        write_results([tmp_path / "results"], tmp_path / "docs")
 
 
 def test_the_same_records_make_the_same_text(images, text):
@@ -243,7 +259,7 @@ def test_what_about_says_above_the_line_stands_on_both_pages(images, tmp_path):
     assert "(results/digits.md)" in first and "### Runs" not in first
 
 
-def test_all_metrics_of_a_single_variant_are_drawn():
+def test_all_metrics_of_a_single_variant_or_of_very_many_are_drawn():
     """Six of many would be a choice."""
     study = study_of({"softmax": (5, 6, 7), "a": (6, 7.1, 7.9), "b": (5.1, 5.8, 7.3)})
     many = [replace(metric(), title=f"m{place}") for place in range(8)]
@@ -261,6 +277,12 @@ def test_all_metrics_of_a_single_variant_are_drawn():
     panels[0].draw(figure)
     labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
     assert labels == [f"m{place}" for place in reversed(range(8))]
+    more = [replace(metric(), title=f"m{place}") for place in range(13)]
+    section = Section(title="", body=[], compared=compare_all(study, more))
+    panels, _ = study_page._pictures(section)  # more than pictures have room for: by variant
+    figure = Figure()
+    panels[1].draw(figure)
+    assert len(panels) == 2 and len(figure.axes[0].get_yticks()) == 13
 
 
 def test_the_command_writes_the_pages_and_refuses_what_it_cannot_read(images, tmp_path, capsys):
