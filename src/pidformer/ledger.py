@@ -58,7 +58,6 @@ class Ledger:
     def write(
         self, about: Mapping[str, Any], metrics: Mapping[str, float], details: Mapping[str, Any]
     ) -> Record:
-        """A new record."""
         settings = {**self.settings, **about, "machine": results.machine()}
         record = Record(kind=self.kind, metrics=metrics, settings=settings, details=details)
         if self.folder is not None and ranks.is_main():

@@ -183,7 +183,6 @@ def read(folder: str | Path) -> list[Record]:
 
 
 def rewrite(folder: str | Path, records: Iterable[Record]) -> None:
-    """Replace the folder's records."""
     text = "".join(record.to_json() + "\n" for record in records)
     write_whole(Path(folder) / FILE_NAME, text)
 

@@ -101,7 +101,6 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
-        """One or two sentences."""
         depth = len(self.spectrum.kappas)
         if not self.is_controlled:
             second = self.spectrum.summary().second

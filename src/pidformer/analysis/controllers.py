@@ -23,8 +23,6 @@ HeadGains = tuple[PIDGains, ...]
 
 @dataclass(frozen=True)
 class Controllers:
-    """Gains of every layer and head."""
-
     layers: tuple[HeadGains, ...]
     """Empty: attention is plain everywhere."""
     first_layer: FirstLayer = "free"

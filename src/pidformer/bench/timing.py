@@ -132,7 +132,6 @@ class Workload(_Table):
     def row(
         self, label: str, values: Sequence[float], ratios: Sequence[float], **more: Any
     ) -> "Timing":
-        """A row of the table; of no values, an empty one."""
         about = {k: v for k, v in vars(self).items() if k not in ("amount", "clock")}
         for prefix, numbers in (("", values), ("ratio_", ratios)):
             if numbers:
@@ -165,7 +164,6 @@ class Timing(_Table):
         return asdict(self)
 
     def to_record(self, settings: Mapping[str, Any]) -> Record:
-        """As a line of results.jsonl."""
         fields = self.to_dict()
         names = ("value", "low", "high", "ratio", "ratio_low", "ratio_high", "peak_bytes")
         numbers = {name: fields.pop(name) for name in (*names, "peak_ratio")}

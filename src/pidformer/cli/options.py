@@ -72,7 +72,6 @@ def command_line() -> str:
 
 
 def print_json(found: Any) -> None:
-    """One JSON object, or list."""
     typer.echo(json.dumps(found))
 
 

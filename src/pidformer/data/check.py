@@ -27,8 +27,6 @@ _GROUND, _INK, _DAMAGED = (255, 255, 255), (36, 41, 47), (192, 57, 43)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What is in one split."""
-
     name: str
     count: int
     classes: Mapping[str, int] = field(default_factory=dict)
@@ -61,7 +59,6 @@ class Items:
 
 
 def pictures(source: ImageSource) -> Items:
-    """A labelled image set."""
     labels = source.labels.numpy()
     counts = np.bincount(labels[labels >= 0], minlength=len(source.classes))
     classes = dict(zip(source.classes, counts.tolist(), strict=True))
@@ -94,7 +91,6 @@ def scenes(source: SegmentSource) -> Items:
 
 
 def lines(paths: list[Path]) -> Items:
-    """Files of text, read as a whole."""
     count, words, characters = 0, 0, 0
     different: set[str] = set()
     for block in text_blocks(paths):  # of whole lines, each with its newline
@@ -122,8 +118,6 @@ ITEMS: dict[Task, Callable[[Any], Items]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was found in a folder."""
-
     folder: Path
     layout: str
     splits: tuple[SplitReport, ...]

@@ -136,7 +136,6 @@ class TrainImages(TrainLoader[Image.Image]):
         return torch.from_numpy(drawn[self._plan.local]).to(self._device, non_blocking=True)
 
     def _finished(self, tensors: Tensors, epoch: int, step: int) -> Batch:
-        """Erase, then mix."""
         levels, labels = tensors
         images = levels.float().div_(255)
         augment, seed = self.augment, self._plan.seed
@@ -222,7 +221,6 @@ class EvalImages(Loader[Image.Image]):
             yield first - lost, Batch(images.float().div_(255), labels)
 
     def lost(self) -> set[int]:
-        """Unreadable images met so far."""
         return set(self._unreadable)
 
     def learn(self, lost: set[int]) -> None:

@@ -309,7 +309,6 @@ class TrainLoader(Loader[T]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch."""
         return self._plan.steps_per_epoch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:

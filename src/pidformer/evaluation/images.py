@@ -21,8 +21,6 @@ from pidformer.runs.open import open_subject
 
 
 class Evaluated(NamedTuple):
-    """What a suite gave for one model."""
-
     records: Mapping[str, Record]
     """By row."""
     missing: Mapping[str, str]

@@ -51,7 +51,6 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
 
 
 def _images(subject: Subject, source: ImageSource, seed: int) -> Inputs:
-    """Images drawn with a seed."""
     size, ratio = subject.image_size or shorter_side(source), subject.crop_ratio
 
     def take(count: int) -> Tensor:

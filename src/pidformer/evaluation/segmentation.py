@@ -121,7 +121,6 @@ class SegmentationSetup:
     def measure(
         self, threat: PixelThreat | None = None, *, row: str | None = None, views: str = "single"
     ) -> Record:
-        """The record of a row, which is measured if it is not there."""
         check_threat(threat)
         sliding = Sliding.of(self.info["inference"], views, self.max_windows)
         about = {
@@ -135,7 +134,6 @@ class SegmentationSetup:
         return self.ledger.measure(about, lambda: self._scores(sliding, threat))
 
     def classes(self, record: Record) -> list[dict[str, Any]]:
-        """The table by class."""
         return class_table(np.array(record.details["confusion"]), self.source.classes)
 
     def _scores(self, sliding: Sliding, threat: PixelThreat | None) -> Found:

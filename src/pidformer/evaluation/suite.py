@@ -185,8 +185,6 @@ KINDS = ("clean", *THREATS, "corruptions", *_SHIFTED, *_CORRUPTED, *_OUTSIDE)
 
 @dataclass(frozen=True)
 class Suite:
-    """A named list of rows."""
-
     name: str
     description: str
     rows: tuple[Row, ...]
@@ -211,7 +209,6 @@ class _Corruptions:
 
 
 def shipped_suites() -> list[str]:
-    """Names of the suites that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 

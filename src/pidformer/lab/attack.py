@@ -30,8 +30,6 @@ LADDER = (2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True, kw_only=True)
 class AttackKnobs(TwoModels):
-    """What a visitor chooses."""
-
     images: str = ""
     """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0
@@ -94,14 +92,11 @@ class Answer(NamedTuple):
 
     @property
     def best(self) -> int:
-        """The likeliest class."""
         return self.chances.index(max(self.chances))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """One model before and after."""
-
     label: str
     classes: tuple[str, ...]
     truth: int

@@ -40,7 +40,6 @@ TRIED = 8
 
 
 def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
     places = shelf.classifiers
     names = list(places)
     pair = shelf.pair(names)

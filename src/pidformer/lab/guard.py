@@ -47,8 +47,6 @@ class Reply(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request."""
-
     scope: Scope
 
     @property
@@ -109,7 +107,6 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def with_policy(send: Send, more: Sequence[tuple[str, str]] = ()) -> Send:
-    """Adds headers to the answer."""
     policy = [
         ("content-security-policy", _POLICY),
         ("x-content-type-options", "nosniff"),

@@ -109,7 +109,6 @@ class Knobs:
         return replace(self, **shown)
 
     def to_query(self) -> str:
-        """The address of this view: only what differs from the defaults."""
         return to_query("controller", self)
 
     @classmethod

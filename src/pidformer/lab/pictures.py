@@ -73,7 +73,6 @@ class PictureSets:
         return [DIGITS, *self.folders]
 
     def count(self, name: str) -> int:
-        """How many of a set are offered."""
         return min(HANDFUL, len(self._source(name)))
 
     def thumbnails(self, name: str) -> list[tuple[str, str]]:

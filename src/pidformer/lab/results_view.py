@@ -50,8 +50,6 @@ Line = tuple[str, str, str, str, float, int | None, str]
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsKnobs:
-    """What a visitor chose."""
-
     runs: str = ""
     """Labels of runs, joined by commas; empty for all, NONE for none."""
     kind: str = ""
@@ -148,7 +146,6 @@ MAKE, MAKING = "Make the report", "Making the report ..."
 
 
 def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
     names = list(labels(shelf.measured))
     kinds = sorted({r.kind for run in shelf.measured for r in run.records})
     if not shelf.runs:
@@ -224,7 +221,6 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
         return "".join(parts) or str(VIEWS["results"]["no_chart"])
 
     def draw(runs: list[str]) -> str:
-        """The charts of the chosen runs."""
         try:
             with _DRAWING:
                 return charts_of(tuple(runs)) if runs else ""

@@ -128,7 +128,6 @@ def explanation(view: str) -> gr.HTML:
 
 
 def message(text: str) -> str:
-    """Something went wrong, in one line."""
     return f'<div class="message" role="alert">{html.escape(text)}</div>'
 
 

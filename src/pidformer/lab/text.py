@@ -24,8 +24,6 @@ PROMPT = "It was a dark night, and the rain fell upon the windows of the old hou
 
 @dataclass(frozen=True, kw_only=True)
 class TextKnobs(TwoModels):
-    """What a visitor chooses."""
-
     prompt: str = PROMPT
     noise: str = "characters"
     strength: int = 0
@@ -75,8 +73,6 @@ class Token:
 
 @dataclass(frozen=True)
 class Read:
-    """What a model makes of the prompt."""
-
     tokens: tuple[Token, ...]
     written: tuple[Token, ...]
     """The continuation; here a token's loss is its own, and `target` is empty."""

@@ -28,7 +28,6 @@ REDDEST = 10.0
 
 
 def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
     places = shelf.writers
     names = list(places)
     pair = shelf.pair(names)

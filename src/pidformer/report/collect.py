@@ -79,7 +79,6 @@ class Run:
         ]
 
     def one(self, kind: str, **settings: Any) -> Record | None:
-        """The first of them."""
         return next(iter(self.of(kind, **settings)), None)
 
     def curve(self, name: str) -> list[tuple[float, float]]:
@@ -177,7 +176,6 @@ def published_files(folder: Path) -> list[Path]:
 
 
 def read_folder(folder: Path) -> list[PublishedRun]:
-    """The runs that are published in a folder."""
     check_links(folder)
     return [read_run(path) for path in published_files(folder)]
 
@@ -274,7 +272,6 @@ def _walk(folder: Path) -> list[Path]:
 
 
 def published_folders(folder: Path) -> list[Path]:
-    """The folders of published runs at and below a folder."""
     return [place for place in _folders(folder) if published_files(place)]
 
 

@@ -161,7 +161,6 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _logged_speed(record: Record) -> float | None:
-    """Images or tokens per second."""
     return record.metrics.get("images_per_second", record.metrics.get("tokens_per_second"))
 
 

@@ -61,7 +61,6 @@ class TableView:
 
 
 def mean_cell(found: Mean | None, source: str | None, interval_digits: int = 2) -> CellView:
-    """A mean with its 95 % interval."""
     if found is None:
         return NOT_MEASURED
     low, high = (f"{end:.{interval_digits}f}" for end in (found.low, found.high))

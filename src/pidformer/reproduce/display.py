@@ -88,7 +88,6 @@ REHEARSAL_HEADS = ("kind of job", "jobs", "speed", "loading", "memory", "each", 
 
 
 def rehearsal_cells(kind: Rehearsed) -> list[str]:
-    """A line of the table."""
     name = kind.title.replace("-seed0", "")
     if kind.failure is not None:
         return [name, str(kind.count), f"fails: {kind.failure}"]

@@ -174,7 +174,6 @@ def _is_row_evaluated(job: Job) -> bool:
 
 
 def setup_of(job: Job, subject: Subject, device: str) -> Setup:
-    """The model and the images of an evaluation."""
     about = job.arguments
     location = about["data"] or subject.data or "digits"
     return Setup(

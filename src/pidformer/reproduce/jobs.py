@@ -69,8 +69,6 @@ class Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be done, in order."""
-
     out: Path
     jobs: tuple[Job, ...]
     blocked: tuple[Blocked, ...] = ()

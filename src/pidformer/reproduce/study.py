@@ -52,7 +52,6 @@ class Measure:
             raise InputError(f"suite {self.suite} needs both `curve` and `eps`, or neither")
 
     def covers(self, seed: int) -> bool:
-        """Whether the run of `seed` is measured."""
         return self.seeds is None or seed in self.seeds
 
 
@@ -105,8 +104,6 @@ class StudyRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """All rows of a study."""
-
     name: str
     recipe: str
     data: tuple[str, ...]

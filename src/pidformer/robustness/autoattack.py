@@ -58,7 +58,6 @@ class APGD(BallAttack):
             raise InputError(f"rho must be in (0, 1), got {self.rho:g}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
-        """Each restart, for each target, on the images that the runs before did not break."""
         places = [place for place in range(max(self.targets, 1)) for _ in range(self.restarts)]
         return on_survivors(model, batch, [partial(self._run, model, place) for place in places])
 
@@ -90,7 +89,6 @@ class APGD(BallAttack):
         return result
 
     def _loss_of(self, path: _Path) -> tuple[Any, ...]:
-        """The loss, and the classes that it takes."""
         if self.targets:
             return targeted_dlr, path.labels, path.targets
         return dlr if self.loss == "dlr" else cross_entropy, path.labels
@@ -143,7 +141,6 @@ class _Path(NamedTuple):
         )  # fmt: skip
 
     def keep(self, alive: Tensor) -> _Path:
-        """Only some of the images."""
         return _Path(*(field[alive] for field in self))
 
     def judge(self, losses: Tensor, gradient: Tensor) -> _Path:
@@ -215,7 +212,6 @@ class FAB(BallAttack):
             )
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
-        """Each target on the images that the targets before did not break."""
         runs = [partial(self._run, model, place) for place in range(self.targets)]
         return on_survivors(model, batch, runs)
 
@@ -277,7 +273,6 @@ class AutoAttack(BallAttack):
 
     @property
     def stages(self) -> tuple[Attack, ...]:
-        """The attacks, in their order."""
         return (
             APGD(eps=self.eps, norm=self.norm, loss="ce"),
             APGD(eps=self.eps, norm=self.norm, loss="dlr", targets=9),
@@ -286,7 +281,5 @@ class AutoAttack(BallAttack):
         )
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
-        """Each stage on the images that the stages before did not break."""
-
         runs = [partial(stage.perturb, model) for stage in self.stages]
         return on_survivors(model, batch, runs)

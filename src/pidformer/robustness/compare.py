@@ -163,7 +163,6 @@ def pack_survived(records: Sequence[Record]) -> str:
 
 
 def hits(record: Record) -> Hits:
-    """Which images of a record were classified right."""
     return unpack(record.details["right"], int(record.metrics["images"]))
 
 

@@ -135,7 +135,6 @@ _current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
 
 
 def current() -> Recorder | None:
-    """The recorder of the scope, if there is one."""
     return _current.get()
 
 

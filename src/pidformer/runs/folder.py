@@ -64,7 +64,6 @@ def save_weights(path: Path, tensors: Tensors) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file."""
     if not path.exists():
         raise InputError(f"no weights at {path}")
     try:

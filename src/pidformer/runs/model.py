@@ -137,7 +137,6 @@ def fill_network(
 
 
 def check_timm(name: str) -> None:
-    """Refuse a name that timm does not know."""
     if not timm.is_model(name):
         near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         hint = f"; did you mean {', '.join(near)}?" if near else ""

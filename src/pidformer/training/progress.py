@@ -52,7 +52,6 @@ class TrainingProgress(Display):
         self.tell("  ".join(numbers))
 
     def tell(self, line: str) -> None:
-        """Say a line of this run."""
         self.say(f"{self._label}: {line}")
 
     def _write(self, group: str, metrics: Mapping[str, float]) -> None:

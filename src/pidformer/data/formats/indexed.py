@@ -172,7 +172,6 @@ def _store(url: str) -> tuple[Any, str]:
 
 
 def read_plan(folder: Path) -> IndexPlan:
-    """What the index is to hold."""
     return plans.read_plan(IndexPlan, folder / FILE, "index")
 
 
@@ -186,7 +185,6 @@ def index_splits(folder: Path) -> list[str]:
 
 
 def open_index(folder: Path, split: str) -> StoredImages:
-    """A split, if all its shards have been indexed."""
     plan = read_plan(folder)
     files = plan.files(folder)
 

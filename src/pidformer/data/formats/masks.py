@@ -16,8 +16,6 @@ IGNORED = 255
 
 
 class Legend(NamedTuple):
-    """The classes of a set."""
-
     classes: tuple[str, ...]
     palette: np.ndarray  # uint8 (K, 3)
 
@@ -81,7 +79,6 @@ def _beyond(name: str, label: int, table: np.ndarray) -> InputError:
 
 
 def read_legend(path: Path) -> Legend:
-    """Classes and colours of a classes.json."""
     try:
         fields: Any = read_json(path)
         names = tuple(str(name) for name in fields["classes"])

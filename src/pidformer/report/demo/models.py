@@ -112,8 +112,6 @@ Models = Mapping[str, DemoModel]
 
 
 class Verdict(NamedTuple):
-    """An answer, and what else belongs to it."""
-
     headline: str
     details: str
 
