@@ -85,7 +85,7 @@ def ascent(
 
     `loss` is one of `losses`, `classes` what it takes beside the logits.
     """
-    recorder, plain = current() if images.is_cuda else None, judge(model)
+    recorder, plain = current.get() if images.is_cuda else None, judge(model)
     if recorder is None or not recorder.takes(plain):
         return _ascent(model, loss, images, *classes)
     precision = model.precision if isinstance(model, Searching) else "float32"

@@ -131,11 +131,8 @@ class _Recording:
         return tuple(x[:rows].clone() for x in self.outputs)
 
 
-_current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-
-
-def current() -> Recorder | None:
-    return _current.get()
+current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+"""The recorder of the scope, if there is one."""
 
 
 @contextmanager
@@ -145,15 +142,15 @@ def recorded(kept: Recorder | None = None) -> Iterator[None]:
     In it a model's weights may change in place, and must not be replaced by other tensors. A
     recorder that is `kept` goes on in the next scope that is given it, and is its owner's to close.
     """
-    if _current.get() is not None:
+    if current.get() is not None:
         yield
         return
     recorder = Recorder() if kept is None else kept
-    token = _current.set(recorder)
+    token = current.set(recorder)
     try:
         yield
     finally:
-        _current.reset(token)
+        current.reset(token)
         if kept is None:
             recorder.close()
 
@@ -270,7 +267,7 @@ _failed: list[torch.cuda.CUDAGraph] = []
 
 
 def _forget_capture(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-    """A recording that failed leaves generator and allocator believing that it still goes on."""
+    """A failed recording leaves generator and allocator believing that it is still running."""
     _failed.append(graph)
     graph.reset()
     device = torch.cuda.current_device()
