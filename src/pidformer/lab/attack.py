@@ -152,10 +152,7 @@ class Attacked:
 
 
 def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> Attacked:
-    """Attack one model on one picture.
-
-    If the picture's class is not one of the model's, what it says of the picture counts.
-    """
+    """Attack one model on one picture; if its class is not known, what the model says counts."""
     image, truth = as_input(subject, picture.image), picture.truth(subject.classes)
     before = _answer(subject, image)
     if not all(map(math.isfinite, before.chances)):
@@ -197,8 +194,7 @@ def as_input(subject: Subject, picture: Image.Image) -> Tensor:
 def opening(
     subjects: Sequence[Subject], pictures: Iterable[LabelledPicture], knobs: AttackKnobs
 ) -> AttackKnobs:
-    """What the view opens on: the first picture that all models get right and an attack turns, and
-    the smallest strength of LADDER at which it turns one of them. `knobs` if there is none."""
+    """The first picture that an attack turns, at the least strength of LADDER; else `knobs`."""
     for number, picture in enumerate(pictures):
         for strength in (0, *LADDER):
             tried = replace(knobs, number=number, strength=strength)

@@ -60,7 +60,7 @@ class Asked:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """By name; one that comes twice is joined, and then right nowhere but for cookies."""
+        """By name; one that is given twice is joined, which is valid for cookies alone."""
         found: dict[str, str] = {}
         for raw, value in self.scope["headers"]:
             name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
@@ -319,7 +319,7 @@ def _check_origin(asked: Asked) -> None:
 
 
 def _check_size(asked: Asked) -> None:
-    """Told before, so that nothing has to be read to refuse it."""
+    """By the header, so that a refused upload is never read."""
     told = re.fullmatch("[0-9]{1,9}", asked.headers.get("content-length", ""))
     most = MOST_BYTES + 2**16  # room for the form around it
     if not told or int(told[0]) > most or "transfer-encoding" in asked.headers:

@@ -1,5 +1,4 @@
-"""Which pictures a visitor can choose: the digits, and a few of each run's own data at hand; and
-those that they bring, of few kinds, bounded, decoded once, and not kept."""
+"""Pictures that a visitor can choose (digits, a few of each run's own data) or upload."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from pidformer.files import write_whole
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
 from pidformer.lab.knobs import VIEWS
-from pidformer.lab.runs import Shelf, labels
+from pidformer.lab.runs import Catalogue, labels
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -145,10 +145,10 @@ _DRAWING = threading.Lock()
 MAKE, MAKING = "Make the report", "Making the report ..."
 
 
-def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    names = list(labels(shelf.measured))
-    kinds = sorted({r.kind for run in shelf.measured for r in run.records})
-    if not shelf.runs:
+def results_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
+    names = list(labels(catalogue.measured))
+    kinds = sorted({r.kind for run in catalogue.measured for r in run.records})
+    if not catalogue.runs:
         gr.HTML(VIEWS["results"]["examples"], padding=False, elem_id="results-examples")
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
@@ -194,10 +194,10 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     def show(runs: list[str], kind: str | None, find: str) -> list[Any]:
         knobs = knobs_of(runs, kind, find)
-        found = lines(shelf.measured, knobs)
+        found = lines(catalogue.measured, knobs)
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
-        taken = list(chosen(shelf.measured, knobs).values())
+        taken = list(chosen(catalogue.measured, knobs).values())
         folders = [str(run.folder) for run in taken]
         said = f"{len(found)} lines" if taken else "no run is chosen"
         said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
@@ -211,7 +211,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     @lru_cache(maxsize=32)
     def charts_of(names: tuple[str, ...]) -> str:
         """The first figures of their report: title, a sentence, and panels."""
-        taken = [labels(shelf.measured)[name] for name in names]
+        taken = [labels(catalogue.measured)[name] for name in names]
         found = [each for each in report_figures(taken, robustness(taken)) if each.panels]
         parts = (
             f"<h2>{html.escape(each.title)}</h2><p>{html.escape(each.caption)}</p>"
@@ -228,7 +228,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
             return message(f"no chart of these runs: {error}")
 
     def write(runs: list[str], kind: str | None, find: str) -> list[Any]:
-        taken = list(chosen(shelf.measured, knobs_of(runs, kind, find)).values())
+        taken = list(chosen(catalogue.measured, knobs_of(runs, kind, find)).values())
         try:
             made = report_of(taken, place)
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
@@ -254,7 +254,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     def arrive(query: str) -> list[Any]:
         knobs = from_query(ResultsKnobs, query)
         kind = knobs.kind if knobs.kind in kinds else ""
-        named = list(chosen(shelf.measured, knobs))
+        named = list(chosen(catalogue.measured, knobs))
         return [named, kind, knobs.find, *show(named, kind, knobs.find)]
 
     seen = shared.on_sight(lambda query, runs: draw(runs), [runs], [charts], **how)

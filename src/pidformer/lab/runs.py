@@ -29,10 +29,7 @@ _LOCK = threading.Lock()
 
 
 def example_runs(home: Path) -> dict[str, Path]:
-    """The examples by their shown names, copied to `home`, so that new records go there.
-
-    Where nothing can be written, the examples themselves.
-    """
+    """The examples by shown name, copied to `home` for new records where that can be written."""
     found = {}
     for name, folder in DEMO.items():
         source, place = EXAMPLES / folder, home / folder
@@ -47,9 +44,8 @@ def example_runs(home: Path) -> dict[str, Path]:
     return found
 
 
-class Shelf:
-    """The models of one lab: `runs` at and below the folders that were given, and others by name;
-    and the `pictures` to attack."""
+class Catalogue:
+    """The models of one lab: the given `runs`, and others by name; and the `pictures` to attack."""
 
     def __init__(
         self,

@@ -73,16 +73,12 @@ def always_last(
     outputs: Sequence[Any],
     **how: Any,
 ) -> None:
-    """One listener for all `events` that set these outputs, which waits for its last answer: the
-    answers of two listeners may be shown in the wrong order, and the older one would stay."""
+    """One listener for all `events`: two may show their answers in the wrong order."""
     gr.on(events, function, list(inputs), list(outputs), trigger_mode="always_last", **how)
 
 
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
-    """Address, command and Python of what is shown, each with a button that copies it.
-
-    The box of the address is not shown: the browser's own address follows it.
-    """
+    """Address (hidden), command and Python of what is shown, each with a button that copies it."""
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="buttons"):
         buttons = [
