@@ -29,8 +29,7 @@ _REMEMBERED = 3600.0
 
 
 def plain_table(*headings: str, numbers: Iterable[str] = (), **options: Any) -> Table:
-    """The one look of tables on a terminal: a line below the headings, words to the left, columns
-    of `numbers` after them to the right."""
+    """The one look of tables on a terminal; `numbers` are further columns, aligned right."""
     words = {"title_justify": "left", "caption_justify": "left"}
     table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, **words | options)
     for heading in numbers:

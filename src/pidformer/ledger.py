@@ -16,8 +16,8 @@ Found = tuple[dict[str, float], dict[str, Any]]
 
 @dataclass
 class Ledger:
-    """Records of one kind and model. Each is written as soon as it is measured, so that a killed
-    evaluation goes on at the next one."""
+    """Records of one kind and model. Each is written as soon as it is measured, so a killed
+    evaluation resumes at the next one."""
 
     kind: str
     folder: str | Path | None

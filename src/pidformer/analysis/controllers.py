@@ -18,7 +18,7 @@ from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
 HeadGains = tuple[PIDGains, ...]
-"""One controller a head."""
+"""One controller per head."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,7 @@ class Controllers:
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
-    """The controllers of a model with so many `heads` in each layer.
-
-    `gains` (one controller for all layers, or a sequence with one per layer) takes the place of the
-    model's own.
-    """
+    """The controllers of a model with `heads` in each layer; `gains` replace the model's own."""
     inner = inner_model(model)
     attention = controlled_attention(inner) if isinstance(inner, nn.Module) else []
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"

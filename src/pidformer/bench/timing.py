@@ -91,11 +91,7 @@ Unit = Literal["s", "images/s", "tokens/s", "bytes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One contender: a label, and what makes the callable that is timed.
-
-    `make` runs only when its group is measured, so that what does not fit into memory costs no
-    more than its own row.
-    """
+    """One contender: a label, and what makes its callable when the group is measured."""
 
     label: str
     make: Callable[[], Callable[[], object]]
@@ -234,8 +230,7 @@ def is_steady(values: Mapping[str, Sequence[float]], baseline: str, limit: float
 
 
 def rows_of(group: Workload, values: Mapping[str, Sequence[float]]) -> list[Timing]:
-    """Rows of values that were measured elsewhere, one after the other: ratios are of medians, to
-    those of the first."""
+    """Rows of values measured elsewhere, in turn; ratios are of medians, to the first's."""
     base = statistics.median(next(iter(values.values())))
     return [
         group.row(label, found, [value / base for value in found])

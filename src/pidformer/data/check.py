@@ -140,10 +140,7 @@ class Checked:
 
 
 def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
-    """Recognise the layout of `folder`, count it, and decode `sample` things per split (None: all).
-
-    Damage is reported, not raised; a folder without a known layout is refused.
-    """
+    """Count a folder and decode `sample` things per split (None: all); report its damage."""
     if sample is not None and sample < 1:
         raise InputError(f"sample must be at least 1, got {sample}")
     folder = existing_folder(folder, "data")

@@ -112,11 +112,7 @@ class TrainImages(TrainLoader[Image.Image]):
         return partial(_transformed, transform, self._set.labels, plan.seed, plan.batch_size)
 
     def _augmented(self, tensors: Tensors, epoch: int, step: int) -> Tensors:
-        """Crop and flip, uint8 (B, C, S, S).
-
-        Random numbers of the whole global batch are drawn on the host for every process, a few
-        dozen per image, and each takes its part.
-        """
+        """Crop and flip, uint8 (B, C, S, S), with this process's part of the batch's numbers."""
         images, labels = tensors
         augment, count = self.augment, self._plan.batch_size
         rng = numbers(self._plan.seed, Purpose.CROP, epoch, step)
@@ -224,7 +220,7 @@ class EvalImages(Loader[Image.Image]):
         return set(self._unreadable)
 
     def learn(self, lost: set[int]) -> None:
-        """Count what other processes could not read, too; places after it move."""
+        """Also count what other processes could not read: later places move."""
         self._count(lost)
 
     def _from_device(self) -> Iterator[tuple[Tensors, int]]:

@@ -62,10 +62,7 @@ class Loaded(NamedTuple):
 
 
 class Samples(Dataset[Loaded], Generic[T]):
-    """Batches by the places of their samples: the same whichever worker makes them.
-
-    Of a member that cannot be read the next takes the place, up to `attempts` in all.
-    """
+    """Batches by place, whichever worker makes them; the next member replaces an unreadable one."""
 
     def __init__(self, source: Decodable[T], make: Callable[..., Tensors], attempts: int) -> None:
         self._source, self._make, self._attempts = source, make, attempts
@@ -264,10 +261,7 @@ class BatchPlan:
 
 
 class TrainLoader(Loader[T]):
-    """Shuffled batches of one process, in the order of a plan.
-
-    An unreadable member is replaced by the next readable one.
-    """
+    """Shuffled batches of one process, by a plan; the next member replaces an unreadable one."""
 
     def __init__(
         self,

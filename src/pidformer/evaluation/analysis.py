@@ -145,10 +145,7 @@ class _Work:
         return certify(self.model, self.few, seed=self.seed, on_progress=advance)
 
     def measure(self, ledger: Ledger) -> dict[str, Record]:
-        """The records by what they hold; only what is not there is measured.
-
-        The last record of a model without a certificate says why.
-        """
+        """The records by what they hold; the last one says why there is no certificate."""
         parts: dict[str, Callable[[], Found | None]] = {
             "control_scale": self._control_scale,
             "token_similarity": self._tokens,

@@ -37,10 +37,7 @@ class Inputs:
 
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
-    """The model that `name` names (see `open_subject`), of any task, with `count` inputs or fewer.
-
-    They are drawn with `seed`, the same for every model.
-    """
+    """The model of any task that `name` names, with up to `count` inputs drawn with `seed`."""
     if reads_text(name):
         return _text(Path(name), data, count, seed)
     if task_of(name) == "segmentation":

@@ -1,5 +1,4 @@
-"""Rows of a benchmark: what is measured, on which images, and what a record says of it; and suites
-of them, as YAML (docs/robustness.md shows one)."""
+"""Rows of a benchmark, what their records say, and suites of them in YAML (docs/robustness.md)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

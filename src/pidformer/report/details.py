@@ -1,5 +1,4 @@
-"""Tables beside the first: inside the trained models, what they cost, and the paper's Tables 2 and
-3, segmentation and language."""
+"""Tables after the first: inside the trained models, their cost, segmentation and language."""
 
 from __future__ import annotations
 

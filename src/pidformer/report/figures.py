@@ -160,8 +160,7 @@ def differences_panel(
     width: float = 4.6,
     x: str = "",
 ) -> Panel:
-    """Differences with their 95 % intervals, a line for each: green where the word is "better",
-    red where it is "worse"."""
+    """Differences with 95 % intervals, a line each: "better" is green, "worse" red."""
     colors = {"better": GOOD, "worse": BAD}
     lines = [*zip(found, labels, words, strict=True)]
 

@@ -40,7 +40,7 @@ DATA_FILE = "report.json"
 
 
 class FigureView(NamedTuple):
-    """A figure: its panels with words, or what would make it."""
+    """A figure: its panels with words, or the command that would make it."""
 
     name: str
     title: str

@@ -1,7 +1,6 @@
 """The jobs of a plan as tasks of a Ray cluster, whose nodes share the disk of `--out`.
 
-Ray chooses the node, and gives the task of a node that is lost to another one, which goes on from
-the run folder: from a checkpoint, or at the next row.
+Ray chooses the node, and reruns a lost node's task elsewhere, which resumes from the run folder.
 """
 
 import os

@@ -120,8 +120,7 @@ def _is_classifier_evaluated(job: Job) -> bool:
 
 
 def _evaluate(job: Job, setting: JobSetting) -> None:
-    """A classifier's suite; of other runs a view of the scenes, a split of the text, or the suite
-    "robustness" (of the test text)."""
+    """A classifier's suite; else a view of the scenes, a split of the text, or "robustness"."""
     about = job.arguments
     if about["task"] == "classification":
         setup = setup_of(job, open_subject(about["run"]), setting.device)

@@ -1,5 +1,4 @@
-"""Jobs as plain data, where their data sets are, and how long they take: told to people, and what
-`--minutes` goes by. Whether a job is done never depends on those times."""
+"""Jobs as plain data, where their data are, and how long they take."""
 
 import json
 from collections import defaultdict
@@ -122,9 +121,6 @@ class Times:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-
-    def read(self, job: Job) -> Spent:
-        return self.of(job.id)
 
     def of(self, job_id: str) -> Spent:
         try:

@@ -1,7 +1,7 @@
 """Rehearse a plan before it is paid for: a few real steps of each kind of job, at its real size.
 
-What was found stays in OUT/rehearsal.json, and is what the plan's estimates start from afterwards.
-It is written kind by kind: one that was stopped goes on with the kinds that it lacks.
+The findings are kept in OUT/rehearsal.json, from which later estimates of the plan start. The file
+is written kind by kind, so an interrupted rehearsal resumes with the kinds it lacks.
 """
 
 import hashlib
@@ -75,7 +75,7 @@ class Rehearsal:
     is_made_up: bool
     kinds: tuple[Rehearsed, ...]
     plan: str
-    """A hash of the jobs: one of another plan is not gone on with."""
+    """A hash of the jobs: a rehearsal of another plan is not resumed."""
     longest: float = 0.0
     """Hours of the runs that follow upon each other: more devices do not make it shorter."""
     is_whole: bool = False
@@ -108,7 +108,7 @@ def _name(run: str | Path) -> str:
 def rehearse(
     plan: Plan, setting: JobSetting, *, is_made_up: bool = False, is_shown: bool = True
 ) -> Rehearsal:
-    """Try each kind of job; `is_made_up`: the plan's data are files in place of published ones."""
+    """Try each kind of job; `is_made_up`: the plan's data are made-up files, not published ones."""
     kinds: dict[str, list[Job]] = {}
     for job in plan.jobs:
         if job.kind not in ("report", "publish"):
@@ -116,7 +116,7 @@ def rehearse(
     display = Display(is_shown=is_shown)
     place = out_folder(out_folder(plan.out) / PLACE)
     jobs = json.dumps([[job.to_dict() for job in plan.jobs], setting.overrides]).encode()
-    done = _gone_on_with(
+    done = _resumed(
         plan.out,
         Rehearsal(
             device=_device_name(setting.device),
@@ -151,7 +151,7 @@ def rehearse(
 
 
 def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
-    """Seconds to the end of the job that ends last, were there a device for each."""
+    """Seconds until the last job ends, with a device for each."""
     ends: dict[str, float] = {}
     for job in plan.jobs:  # in order: what is needed comes first
         begins = max((ends.get(need, 0.0) for need in job.needs), default=0.0)
@@ -169,8 +169,8 @@ def read_rehearsal(path: Path) -> Rehearsal | None:
         return None
 
 
-def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
-    """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
+def _resumed(out: Path, fresh: Rehearsal) -> Rehearsal:
+    """The interrupted rehearsal of the same plan in OUT, without what failed; else `fresh`."""
     held = read_rehearsal(out / FILE_NAME)
     if held is None or held.is_whole:
         return fresh

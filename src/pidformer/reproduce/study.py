@@ -1,5 +1,4 @@
-"""A registered study: a file of rows of runs, fixed before any of them was made, with the measures
-of each and the hypotheses (docs/reproduce.md)."""
+"""A registered study: rows of runs, their measures and hypotheses, fixed before any run."""
 
 import json
 import re
@@ -256,10 +255,7 @@ def _named(what: str, given: Any) -> str:
 
 
 def read_measures(given: Mapping[str, Any]) -> dict[str, Measure]:
-    """Measures by name: a number of images, null for all of them, or `key: value` pairs.
-
-    Their jobs are told apart by the file names of their suites.
-    """
+    """Measures by name: a number of images, null for all, or keys; told apart by file name."""
     found = {}
     for name, own in given.items():
         keys = own if isinstance(own, Mapping) else {"limit": own}

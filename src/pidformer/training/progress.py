@@ -100,7 +100,7 @@ def _one_line(folder: Path) -> Iterator[None]:
 
 
 def _tell_of_others(before: Callable[[Any], object], failed: Any) -> None:
-    """Without the traceback of TensorBoard's thread: who writes next is given its error."""
+    """No traceback of TensorBoard's thread: its error reaches the next write."""
     is_writer = type(failed.thread).__name__ == "_AsyncWriterThread"
     if not (is_writer and isinstance(failed.exc_value, OSError)):
         before(failed)

@@ -94,7 +94,7 @@ def check_folder(out: Path, recipe: Recipe) -> None:
 
 
 def _check_data(out: Path, task: Task) -> None:
-    """Refuse to go on with data that need another model: other classes, another vocabulary."""
+    """Refuse to resume on data that need another model: other classes, another vocabulary."""
     if not folder.has_progress(out) or not (out / "model.json").exists():
         return
     held = folder.read_model_info(out)

@@ -1,5 +1,5 @@
 """Trying gains on a frozen model, stable ones only: a grid, or what Optuna proposes. Every trial is
-a record, and a stopped search goes on."""
+a record, so a stopped search can be resumed."""
 
 import importlib
 import itertools
@@ -39,10 +39,7 @@ MOST = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Levels of each gain. Only what is stable for kernel eigenvalues in [kappa_min, 1] counts.
-
-    Plain attention (all gains zero) is always among them: what the others are compared with.
-    """
+    """Levels of each gain: those stable on [kappa_min, 1] are tried, and plain attention."""
 
     p: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6, 0.8)
     i: tuple[float, ...] = (0.0, 0.1, 0.3)
@@ -103,10 +100,7 @@ def search_optuna(
     known: Sequence[tuple[PIDGains, Scores]],
     seed: int,
 ) -> None:
-    """Let Optuna propose `trials` gains inside the ranges of the space, after those `known`.
-
-    Stability is a constraint of the search: what breaks it is never run.
-    """
+    """Let Optuna propose `trials` stable gains in the ranges of the space, after those `known`."""
     try:
         optuna: Any = importlib.import_module("optuna")
     except ImportError:

@@ -100,10 +100,7 @@ class StoredImages(TarImages):
 
 
 def index_images(url: str, out: str | Path, *, is_shown: bool = False) -> dict[str, StoredImages]:
-    """Index the tar files below `url` in the folder `out`; the splits.
-
-    Every shard is read once. Stopped, the same call goes on with the shards that it lacks.
-    """
+    """Index the tar files below `url` in `out`, each read once, and give the splits; resumable."""
     if "://" not in url:
         url = Path(url).resolve().as_uri()
     names, classes = _listed(url)

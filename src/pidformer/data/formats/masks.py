@@ -21,10 +21,7 @@ class Legend(NamedTuple):
 
 
 def read_mask(source: bytes | Path) -> np.ndarray:
-    """The stored numbers, uint8 or wider (H, W), or `UnreadableImage`.
-
-    Palette images give their indices, not their colours.
-    """
+    """The stored numbers, uint8 or wider (H, W); of palette images their indices, not colours."""
     with opened(source, "mask: ") as image:
         mask = np.array(image)
     if mask.dtype == bool:

@@ -40,7 +40,7 @@ def _split_of(path: Path) -> str:
 
 
 def split_files(folder: Path, found: Mapping[str, list[Path]], split: str, hint: str) -> list[Path]:
-    """The file of a split, or its shards, of which none may lack."""
+    """The file of a split, or its shards; none may be missing."""
     paths = found[find_split(split, found, folder, hint=f"; {hint}")]
     if whole := [path for path in paths if _split_of(path) == path.stem]:
         return whole

@@ -167,10 +167,7 @@ class Answers(NamedTuple):
 
 
 def chosen(labels: Sequence[int], answers: Mapping[str, Answers]) -> list[int]:
-    """The first images on which a twin with residual, softmax or PID, is misled; then others.
-
-    Both twins are asked, so the choice favours neither.
-    """
+    """The first images on which either twin with residual is misled, then others."""
 
     def is_misled(place: int) -> bool:
         return any(
