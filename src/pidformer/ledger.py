@@ -16,12 +16,11 @@ Found = tuple[dict[str, float], dict[str, Any]]
 
 @dataclass
 class Ledger:
-    """Records of one kind and model. Each is written as soon as it is measured, so a killed
-    evaluation resumes at the next one."""
+    """Records of one kind and model, written as they are measured: a killed run resumes there."""
 
     kind: str
     folder: str | Path | None
-    """None: nothing is written."""
+    """None writes nothing."""
     settings: Mapping[str, Any]
     """What all its records say."""
     found: dict[Measurement, Record] = field(default_factory=dict)

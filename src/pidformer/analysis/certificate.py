@@ -56,7 +56,7 @@ class Certificate:
     """Factor on p, i and d at which the first measured mode turns unstable; None if they vary."""
     growth: Growth
     response: Response | str
-    """Or why it cannot be measured."""
+    """A text says why it cannot be measured."""
     suggested: PIDGains | None
     """Gains that hold every measured mode inside the unit circle."""
     suggested_radius: float | None
@@ -101,6 +101,7 @@ class Certificate:
 
     @property
     def verdict(self) -> str:
+        """One or two sentences."""
         depth = len(self.spectrum.kappas)
         if not self.is_controlled:
             second = self.spectrum.summary().second

@@ -28,10 +28,7 @@ class Controllers:
     first_layer: FirstLayer = "free"
 
     def acts(self, depth: int) -> bool:
-        """Whether layer `depth` (from 0) is controlled; a free first layer sets the reference.
-
-        A law without a reference acts there like anywhere.
-        """
+        """Whether layer `depth` (from 0) is controlled; a free first one only by its own values."""
         if not self.layers:
             return False
         layer = [acting_law(gains) for gains in self.layers[depth]]

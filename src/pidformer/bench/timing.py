@@ -1,5 +1,4 @@
-"""Where a benchmark runs, and contenders that take turns in one process: medians, spread, and
-ratios round by round."""
+"""Contenders take turns in one process: medians, quartiles, and ratios within each round."""
 
 import gc
 import math
@@ -14,6 +13,7 @@ from functools import partial
 from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from pidformer.errors import InputError, is_out_of_memory
@@ -37,7 +37,7 @@ class BenchSetting:
     steady: float | None = None
     """Rounds end early, after `FEWEST`, once the quartiles of every ratio lie this close."""
     say: Callable[[str], None] = lambda _: None
-    """Told what is about to be measured."""
+    """Called with what is about to be measured."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -168,11 +168,9 @@ class Timing(_Table):
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median and quartiles; of one number three times that number."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return statistics.median(values), low, high
+    """The median and the quartiles."""
+    median, low, high = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
+    return median, low, high
 
 
 class _Ready(NamedTuple):

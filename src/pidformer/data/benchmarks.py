@@ -60,7 +60,7 @@ def find_set(folder: Path, name: str) -> Path | None:
 
 
 def set_name(root: Path) -> str | None:
-    """Which of `SETS` the folder's name spells."""
+    """The one of `SETS` that the folder's name spells."""
     return _SPELLED.get(letters_of(root.absolute().name))
 
 

@@ -32,9 +32,7 @@ class SplitReport:
     classes: Mapping[str, int] = field(default_factory=dict)
     """How many of each class; empty where there is none."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further counts."""
     opened: int = 0
-    """How many were decoded."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes among those decoded, as "64x64"."""
     damaged: tuple[str, ...] = ()
@@ -234,7 +232,7 @@ def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str 
 
 
 def _fitted(picture: Image.Image) -> Image.Image:
-    """As large as a cell; small pictures keep their pixels sharp."""
+    """The picture at the size of a cell; small ones keep their pixels sharp."""
     scale = CELL / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     how = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC

@@ -90,10 +90,7 @@ class TrainImages(TrainLoader[Image.Image]):
         source, self._kept = self._set, ()
         stored = choose_storage(source, self._size, self.augment, self._device, self._resident)
         if stored is not None:
-            self._keep(
-                lambda image: (pixels(fit(image, *stored)),),
-                (source.channels, *stored),
-            )
+            self._keep(lambda image: (pixels(fit(image, *stored)),), (source.channels, *stored))
             self._kept += (source.labels.to(self._device),)
 
     def load_as(self, *, resident: bool | None) -> None:
@@ -217,6 +214,7 @@ class EvalImages(Loader[Image.Image]):
             yield first - lost, Batch(images.float().div_(255), labels)
 
     def lost(self) -> set[int]:
+        """Unreadable images met so far."""
         return set(self._unreadable)
 
     def learn(self, lost: set[int]) -> None:

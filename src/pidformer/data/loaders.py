@@ -154,8 +154,7 @@ class Loader(Generic[T]):
                 f"{self._names(sorted(self._unreadable))}; repair the set or raise the limit"
             )
         warnings.warn(
-            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}",
-            stacklevel=3,
+            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}", stacklevel=3
         )
 
     def _names(self, indices: list[int]) -> str:

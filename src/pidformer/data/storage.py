@@ -33,11 +33,7 @@ class OtherSize(Exception):
 
 
 def choose_storage(
-    source: ImageSource,
-    image_size: int,
-    augment: Augment,
-    device: torch.device,
-    resident: Resident,
+    source: ImageSource, image_size: int, augment: Augment, device: torch.device, resident: Resident
 ) -> tuple[int, int] | None:
     """Height and width to keep a training set of images at on the device, or None to stream it."""
     if augment.rand_augment is not None and resident is True:

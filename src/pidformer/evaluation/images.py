@@ -22,7 +22,6 @@ from pidformer.runs.open import open_subject
 
 class Evaluated(NamedTuple):
     records: Mapping[str, Record]
-    """By row."""
     missing: Mapping[str, str]
     """Rows that could not be measured here, and why."""
 

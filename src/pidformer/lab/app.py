@@ -49,7 +49,7 @@ def _theme() -> gr.themes.Base:
         neutral_hue="slate",
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
-    ).set(  # readable for everybody: gradio's greys and blues are a little pale
+    ).set(  # readable: gradio's greys and blues are a little pale
         body_text_color_subdued="*neutral_600",
         block_info_text_color="*neutral_600",
         button_primary_background_fill="*primary_700",

@@ -25,7 +25,6 @@ from pidformer.runs.open import Subject
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
 LADDER = (2, 4, 8, 16, 32, 64)
-"""Strengths that `opening` tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +32,6 @@ class AttackKnobs(TwoModels):
     images: str = ""
     """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0
-    """Which validation image."""
     attack: str = "pgd"
     strength: int = 16
     """Budget in 1/255."""
@@ -86,7 +84,6 @@ class Answer(NamedTuple):
     image: Tensor
     """(C, H, W) in [0, 1], as the model sees it."""
     chances: list[float]
-    """Probabilities of the classes."""
     similarity: list[float]
     """Token similarity by layer; empty if the model has no tokens to look at."""
 

@@ -46,7 +46,7 @@ def check_sliders(knobs: Any, view: str) -> None:
 
 
 NOBODY = "(none)"
-"""In place of a second model."""
+"""Stands for no second model."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,10 +48,7 @@ class PictureSets:
 
     @classmethod
     def of(cls, runs: Sequence[Run], data: str | Path | None = None) -> PictureSets:
-        """The set at `data`, and those that classifying runs were trained on, where they are found.
-
-        A set NAME of a recipe is looked for at $PIDFORMER_DATA/NAME and ./NAME.
-        """
+        """The set at `data`, and those of the runs that are at $PIDFORMER_DATA/NAME or ./NAME."""
         if data is not None and not Path(data).is_dir():
             raise InputError(f"no folder at {data}; --data names the folder of an image set")
         names = {

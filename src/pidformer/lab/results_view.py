@@ -43,7 +43,7 @@ _CURVE = "train"
 """Records of training are many: only the last of each run is listed."""
 
 NONE = "(none)"
-"""In place of labels, when no run is chosen."""
+"""Stands for the labels when no run is chosen."""
 
 Line = tuple[str, str, str, str, float, int | None, str]
 
@@ -59,7 +59,7 @@ class ResultsKnobs:
 
 
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
-    """The runs that the knobs name; all if they name nobody that is here."""
+    """The runs that the knobs name; all if none of those is here."""
     known = labels(runs)
     wanted = {name: known[name] for name in knobs.runs.split(",") if name in known}
     return {} if knobs.runs == NONE else wanted or known
@@ -113,7 +113,7 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
 
 
 def is_mixed(runs: Sequence[Run]) -> bool:
-    """Whether they are no twins, which a report takes only if it is told to."""
+    """Whether the runs are no twins, which a report takes only with `mixed`."""
     try:
         check_twins(runs)
     except InputError:
@@ -139,7 +139,7 @@ def report_of(runs: Sequence[Run], folder: Path) -> Path:
 
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 FIGURES = 3
-"""Of a report's, the first that can be drawn."""
+"""How many figures of a report are shown: the first that can be drawn."""
 _DRAWING = threading.Lock()
 """matplotlib draws in one thread at a time."""
 MAKE, MAKING = "Make the report", "Making the report ..."

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parent / "examples"
 DEMO = {"digits example, softmax": "digits-softmax", "digits example, PID": "digits-pid"}
 """Shown name and folder of the classifiers among them, which come with records."""
 TEXTS = {"novels example, softmax": "novels-softmax", "novels example, PID": "novels-pid"}
-"""Of the language models."""
+"""The same of the language models."""
 _LOCK = threading.Lock()
 
 

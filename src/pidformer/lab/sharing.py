@@ -31,7 +31,7 @@ class Shared:
         outputs: Sequence[Any],
         after: Callable[[Any], None] = lambda event: None,
     ) -> None:
-        """`function(query)` sets `outputs` once the page is there; `after` may go on from it."""
+        """`function(query)` sets `outputs` once the page is there; `after` may chain to it."""
         self._loads.append((function, outputs, after))
 
     def on_sight(
@@ -41,10 +41,12 @@ class Shared:
         outputs: Sequence[Any] = (),
         **how: Any,
     ) -> Callable[[Any], None]:
-        """`function(query, *inputs)` when a visitor first sees this view: by its tab, or by the
-        address, for which what is returned belongs into `on_arrival`. The query is the address as
-        they came; at any other time it is empty, and nothing is done. Where the view has a button
-        that is not pressed yet, it is pressed then."""
+        """Call `function(query, *inputs)` when a visitor first sees this view.
+
+        By its tab; or by the address, for which what is returned belongs into `on_arrival`. The
+        query is the address as they came, else empty, and then nothing is done. Where the view has
+        a button that is not pressed yet, it is pressed then.
+        """
         name, tab = self.view
         given = [self.query, *inputs]
 

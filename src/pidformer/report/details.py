@@ -230,7 +230,7 @@ def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
 
 
 def _plain_records(run: Run, kind: str) -> list[Record]:
-    """Those of the undisturbed set; of language on the text it was trained on, if there are any."""
+    """Records of undisturbed data; for language, of the run's own text if there are any."""
     found = [
         r
         for r in run.of(kind)
@@ -271,7 +271,7 @@ class _Other(NamedTuple):
 
     number: int
     setting: str
-    """Which of its values are the columns."""
+    """The setting whose values are the columns."""
     metric: str
     unit: str
     paper_set: str

@@ -42,7 +42,6 @@ class Metric:
     digits: int = 2
     difference_digits: int = 2
     unit: str = "points"
-    """Of a difference."""
 
     def records(self, model: Seeded) -> list[Record]:
         return [r for run in model.runs if (r := self.find(run)) is not None]

@@ -35,7 +35,7 @@ from pidformer.training import Recipe, load_recipe
 from pidformer.training.run import check_folder, train
 
 SAMPLE_SEED = 0
-"""What the images to look into are drawn with; the same for every run."""
+"""Seed of the images sampled for analysis; the same for every run."""
 _WEIGHTS = "model.safetensors"
 
 
@@ -46,11 +46,11 @@ class JobSetting:
     device: str = "auto"
     is_shown: bool = False
     overrides: tuple[str, ...] = ()
-    """For every recipe; not part of the plan."""
+    """Applied to every recipe; not part of the plan."""
 
 
 def do(job: Job, setting: JobSetting) -> None:
-    """Work on a job until it is done; going on where an earlier try stopped."""
+    """Work on a job until it is done, resuming an earlier try."""
     with warnings.catch_warnings():
         # advice for models that others built; a run carries its own normalisation
         warnings.filterwarnings("ignore", "clean accuracy .* is that of chance")
@@ -106,7 +106,7 @@ def _is_evaluated(job: Job) -> bool:
 
 
 _SEEN: dict[str, tuple[Any, bool]] = {}
-"""By job: what it was judged by, and whether it was done."""
+"""For each job, the state of its files and whether it was done."""
 
 
 def _is_classifier_evaluated(job: Job) -> bool:
@@ -151,7 +151,7 @@ ROW_SUITES = {
 }
 """What measures a run that is no classifier."""
 _OPTIONS = {"segmentation": "views", "language": "split"}
-"""Which setting of an evaluation a suite is."""
+"""The evaluation setting that a suite sets."""
 LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024"}
 """The rows with which "robustness" ends."""
 

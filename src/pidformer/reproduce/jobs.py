@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pidformer.data.benchmarks import letters_of
 from pidformer.fields import as_plain
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 
 Kind = Literal["train", "evaluate", "analyze", "publish", "report"]
 
@@ -26,11 +26,10 @@ class Job:
     title: str
     arguments: Mapping[str, Any]
     needs: tuple[str, ...] = ()
-    """Jobs that come before it."""
     seconds: float | None = None
     """What it is expected to take on the machine the plan names, alone there."""
     share: float = 1.0
-    """Of `seconds`, what each of several at once on one GPU adds to the time of all of them."""
+    """The part of `seconds` that each of several at once on a GPU adds to the time of all."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -131,12 +130,11 @@ class Times:
             return Spent()
 
     def write(self, job: Job, spent: Spent) -> None:
-        """On a full disk, not: no job fails for it."""
+        """A full disk is ignored: no job fails for its times."""
         path = self._folder / f"{job.id}.json"
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as temporary:
-                temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
+            write_whole(path, json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 
 def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[str, float | None]:

@@ -43,7 +43,6 @@ class PlanPart:
     """Images to look into; None for no analysis."""
     analyze_seconds: float = 0.0
     draw: bool = True
-    """Whether the analysis draws its figures."""
     backbones: Mapping[str, str] = field(default_factory=dict)
     """Recipes of Table 1 whose runs the recipes start from."""
 
@@ -71,7 +70,7 @@ class StudyCost:
 
     start: float
     epoch: float
-    """Of a training, with 12 layers."""
+    """Of a training with 12 layers."""
     share: float
     """`Job.share` of a training."""
     measuring: float

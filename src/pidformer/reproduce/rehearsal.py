@@ -29,7 +29,7 @@ from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
 from pidformer.fields import typed
-from pidformer.files import atomic_path, out_folder
+from pidformer.files import out_folder, write_whole
 from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
 from pidformer.reproduce.made_up import PUBLISHED
@@ -82,7 +82,7 @@ class Rehearsal:
 
     @property
     def hours(self) -> float:
-        """Of one device."""
+        """Hours on one device."""
         return sum((kind.seconds or 0.0) * kind.count for kind in self.kinds) / 3600
 
     @property
@@ -144,8 +144,7 @@ def rehearse(
         chain = _longest(plan, {k.kind: k.seconds or 0.0 for k in all_now}) / 3600
         whole = number == len(kinds)
         done = replace(done, kinds=tuple(all_now), longest=round(chain, 3), is_whole=whole)
-        with atomic_path(plan.out / FILE_NAME) as temporary:
-            temporary.write_text(json.dumps(done.to_dict(), indent=1))
+        write_whole(plan.out / FILE_NAME, json.dumps(done.to_dict(), indent=1))
     shutil.rmtree(place, ignore_errors=True)
     return done
 
@@ -215,7 +214,7 @@ class _Trial:
 
     @property
     def run(self) -> Path:
-        """Where the rehearsed training of the job's run is, if it was one."""
+        """The folder of the job's rehearsed training."""
         return self.place / _name(self.job.arguments["run"])
 
     @property
@@ -336,7 +335,7 @@ class _Trial:
         return short, long + max(each, 0.0) * (count - size)
 
     def _seconds(self, limit: int, **more: Any) -> float:
-        """Of the job with so many inputs, measured anew."""
+        """Seconds of the job on `limit` inputs, measured afresh."""
         (self.run / results.FILE_NAME).unlink(missing_ok=True)
         own = {"run": self.run, "limit": limit, "out": self.run / "looked"} | more
         job = replace(self.job, arguments={**self.job.arguments, **own})

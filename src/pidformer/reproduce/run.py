@@ -110,7 +110,7 @@ def run_plan(
 
 
 def make_folders(plan: Plan) -> None:
-    """For claims and times, without what a killed process held or was writing there."""
+    """Make the folders of claims and times, cleared of what killed processes left there."""
     for name in ("claims", "jobs"):
         sweep(out_folder(plan.out / name))
     for path in (plan.out / "claims").glob("*.lock"):

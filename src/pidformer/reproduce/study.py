@@ -15,10 +15,7 @@ from pidformer.fields import check_least, read_yaml, typed
 Pair = tuple[str, str]
 """A row, and the row that is subtracted from it."""
 Correlate = Literal[
-    "largest radius",
-    "measured radius",
-    "control's size at first",
-    "control's size, trained",
+    "largest radius", "measured radius", "control's size at first", "control's size, trained"
 ]
 CORRELATES = get_args(Correlate)
 """What a hypothesis may set beside the differences of all rows."""
@@ -43,7 +40,7 @@ class Measure:
     """Attacks whose accuracy is measured at each budget of `eps`, in place of a suite."""
     eps: str | None = None
     precision: Literal["fp32", "tf32"] = "fp32"
-    """Of matrix products, where text is measured on a GPU."""
+    """Precision of matrix products, where text is measured on a GPU."""
 
     def __post_init__(self) -> None:
         check_least(f"suites.{self.suite}", self, ["limit"], low=1)
@@ -76,7 +73,6 @@ class Choice:
 
     rows: tuple[str, ...]
     metrics: tuple[str, ...]
-    """Whose mean differences are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +93,6 @@ class StudyRow:
     overrides: tuple[str, ...]
     seeds: tuple[int, ...]
     suites: Mapping[str, Measure]
-    """What a run is measured by."""
     backbone: Pretraining | None = None
 
 
@@ -324,7 +319,7 @@ def _hypothesis(name: str, about: Any) -> Hypothesis:
 
 
 def _choice(given: _Choose, groups: Mapping[str, _Group]) -> Choice:
-    """Of the rows of some groups, without those named."""
+    """The rows of some groups, without those named."""
     for group in given.groups:
         check_known("group of the study", group, groups)
     rows = [row for group in given.groups for row in groups[group].rows]

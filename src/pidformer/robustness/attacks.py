@@ -47,6 +47,7 @@ class FGSM(Attack):
         check_budget("eps", self.eps)
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """One step of `eps`, which cannot leave the ball."""
         _, _, gradient = ascent(model, batch.images, cross_entropy, batch.labels)
         check_path([gradient.aminmax()])
         return gradient.sign_().mul_(self.eps).add_(batch.images).clamp_(*batch.bounds)
@@ -89,6 +90,7 @@ class PGD(Attack):
             )
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The best of the restarts."""
         best = self._attempt(model, batch, 0)
         if self.restarts == 1:
             return best
@@ -168,6 +170,7 @@ class SLD(Attack):
             raise InputError(f"sparsity must be in (0, 1), got {self.sparsity:g}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The last step's images."""
         images, labels, _, bounds = batch
         attacked = images
         ranges = []
@@ -213,6 +216,7 @@ class Noise(Attack):
             raise InputError(f"kind must be uniform or gaussian, got {shortened(self.kind)}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The images and their noise."""
         images, _, draws, bounds = batch
         shape = images.shape[1:]
         drawn = draws.normal(*shape) if self.kind == "gaussian" else 2 * draws.uniform(*shape) - 1

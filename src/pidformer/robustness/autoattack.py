@@ -58,6 +58,7 @@ class APGD(BallAttack):
             raise InputError(f"rho must be in (0, 1), got {self.rho:g}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """Each restart, for each target, on the images that the runs before did not break."""
         places = [place for place in range(max(self.targets, 1)) for _ in range(self.restarts)]
         return on_survivors(model, batch, [partial(self._run, model, place) for place in places])
 
@@ -124,7 +125,6 @@ class _Path(NamedTuple):
     checked_loss: Tensor
     """Best loss at the last checkpoint."""
     was_halved: Tensor
-    """Whether the last checkpoint halved the step."""
 
     @classmethod
     def begin(
@@ -212,6 +212,7 @@ class FAB(BallAttack):
             )
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """Each target on the images that the targets before did not break."""
         runs = [partial(self._run, model, place) for place in range(self.targets)]
         return on_survivors(model, batch, runs)
 
@@ -273,6 +274,7 @@ class AutoAttack(BallAttack):
 
     @property
     def stages(self) -> tuple[Attack, ...]:
+        """The attacks, in their order."""
         return (
             APGD(eps=self.eps, norm=self.norm, loss="ce"),
             APGD(eps=self.eps, norm=self.norm, loss="dlr", targets=9),
@@ -281,5 +283,6 @@ class AutoAttack(BallAttack):
         )
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """Each stage on the images that the stages before did not break."""
         runs = [partial(stage.perturb, model) for stage in self.stages]
         return on_survivors(model, batch, runs)

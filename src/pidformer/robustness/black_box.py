@@ -130,6 +130,7 @@ class Square(BallAttack):
             raise InputError(f"p_init must be in (0, 1], got {self.p_init:g}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """One search, on the images that are classified right to begin with."""
         return on_survivors(model, batch, [partial(self._run, model)])
 
     def _run(self, model: Model, batch: AttackBatch) -> Tensor:
@@ -235,6 +236,7 @@ class SPSA(Attack):
             raise InputError(f"compat must be None or 'cleverhans', got {shortened(self.compat)}")
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
+        """The last step's images, or the first that is misclassified."""
         images, labels, draws, bounds = batch
         result = torch.empty_like(images)
         rows = torch.arange(len(images), device=images.device)

@@ -118,7 +118,7 @@ def check_finite(gradient: Tensor) -> None:
 def check_path(ranges: Sequence[Sequence[Tensor]]) -> None:
     """`check_finite` of a whole path, given the least and the largest entry of each gradient.
 
-    A path without any slope is told: it may be that of a model that rounds, or is too sure.
+    Warns of a path without any slope: the model may round, or be too sure.
     """
     found = torch.stack([end for ends in ranges for end in ends]).cpu()  # no wait but this one
     check_finite(found)

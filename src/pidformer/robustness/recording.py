@@ -140,7 +140,7 @@ def recorded(kept: Recorder | None = None) -> Iterator[None]:
     """A scope whose attacks share their recordings; an inner one is part of the outer.
 
     In it a model's weights may change in place, and must not be replaced by other tensors. A
-    recorder that is `kept` goes on in the next scope that is given it, and is its owner's to close.
+    `kept` recorder continues in the next scope that is given it; its owner closes it.
     """
     if current.get() is not None:
         yield
@@ -202,8 +202,7 @@ def _tolerance(model: nn.Module, precision: str) -> float:
 
 
 def _watched(work: Work, inputs: Tensors) -> tuple[Tensors, float, str | None]:
-    """The outputs, the host's share of the time, and why the work cannot be recorded, if it waits
-    for the device."""
+    """Outputs, the share of time the host takes, and why the work cannot be recorded, if so."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize()
     begun = time.perf_counter()

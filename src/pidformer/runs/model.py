@@ -31,7 +31,6 @@ HUB, HUB_LENGTH = "hf:", 128
 
 class LanguageModel(NamedTuple):
     model: "PIDformerForCausalLM"
-    """In evaluation mode."""
     tokenizer: "Tokenizer"
     length: int
     """Tokens per sequence in training."""

@@ -1,7 +1,4 @@
-"""The distributed engine: the one place that knows accelerate and torch.distributed.
-
-And what `torch.compile` is told.
-"""
+"""The distributed engine: all use of accelerate and torch.distributed, and compile options."""
 
 import gc
 import os

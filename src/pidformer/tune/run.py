@@ -162,7 +162,7 @@ class Tuned(NamedTuple):
 
     trials: tuple[Record, ...]
     best: Record
-    """By the metric; of equals the one with the better clean score."""
+    """Best by the metric; ties go to the better clean score."""
     front: tuple[Record, ...]
     """Trials that no other beats in both the clean score and the metric, by clean score."""
 
@@ -176,7 +176,7 @@ class Tuned(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the best gains are told from plain attention."""
+        """Whether the best gains clearly differ from plain attention."""
         found = self.difference(self.best)
         if self.best is self.trials[0]:
             return "no gains beat plain attention"
@@ -221,7 +221,7 @@ def tune(
     `run` is what `open_subject` or `load_text` take. `metric` is what is sought: "clean" accuracy
     (images, the default), accuracy under "pgd" or "noise" (the paper's), or "ppl" (text). Trials
     are "tune" records of the run, or in a folder in `out`; one that is there is not run again.
-    `watch(record, was_there)` is told of each. `split` is one that the data have. Choose gains on
+    `watch(record, was_there)` sees each. `split` is one that the data have. Choose gains on
     one half of the data and report on the other: the best of many looks better than it is.
     """
     check_known("search", search, get_args(Search))

@@ -49,7 +49,7 @@ class IndexPlan(plans.FolderPlan):
     """Shards of all splits, by their names below the URL."""
 
     def files(self, folder: Path) -> dict[str, Path]:
-        """By shard, the file that holds its index."""
+        """For each shard, the file that holds its index."""
         return {name: folder / f"{number:05d}.npz" for number, name in enumerate(self.tars)}
 
 

@@ -34,7 +34,7 @@ def read_mask(source: bytes | Path) -> np.ndarray:
 
 
 def label_table(stored: Iterable[int], ignored: Iterable[int]) -> np.ndarray:
-    """From the numbers that classes are stored as to labels; -1 where a number is not allowed."""
+    """A table from stored class numbers to labels; -1 where a number is not allowed."""
     table = np.full(256, -1, dtype=np.int16)
     table[[*ignored, IGNORED]] = IGNORED
     for label, number in enumerate(stored):
@@ -43,11 +43,7 @@ def label_table(stored: Iterable[int], ignored: Iterable[int]) -> np.ndarray:
 
 
 def labelled_pair(
-    image: bytes | Path,
-    mask: bytes | Path,
-    table: np.ndarray,
-    image_name: str,
-    mask_name: str,
+    image: bytes | Path, mask: bytes | Path, table: np.ndarray, image_name: str, mask_name: str
 ) -> Pair:
     """A picture and the labels that `table` makes of its mask's numbers; the names for messages."""
     picture, stored = read_picture(image), read_mask(mask)

@@ -212,7 +212,7 @@ def _fate(model: DemoModel) -> Literal["all", "some", "none"]:
 
 
 def _onset(model: DemoModel) -> str:
-    """From which layer to the last the tokens are alike."""
+    """The layer from which on the tokens are alike."""
     means = [Spread.of(layer).mean for layer in zip(*model.similarity, strict=True)]
     apart = [depth for depth, mean in enumerate(means, 1) if mean < COLLAPSED]
     kind = model.label.split(",")[0]

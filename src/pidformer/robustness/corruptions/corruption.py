@@ -39,7 +39,7 @@ FROST_SCALE = {224: 1.0, 64: 0.3, 32: 0.2}
 
 
 def constants_size(height: int, width: int) -> int:
-    """Whose constants fit an image: 224 from 128 pixels on the short side, 64 from 48, else 32."""
+    """The constants for an image: 224 from a short side of 128 pixels on, 64 from 48, else 32."""
     short = min(height, width)
     return 224 if short >= 128 else 64 if short >= 48 else 32
 
@@ -61,7 +61,7 @@ SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
 FROST_TEXTURES = 2
-"""Which of our drawings of frost: the first, named by none, was darker than the photographs."""
+"""Version of our frost textures; the first, which records do not name, was darker."""
 
 _SMALLEST = 8
 # Entries taken at once, which bounds memory: 2 MiB a copy on a CPU, a quarter of a GiB on a GPU.
