@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from pidformer.data.text import open_corpus
 from pidformer.models.language import block
+from pidformer.models.language.masks import causal_mask
 from pidformer.runs.model import load_language
 from pidformer.statistics import mean_over_seeds
 from pidformer.training import load_recipe
@@ -61,15 +62,12 @@ def recipe_of(positions: str, row: str, seed: int) -> Any:
 
 def seen_keys(window: int, way: str) -> Tensor:
     """Which keys a query sees, bool (1, 1, N, N); at most `LENGTH` of them."""
-    place = torch.arange(window)
+    if way == "near":
+        return causal_mask(None, None, window, torch.device("cpu"), LENGTH)
+    place, near = torch.arange(window), LENGTH // 2
     distance = place[:, None] - place
-    if way == "thinned":
-        near = LENGTH // 2
-        step = max(1, (window - near) // (LENGTH - near))
-        is_seen = (distance < near) | ((distance - near) % step == 0)
-    else:
-        is_seen = distance < LENGTH
-    return (is_seen & (distance >= 0))[None, None]
+    step = max(1, (window - near) // (LENGTH - near))
+    return ((distance >= 0) & ((distance < near) | ((distance - near) % step == 0)))[None, None]
 
 
 class Tape:

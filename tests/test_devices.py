@@ -81,6 +81,15 @@ def test_an_engine_started_alone_takes_the_gpu_of_the_number(monkeypatch):
         Engine(TrainRecipe(), "cuda:1")
 
 
+def test_more_processes_than_gpus_are_refused_before_they_meet(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "3")
+    words = r"3 processes and 2 GPU\(s\): start 2, or use --device cpu"
+    with pytest.raises(InputError, match=words):
+        Engine(TrainRecipe(), "cuda")
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_training_takes_a_gpu_by_its_number(tmp_path):

@@ -4,13 +4,18 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pidformer import results
 from pidformer.data.text import Perturbation, open_corpus
 from pidformer.errors import InputError
-from pidformer.evaluation.language import evaluate_language, evaluate_language_robustness
+from pidformer.evaluation.language import (
+    LanguageSetup,
+    evaluate_language,
+    evaluate_language_robustness,
+)
 from pidformer.runs.model import load_language
 from pidformer.training.language import window_nll
 from pidformer.training.run import train
@@ -178,13 +183,32 @@ def test_noise_in_the_context_costs_perplexity_and_longer_windows_work(trained, 
     )
     assert list(found) == [
         "clean", "characters/1", "characters/5", "swaps/1", "swaps/5", "drops/1", "drops/5",
-        "window/32",
+        "window/32", "window/32/sliding",
     ]  # fmt: skip
     for kind in ("characters", "swaps"):
         assert found[f"{kind}/5"]["ppl"] > found["clean"]["ppl"]
     assert found["drops/5"]["tokens"] < found["clean"]["tokens"]
     rows = [r.settings["row"] for r in results.read(run) if r.kind == "language"][-2:]
-    assert rows == ["strided/test/drops/5", "strided/test/window/32"]
+    assert rows == ["strided/test/window/32", "strided/test/window/32/sliding"]
+
+
+@pytest.mark.slow
+def test_attention_that_slides_over_a_longer_window_sees_the_training_length(trained, texts):
+    run, _ = trained
+    options = {"data": texts, "split": "test", "limit": 32 + 2 * 16 + 1}
+    setup = LanguageSetup(run=run, device=torch.device("cpu"), **options)
+    found = setup.measure("strided", window=32, is_sliding=True).metrics["loss"]
+    model, length = setup.loaded.model, setup.loaded.length
+    assert length < 32 and model.config.sliding_window is None  # as it was
+    tokens = torch.from_numpy(setup.tokens.astype("int64"))
+    seen = torch.ones(1, 1, 32, 32).tril().triu(1 - length).bool()
+    losses = []
+    for start, scored in ((0, 32), (16, 16), (32, 16)):
+        window, targets = tokens[start : start + 32], tokens[start + 1 : start + 33]
+        with torch.no_grad():
+            logits = model(window[None], attention_mask=seen).logits[0]
+        losses.append(F.cross_entropy(logits, targets, reduction="none")[-scored:])
+    assert found == pytest.approx(float(torch.cat(losses).mean()), rel=1e-5)
 
 
 @pytest.mark.slow

@@ -134,13 +134,20 @@ def test_language(tmp_path, monkeypatch):
     recipe = tiny_language("schedule.epochs=1")
     train(recipe, run, data=data, device="cpu", is_shown=False)
     rows = list(language.robustness_rows(kinds=["drops"], strengths=[1, 4], windows=[32]))
-    monkeypatch.setattr(language, "robustness_rows", lambda seed: rows)
+    assert [row for row, _ in rows] == [
+        "clean",
+        "drops/1",
+        "drops/4",
+        "window/32",
+        "window/32/sliding",
+    ]
+    monkeypatch.setattr(language, "robustness_rows", lambda **_: rows)
 
     def measure(run):
         options = OPTIONS | {"split": "valid,test", "precision": "fp32"}
         evaluate_other("language", [str(run)], "robustness", data, **options)
 
-    check("language", measure, run, tmp_path, monkeypatch, 8)
+    check("language", measure, run, tmp_path, monkeypatch, 10)
 
 
 @pytest.mark.parametrize("kept", [1, 2, 3, 4])

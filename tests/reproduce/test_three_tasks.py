@@ -121,7 +121,8 @@ def test_a_study_of_scenes_or_text_is_measured_under_threats_and_published(tmp_p
 def test_the_rows_with_which_robustness_ends_are_the_last():
     assert list(segmentation_threats())[-1] == LAST_ROWS["segmentation"]
     *_, (name, changes) = robustness_rows()
-    assert LAST_ROWS["language"] == f"strided/test/{name}" and changes == {"window": 1024}
+    assert LAST_ROWS["language"] == f"strided/test/{name}"
+    assert changes == {"window": 1024, "is_sliding": True}
 
 
 def test_a_study_names_no_suite_of_another_task(tmp_path):

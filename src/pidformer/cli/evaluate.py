@@ -48,12 +48,13 @@ def evaluate(
     column image by image. Every row is recorded in the run's results.jsonl as soon as it is there,
     and not measured again.
 
-    Segmentation runs get mIoU, language runs perplexity; their other suite is "robustness".
+    Segmentation runs get mIoU, language models perplexity; their other suite is "robustness".
     Under torchrun or accelerate launch the processes share the work; the records stay the same.
 
     Example: pidformer evaluate runs/softmax runs/pid --suite quick --data DIR
     Example: pidformer evaluate timm:deit_tiny_patch16_224 --suite paper --data DIR --limit 1000
     Example: pidformer evaluate runs/softmax runs/pid --curve fgsm,pgd --eps 0:8:1 --data DIR
+    Example: pidformer evaluate hf:FOLDER --data TEXTS --protocol strided
     Example: torchrun --nproc_per_node 8 -m pidformer evaluate runs/pid --suite paper --data DIR
 
     Options:
@@ -97,7 +98,7 @@ def evaluate(
     shared["is_shown"] = not as_json and ranks.is_main()
     if (task := shared_task(models)) != "classification":
         own = {"views": views, "protocol": protocol, "split": split, "precision": precision}
-        scores = evaluate_other(task, models, suite, data, **own, **shared)
+        scores = evaluate_other(task, models, suite, data, out=out, **own, **shared)
         if not ranks.is_main():
             return
         if as_json:

@@ -21,7 +21,7 @@ from pidformer.files import named_data
 from pidformer.models import PixelModel
 from pidformer.runs.folder import read_model_info
 from pidformer.runs.model import load, load_text
-from pidformer.runs.open import Subject, open_subject, reads_text, run_facts, task_of
+from pidformer.runs.open import Subject, open_subject, run_facts, task_of
 from pidformer.runs.weights import fingerprint
 
 
@@ -38,7 +38,7 @@ class Inputs:
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     """The model of any task that `name` names, with up to `count` inputs drawn with `seed`."""
-    if reads_text(name):
+    if task_of(name) == "language":
         return _text(Path(name), data, count, seed)
     if task_of(name) == "segmentation":
         pictures = _Pictures(open_segmentation(named_data(data, "this model needs data"), "val"))

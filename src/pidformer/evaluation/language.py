@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
@@ -18,7 +18,7 @@ from pidformer.devices import as_device, tf32
 from pidformer.errors import InputError, check_known
 from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
-from pidformer.runs.model import LanguageModel, load_text
+from pidformer.runs.model import HUB, LanguageModel, load_text
 from pidformer.runs.open import run_facts
 from pidformer.runs.weights import Weights, fingerprint
 from pidformer.training.language import window_nll
@@ -27,6 +27,10 @@ Protocol = Literal["sliding", "strided", "segments", "documents"]
 BLOCK = 1024
 """Targets in a block; intervals and paired comparisons take blocks as independent."""
 MOST_BLOCKS = 512
+LONGER = (512, 1024)
+"""Windows that are longer than in training."""
+SLIDING = "sliding"
+"""Ends the rows in which a token sees no more of a window than the training length."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +51,31 @@ class LanguageSetup:
     gains: Any = None
     weights: Weights = "auto"
     cache: str | Path | None = None
+    folder: Path | None = None
+    """Where the records go; None: to the run's folder, those of hf:FOLDER nowhere."""
     command: str | None = None
 
     @cached_property
     def loaded(self) -> LanguageModel:
         found = load_text(self.run, gains=self.gains, weights=self.weights)
-        found.model.to(self.device)
+        model, kind = found.model, type(found.model).__name__
+        sees = [getattr(module, "is_causal", True) for module in model.modules()]
+        if not kind.endswith(("ForCausalLM", "LMHeadModel")) or not all(sees):
+            raise InputError(f"{self.run} holds a {kind}, which predicts no next token")
+        model.to(self.device)
         return found
+
+    @property
+    def longer(self) -> tuple[int, ...]:
+        """Windows of the robustness suite, for which a model of others may lack positions."""
+        most = getattr(self.loaded.model.config, "max_position_embeddings", None)
+        if most is None or not str(self.run).startswith(HUB):
+            return LONGER
+        return tuple(window for window in LONGER if window <= most)
+
+    @property
+    def can_slide(self) -> bool:
+        return self.loaded.model.config.model_type == "pidformer"
 
     @cached_property
     def corpus(self) -> Corpus:
@@ -81,7 +103,8 @@ class LanguageSetup:
             "precision": self.precision,
             "command": self.command,
         }
-        return Ledger("language", self.run if self.run.is_dir() else None, settings)
+        own = self.run if self.run.is_dir() else None
+        return Ledger("language", self.folder or own, settings)
 
     def measure(
         self,
@@ -90,20 +113,25 @@ class LanguageSetup:
         window: int | None = None,
         stride: int | None = None,
         noise: Perturbation | None = None,
+        is_sliding: bool = False,
     ) -> Record:
         """The record of a row, which is measured if it is not there; see `evaluate_language`."""
         check_known("protocol", protocol, get_args(Protocol))
+        if is_sliding and not self.can_slide:
+            raise InputError(f"the attention of {self.run} is its own: sliding is for our models")
         length = self.loaded.length
         window = length if window is None else window
         step = _stride(protocol, window, stride)
+        row = _row(protocol, self.split, window, length, noise)
         about = {
             "protocol": protocol,
             "window": window,
             "stride": step,
             "noise": as_text(noise),
-            "row": _row(protocol, self.split, window, length, noise),
+            "row": f"{row}/{SLIDING}" if is_sliding else row,
         }
-        return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
+        with _seeing(self.loaded.model, length if is_sliding else None):
+            return self.ledger.measure(about, lambda: self.scores(protocol, window, step, noise))
 
     def scores(
         self, protocol: Protocol, window: int, stride: int, noise: Perturbation | None = None
@@ -161,6 +189,7 @@ def evaluate_language(
     window: int | None = None,
     stride: int | None = None,
     noise: Perturbation | None = None,
+    is_sliding: bool = False,
     device: str = "auto",
     **options: Any,
 ) -> dict[str, float]:
@@ -173,11 +202,16 @@ def evaluate_language(
     - "documents": each document on its own, strided inside, its first token not scored.
 
     `noise` disturbs the context and leaves the targets, `window` beyond the training length tries
-    longer contexts. `options` are those of `LanguageSetup`: `split`, `limit`, `precision`, `gains`,
-    `weights`, ... What the run's results have is not measured again.
+    longer contexts; with `is_sliding` a token sees no more of these than the training length
+    (`sliding_window` in the model's configuration). `options` are those of `LanguageSetup`:
+    `split`, `limit`, `precision`, `gains`, `weights`, ... What the run's results have is not
+    measured again.
     """
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
-    return dict(setup.measure(protocol, window=window, stride=stride, noise=noise).metrics)
+    found = setup.measure(
+        protocol, window=window, stride=stride, noise=noise, is_sliding=is_sliding
+    )
+    return dict(found.metrics)
 
 
 def evaluate_language_robustness(
@@ -186,20 +220,21 @@ def evaluate_language_robustness(
     data: str | Path,
     kinds: Sequence[str] = tuple(PERTURBATIONS),
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
-    windows: Sequence[int] = (512, 1024),
+    windows: Sequence[int] = LONGER,
     seed: int = 0,
     protocol: Protocol = "strided",
     stride: int | None = None,
     device: str = "auto",
     **options: Any,
 ) -> dict[str, dict[str, float]]:
-    """Perplexity under noise in the context at each strength, and at longer windows.
+    """Perplexity under noise in the context at each strength, and at longer windows, for our models
+    also with attention that slides over them.
 
     Strided by half a window; row "clean" is what the others compare with. `options` are those of
     `LanguageSetup`.
     """
     setup = LanguageSetup(run=Path(run), data=data, device=as_device(device), **options)
-    rows = robustness_rows(kinds, strengths, windows, seed)
+    rows = robustness_rows(kinds, strengths, windows, seed, can_slide=setup.can_slide)
     return {row: dict(setup.measure(protocol, stride=stride, **more).metrics) for row, more in rows}
 
 
@@ -233,8 +268,9 @@ def perplexities(
 def robustness_rows(
     kinds: Sequence[str] = tuple(PERTURBATIONS),
     strengths: Sequence[int] = (1, 2, 3, 4, 5),
-    windows: Sequence[int] = (512, 1024),
+    windows: Sequence[int] = LONGER,
     seed: int = 0,
+    can_slide: bool = True,
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Names of the rows, and what each changes."""
     yield "clean", {}
@@ -244,6 +280,8 @@ def robustness_rows(
             yield f"{kind}/{strength}", {"noise": noise}
     for window in windows:
         yield f"window/{window}", {"window": window}
+        if can_slide:
+            yield f"window/{window}/{SLIDING}", {"window": window, "is_sliding": True}
 
 
 def _row(protocol: str, split: str, window: int, length: int, noise: Perturbation | None) -> str:
@@ -251,6 +289,19 @@ def _row(protocol: str, split: str, window: int, length: int, noise: Perturbatio
     if noise is not None:
         row += f"/{noise.kind}/{noise.strength}"
     return row if window == length else f"{row}/window/{window}"
+
+
+@contextmanager
+def _seeing(model: Any, tokens: int | None) -> Iterator[None]:
+    """A token sees so many tokens at most; None: as the model has it."""
+    if tokens is None:
+        yield
+        return
+    before, model.config.sliding_window = model.config.sliding_window, tokens
+    try:
+        yield
+    finally:
+        model.config.sliding_window = before
 
 
 def _documents(corpus: Corpus, tokens: np.ndarray) -> list[np.ndarray]:

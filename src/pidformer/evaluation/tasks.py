@@ -11,7 +11,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError, check_known
 from pidformer.evaluation.progress import EvaluationProgress
 from pidformer.evaluation.segmentation import SegmentationSetup
-from pidformer.files import named_data
+from pidformer.files import model_folder, named_data
 from pidformer.results import Record
 from pidformer.robustness.segmentation import segmentation_threats
 from pidformer.runs.open import task_of
@@ -32,18 +32,24 @@ def shared_task(names: Sequence[str]) -> str:
 def evaluate_other(
     task: str, runs: Sequence[str], suite: str, data: str | Path | None, **options: Any
 ) -> Scores:
-    """Rows of a suite ("clean", or "robustness": corruptions and PGD, noise and lengths)."""
+    """Rows of a suite ("clean", or "robustness": corruptions and PGD, noise and lengths).
+
+    Records of a model that is no run folder go to a folder of their own in `out`.
+    """
     data = named_data(data, f"{task} needs data")
     check_known(f"suite of {task}", suite, ("clean", "robustness"))
     rows = _segmentation_rows if task == "segmentation" else _language_rows
-    is_shown = options.pop("is_shown")
+    is_shown, out = options.pop("is_shown"), options.pop("out", None)
     shared = {k: options.pop(k) for k in ("limit", "gains", "command")}
     shared |= {"data": data, "device": as_device(options.pop("device"))}
     found: Scores = {}
     for run in runs:
         found[run], begun = {}, time.time()
         with EvaluationProgress(run, None, is_shown=is_shown) as progress:
-            for row, measure in rows(suite, shared | {"run": Path(run)}, options):
+            own = {"run": Path(run)}
+            if not own["run"].is_dir() and out is not None:  # hf:FOLDER is not ours to write to
+                own["folder"] = model_folder(out, run)
+            for row, measure in rows(suite, shared | own, options):
                 progress.begin(row)
                 record = measure()
                 found[run][row] = dict(record.metrics)
@@ -67,7 +73,9 @@ def _language_rows(suite: str, shared: dict[str, Any], options: dict[str, Any]) 
     for split in options["split"].split(","):
         setup = LanguageSetup(split=split, **shared)
         if suite == "robustness":
-            for row, changes in robustness_rows(seed=options["seed"]):
+            for row, changes in robustness_rows(
+                windows=setup.longer, seed=options["seed"], can_slide=setup.can_slide
+            ):
                 yield f"{split}, {row}", partial(setup.measure, "strided", **changes)
         else:
             protocol = options["protocol"]

@@ -152,7 +152,7 @@ ROW_SUITES = {
 """What measures a run that is no classifier."""
 _OPTIONS = {"segmentation": "views", "language": "split"}
 """The evaluation setting that a suite sets."""
-LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024"}
+LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024/sliding"}
 """The rows with which "robustness" ends."""
 
 

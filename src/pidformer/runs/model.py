@@ -87,6 +87,8 @@ def load_text(name: str | Path, **options: Any) -> LanguageModel:
     from pidformer.convert.hugging_face import from_pretrained, load_plain
     from pidformer.data.text import tokenizer_from
 
+    if options.get("gains") is not None or options.get("weights", "auto") != "auto":
+        raise InputError(f"other gains and averaged weights are for run folders, not for {name}")
     folder = Path(str(name)[len(HUB) :])
     model = (from_pretrained if "pidformer" in read_config(folder) else load_plain)(folder).eval()
     tokens = read_object(folder / "tokenizer.json")

@@ -86,15 +86,13 @@ def open_subject(text: str | Path, *, gains: Any = None, ema: bool = False) -> S
 
 
 def task_of(name: str | Path) -> str:
-    """What a model is for: the task of a run folder; anything else classifies images."""
+    """What a model is for: the task of a run folder; "language" for `hf:FOLDER` of no image
+    classifier, which `load_text` takes; anything else classifies images."""
     folder = Path(name)
-    return str(read_recipe(folder).get("task", _IMAGES)) if folder.is_dir() else _IMAGES
-
-
-def reads_text(name: str | Path) -> bool:
-    """Whether `load_text` takes it: a language run, or `hf:FOLDER` of no image classifier."""
-    is_hub = str(name).startswith(HUB)
-    return not classifies(Path(str(name)[len(HUB) :])) if is_hub else task_of(name) == "language"
+    if folder.is_dir():
+        return str(read_recipe(folder).get("task", _IMAGES))
+    is_text = str(name).startswith(HUB) and not classifies(Path(str(name)[len(HUB) :]))
+    return "language" if is_text else _IMAGES
 
 
 def outline(run: str | Path) -> Subject:

@@ -39,6 +39,12 @@ class Engine:
         if chosen.type == "mps":
             raise InputError("training takes the device auto, cpu or cuda (or cuda:1), got 'mps'")
         is_cpu = chosen.type == "cpu"
+        processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        if chosen.type == "cuda" and processes > (gpus := torch.cuda.device_count()):
+            raise InputError(
+                f"training takes a GPU for each process, and here are {processes} processes and "
+                f"{gpus} GPU(s): start {gpus}, or use --device cpu"
+            )
         if recipe.precision == "fp16" and is_cpu:
             raise InputError("train.precision=fp16 needs a CUDA device; use bf16 or fp32 here")
         is_numbered = chosen.type == "cuda" and chosen.index is not None

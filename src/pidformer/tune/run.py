@@ -27,7 +27,7 @@ from pidformer.report.metrics import compare_accuracy, compare_loss
 from pidformer.results import Measurement, Record, as_text
 from pidformer.robustness import PGD, Noise, evaluate
 from pidformer.runs.model import HUB
-from pidformer.runs.open import open_subject, reads_text
+from pidformer.runs.open import open_subject, task_of
 from pidformer.statistics import Crossed
 
 Scores = dict[str, float]
@@ -228,7 +228,7 @@ def tune(
     if trials is not None and trials < 1:
         raise InputError(f"trials must be at least 1, got {trials}")
     space, folder = space or Space(), trials_folder(run, out, data)
-    is_text = reads_text(run)
+    is_text = task_of(run) == "language"
     metric = metric or ("ppl" if is_text else "clean")
     check_known("metric", metric, get_args(Metric))
     if is_text != (metric == "ppl"):
@@ -335,9 +335,6 @@ def _language(
     data = named_data(data, f"{run} needs text")
     setup = LanguageSetup(run=run, data=data, split=split, limit=limit, device=place, block=None)
     model, _, length = setup.loaded
-    kind, sees = type(model).__name__, [getattr(m, "is_causal", True) for m in model.modules()]
-    if not kind.endswith(("ForCausalLM", "LMHeadModel")) or not all(sees):
-        raise InputError(f"{run} holds a {kind}, which predicts no next token")
     names = ("model", "label", "weights", "data", "data_hash", "split")
 
     def score(gains: PIDGains) -> Found:

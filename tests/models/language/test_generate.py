@@ -20,6 +20,7 @@ VARIANTS = {
         "scale_embedding": True,
     },
     "learned": {"position_type": "learned", "max_position_embeddings": 64},
+    "sliding": {"sliding_window": 5},
 }
 
 

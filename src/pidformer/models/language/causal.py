@@ -12,7 +12,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from pidformer.errors import InputError
 from pidformer.models.language.config import PIDformerConfig
-from pidformer.models.language.masks import cached_tokens, causal_mask, fixed_size
+from pidformer.models.language.masks import causal_mask, fixed_size
 from pidformer.models.language.model import PIDformerModel, PIDformerPreTrainedModel, check_keywords
 from pidformer.models.language.softmax import IGNORED, AdaptiveSoftmax, FullSoftmax, nll
 
@@ -141,6 +141,8 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
             # transformers 5.17 compiles a static one, and the compiler of torch 2.11 ends the
             # process at its streams
             options.setdefault("disable_compile", True)
+        if kind == "static" and self.config.sliding_window is not None:
+            options.setdefault("disable_compile", True)  # its length is a number, and in the graph
         return super().generate(*args, **options)
 
     def get_output_embeddings(self) -> nn.Module | None:
@@ -179,18 +181,16 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
             found.setdefault("lm_head.weight", found[TABLE])
         return found
 
-    @staticmethod
     def create_masks_for_generate(
-        attention_mask: Tensor | None = None, past_key_values: Any = None, **given: Any
+        self, attention_mask: Tensor | None = None, past_key_values: Any = None, **given: Any
     ) -> Tensor | None:
         """The mask of a step with a cache of fixed size: always one shape, so it compiles once."""
-        size = fixed_size(past_key_values)
         embeds = given.get("inputs_embeds", given.get("input_embeds"))
         is_made = attention_mask is not None and attention_mask.ndim > 2
-        if size is None or embeds is None or is_made:
+        if fixed_size(past_key_values) is None or embeds is None or is_made:
             return attention_mask
-        past, queries = cached_tokens(past_key_values), embeds.shape[1]
-        return causal_mask(attention_mask, past, queries, size, embeds.device)
+        window = self.config.sliding_window
+        return causal_mask(attention_mask, past_key_values, embeds.shape[1], embeds.device, window)
 
 
 def _take_old_names(

@@ -32,7 +32,8 @@ class PIDformerConfig(PretrainedConfig):
 
     `gains` may be written in every way that models take them (`PIDGains`, "P,I,D,BETA", a preset,
     a mapping, a list by layer); the configuration keeps plain numbers. `cutoffs` splits the
-    vocabulary, most frequent words first, for an adaptive softmax.
+    vocabulary, most frequent words first, for an adaptive softmax. With `sliding_window` W a token
+    sees itself and the W - 1 before it; a trained model can be given it when it is loaded.
     """
 
     model_type = "pidformer"
@@ -59,6 +60,7 @@ class PIDformerConfig(PretrainedConfig):
         position_type: str = "rope",
         position_order: str = "ascending",
         rope_theta: float = 10000.0,
+        sliding_window: int | None = None,
         mlp_type: str = "swiglu",
         attention_bias: bool = False,
         mlp_bias: bool = False,
@@ -96,6 +98,7 @@ class PIDformerConfig(PretrainedConfig):
         self.position_type = position_type
         self.position_order = position_order
         self.rope_theta = rope_theta
+        self.sliding_window = sliding_window
         self.mlp_type = mlp_type
         self.attention_bias = attention_bias
         self.mlp_bias = mlp_bias
@@ -184,6 +187,10 @@ class PIDformerConfig(PretrainedConfig):
         for name in ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be >= 1, got {getattr(self, name)}")
+        if self.sliding_window is not None and self.sliding_window < 2:
+            raise InputError(
+                f"sliding_window must be >= 2 tokens, or None for all, got {self.sliding_window}"
+            )
         heads, groups = self.num_attention_heads, self.num_key_value_heads
         check_multiple("hidden_size", self.hidden_size, "num_attention_heads", heads)
         check_multiple("num_attention_heads", heads, "num_key_value_heads", groups)

@@ -77,7 +77,7 @@ def generate_tokens(
             f"a prompt of {len(tokens)} tokens and {max_tokens} more do not fit the {room} "
             "positions that the model has learned; shorten the prompt or lower --max-tokens"
         )
-    if len(tokens) + max_tokens > room:
+    if len(tokens) + max_tokens > room and (config.sliding_window or math.inf) > room:
         warnings.warn(
             f"the model was trained on {room} tokens at a time, and may write worse after so many",
             stacklevel=2,

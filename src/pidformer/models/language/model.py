@@ -176,7 +176,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         use_cache = self._checked_cache(past_key_values, use_cache, documents is not None)
         self._check_rows(tokens, is_told)
         if use_cache and past_key_values is None:
-            past_key_values = DynamicCache()
+            past_key_values = DynamicCache(config=self.config)
         past = cached_tokens(past_key_values)
         if position_ids is None:
             position_ids = positions.token_positions(attention_mask, past, tokens)
@@ -200,7 +200,9 @@ class PIDformerModel(PIDformerPreTrainedModel):
             self._reference(input_ids),
             observe=(lambda depth, x, state: states.append(x)) if keep_states else None,
             network=blocks,
-            mask=choose_mask(attention_mask, past_key_values, tokens, documents),
+            mask=choose_mask(
+                attention_mask, past_key_values, tokens, documents, self.config.sliding_window
+            ),
             rotation=turned,
             cache=past_key_values,
             places=places,
