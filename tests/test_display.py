@@ -27,9 +27,9 @@ def test_an_evaluation_shows_the_time_left_on_a_terminal(monkeypatch):
     terminal = on_terminal(monkeypatch)
     now = [0.0]
     with EvaluationProgress("pid", 4) as shown:
-        shown._bars.get_time = lambda: now[0]
-        for task in shown._bars.tasks:
-            task._get_time = shown._bars.get_time
+        shown.bars.get_time = lambda: now[0]
+        for task in shown.bars.tasks:
+            task._get_time = shown.bars.get_time
             task.start_time = 0.0
         for row in ("old", "new"):
             watch = shown.begin(row, 10)
@@ -37,7 +37,7 @@ def test_an_evaluation_shows_the_time_left_on_a_terminal(monkeypatch):
                 now[0] += 0.0 if row == "old" else 6.0
                 watch(done)
             shown.done(row, RECORD, is_old=row == "old")
-        left = shown._bars.tasks[0].time_remaining
+        left = shown.bars.tasks[0].time_remaining
     assert left == pytest.approx(120, rel=0.15)  # two rows of a minute each
     assert "left" in terminal.getvalue() and "pid  new: top-1 50.00 %" in terminal.getvalue()
 
@@ -55,7 +55,7 @@ def test_a_pipe_gets_lines_alone(capsys):
 def test_nothing_is_written_where_nothing_is_to_be_shown(monkeypatch):
     terminal = on_terminal(monkeypatch)
     with Display(is_shown=False) as display:
-        display.bar("work", 3).advance(1)
+        display.bars.advance(display.bar("work", 3))
         display.say("a line")
     with advancing("work", 3, is_shown=False) as advance:
         advance(2)

@@ -6,6 +6,7 @@ The one place that draws progress. Training, evaluation, plans and data say what
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from rich.box import SIMPLE_HEAD
@@ -16,6 +17,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    TaskID,
     TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
@@ -29,8 +31,7 @@ _REMEMBERED = 3600.0
 
 
 def plain_table(*headings: str, numbers: Iterable[str] = (), **options: Any) -> Table:
-    """The one look of tables on a terminal: a line below the headings, words to the left, columns
-    of `numbers` after them to the right."""
+    """The one look of tables on a terminal; `numbers` are further columns, aligned right."""
     words = {"title_justify": "left", "caption_justify": "left"}
     table = Table(*headings, box=SIMPLE_HEAD, pad_edge=False, **words | options)
     for heading in numbers:
@@ -48,7 +49,7 @@ class Display:
         self._console = Console(stderr=True, quiet=not is_shown)
         self.is_live = is_shown and self._console.is_terminal
         how_far: ProgressColumn = TaskProgressColumn() if in_percent else MofNCompleteColumn()
-        self._bars = Progress(
+        self.bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             how_far,
@@ -60,15 +61,16 @@ class Display:
             speed_estimate_period=_REMEMBERED,
         )
         self._live = Live(
-            self._bars, console=self._console, refresh_per_second=4, transient=not stays
+            self.bars, console=self._console, refresh_per_second=4, transient=not stays
         )
 
     @property
     def height(self) -> int:
         return self._console.height
 
-    def bar(self, label: str, total: int | None, done: int = 0) -> "Bar":
-        return Bar(self._bars, label, total, done)
+    def bar(self, label: str, total: int | None, done: int = 0) -> TaskID:
+        """A bar for one piece of work, which `bars` moves on; `numbers` stand beside it."""
+        return self.bars.add_task(label, total=total, completed=done, numbers="")
 
     def say(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -87,33 +89,11 @@ class Display:
         self._live.stop()
 
 
-class Bar:
-    """How far one piece of work is, with the time it took and the time left."""
-
-    def __init__(self, bars: Progress, label: str, total: int | None, done: int) -> None:
-        self._bars = bars
-        self._task = bars.add_task(label, total=total, completed=done, numbers="")
-
-    def restart(self, label: str, total: int | None, done: int = 0) -> None:
-        """Other work, of which `done` was done before: its speed is not this one's."""
-        self._bars.reset(self._task, total=total, completed=done, description=label)
-
-    def at(self, done: float) -> None:
-        self._bars.update(self._task, completed=done)
-
-    def advance(self, count: int) -> None:
-        self._bars.advance(self._task, count)
-
-    def say(self, numbers: str) -> None:
-        """Numbers beside the bar."""
-        self._bars.update(self._task, numbers=numbers)
-
-
 @contextmanager
 def advancing(label: str, total: int, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """One bar, gone at the end; yields the function that moves it on."""
     with Display(is_shown=is_shown, in_percent=True) as display:
-        yield display.bar(label, total).advance
+        yield partial(display.bars.advance, display.bar(label, total))
 
 
 def counted(work: Iterable[T], label: str, total: int, *, is_shown: bool) -> Iterator[T]:

@@ -140,39 +140,25 @@ def sweep(folder: Path) -> None:
 def _is_being_written(path: Path) -> bool:
     match = _TEMPORARY.fullmatch(path.name)
     assert match is not None
-    if match[2] == _here():
-        return process_start(int(match[1])) is not None
-    return time.time() - path.lstat().st_mtime < _DAY
+    if match[2] != _here():
+        return time.time() - path.lstat().st_mtime < _DAY
+    import psutil  # slow to import, for what is rarely asked
 
-
-def _here() -> str:
-    return f"{zlib.crc32(process_place().encode()):08x}"
+    try:
+        return psutil.Process(int(match[1])).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error as error:
+        return not isinstance(error, psutil.NoSuchProcess)
 
 
 @cache
-def process_place() -> str:
+def _here() -> str:
     """Where process numbers mean the same: this boot of this machine, this container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
+        place = f"{socket.gethostname()} {boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} {sys.platform}"
-
-
-def process_start(pid: int) -> str | None:
-    """What tells a process from a later one of the same number; None when there is none."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return None if fields[0] == "Z" else fields[19]  # start time; a zombie is dead
-    except OSError:
-        pass
-    if Path("/proc/self/stat").exists():
-        return None
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return None
-    return "alive"
+        place = f"{socket.gethostname()} {sys.platform}"
+    return f"{zlib.crc32(place.encode()):08x}"
 
 
 def _sync(path: Path) -> None:

@@ -54,10 +54,7 @@ def raise_for(number: int, _: FrameType | None = None) -> NoReturn:
 
 
 class Stopping:
-    """Work that notes a signal and ends by itself at its next stop; a second one raises.
-
-    Only in the main thread: in another, whoever owns the main one handles signals.
-    """
+    """In the main thread, notes a signal, for work to end at its next stop; a second raises."""
 
     def __init__(self) -> None:
         self.number: int | None = None

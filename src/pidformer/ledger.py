@@ -16,12 +16,11 @@ Found = tuple[dict[str, float], dict[str, Any]]
 
 @dataclass
 class Ledger:
-    """Records of one kind and model. Each is written as soon as it is measured, so that a killed
-    evaluation goes on at the next one."""
+    """Records of one kind and model, written as they are measured: a killed run resumes there."""
 
     kind: str
     folder: str | Path | None
-    """None: nothing is written."""
+    """None writes nothing."""
     settings: Mapping[str, Any]
     """What all its records say."""
     found: dict[Measurement, Record] = field(default_factory=dict)
@@ -58,7 +57,6 @@ class Ledger:
     def write(
         self, about: Mapping[str, Any], metrics: Mapping[str, float], details: Mapping[str, Any]
     ) -> Record:
-        """A new record."""
         settings = {**self.settings, **about, "machine": results.machine()}
         record = Record(kind=self.kind, metrics=metrics, settings=settings, details=details)
         if self.folder is not None and ranks.is_main():

@@ -36,7 +36,7 @@ class OwnBatches(Protocol):
         ...
 
     def learn(self, lost: set[int]) -> None:
-        """Told of those that others met, which move the places."""
+        """Learn of those that others met, which move the places."""
         ...
 
 
@@ -146,6 +146,6 @@ def _share(batches: Iterable[T]) -> Iterator[tuple[int, T]]:
 
 
 def _length(batch: Any) -> int:
-    """Of a tensor, or of the first of several; 1 of what has no length."""
+    """Length of a tensor, or of the first of several; 1 for what has none."""
     first = batch[0] if isinstance(batch, tuple) else batch
     return len(first) if hasattr(first, "__len__") else 1

@@ -21,13 +21,11 @@ FILE_NAME = "results.jsonl"
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """What was measured of which model. Records with the same one are the same measurement,
-    whenever, wherever and in whatever batches they were made."""
+    """What was measured of which model; equal wherever, whenever and in whatever batches."""
 
     kind: str
     row: str | None = None
     what: str | None = None
-    """Which part of an analysis."""
     metric: str | None = None
     """What a search for gains looks for."""
     threat: str | None = None
@@ -183,7 +181,6 @@ def read(folder: str | Path) -> list[Record]:
 
 
 def rewrite(folder: str | Path, records: Iterable[Record]) -> None:
-    """Replace the folder's records."""
     text = "".join(record.to_json() + "\n" for record in records)
     write_whole(Path(folder) / FILE_NAME, text)
 

@@ -21,7 +21,7 @@ from pidformer.lab.pictures import (
     read_upload,
     take_upload,
 )
-from pidformer.lab.runs import DEMO, EXAMPLES, Shelf, example_runs, labels
+from pidformer.lab.runs import DEMO, EXAMPLES, Catalogue, example_runs, labels
 from pidformer.report.collect import Run
 from pidformer.runs.open import Subject, open_subject
 
@@ -40,7 +40,7 @@ def digit(number):
 
 @pytest.fixture(scope="module")
 def subject(home):
-    return Shelf([], home).subject("digits example, PID")
+    return Catalogue([], home).subject("digits example, PID")
 
 
 def test_the_examples_are_as_accurate_as_their_readme_says():
@@ -73,8 +73,8 @@ def test_where_nothing_can_be_written_the_examples_themselves_are_shown(tmp_path
 
 
 def test_the_view_opens_on_the_weakest_attack_of_the_ladder_that_changes_an_answer(home):
-    shelf = Shelf([], home)
-    subjects = [shelf.subject(name) for name in DEMO]
+    catalogue = Catalogue([], home)
+    subjects = [catalogue.subject(name) for name in DEMO]
     found = opening(subjects, map(digit, range(8)), AttackKnobs())
     assert found.strength in LADDER
 
@@ -239,11 +239,11 @@ def test_the_command_of_a_view_runs(home, run, tmp_path, monkeypatch):
 
 def test_only_models_of_the_lab_can_be_chosen(home):
     with pytest.raises(InputError, match="not among the models"):
-        Shelf([], home).subject("/etc")
+        Catalogue([], home).subject("/etc")
 
 
 def test_runs_of_one_name_keep_their_paths(home):
-    (run,) = [run for run in Shelf([home], home).runs if run.label == "digits-pid"]
+    (run,) = [run for run in Catalogue([home], home).runs if run.label == "digits-pid"]
     assert list(labels([run])) == ["digits-pid"]
     assert list(labels([run, run])) == [str(run.folder)]
 

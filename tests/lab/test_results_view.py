@@ -20,7 +20,7 @@ from pidformer.lab.results_view import (
     report_command,
     report_of,
 )
-from pidformer.lab.runs import Shelf
+from pidformer.lab.runs import Catalogue
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def runs(home, tmp_path_factory):
                 folder / model,
                 results.Record(kind="robustness", metrics=metrics, settings=settings),
             )
-    return Shelf([folder], home).runs
+    return Catalogue([folder], home).runs
 
 
 def test_every_finite_metric_is_a_line(runs):
@@ -72,13 +72,13 @@ def test_the_twin_of_a_run_has_other_gains_before_it_has_another_seed(runs, home
     again = replace(softmax, folder=softmax.folder.with_name("softmax-seed1"))
     other = pid.recipe | {"data": pid.recipe["data"] | {"name": "cifar10"}}
     foreign = replace(pid, folder=pid.folder.with_name("elsewhere"), recipe=other)
-    shelf = Shelf([], home)
-    shelf.__dict__["runs"] = [softmax, again, foreign, pid]
+    catalogue = Catalogue([], home)
+    catalogue.__dict__["runs"] = [softmax, again, foreign, pid]
     names = ["softmax", "softmax-seed1", "elsewhere", "pid"]
-    assert shelf.twin("softmax", names) == "pid"
-    assert shelf.twin("pid", names) == "softmax"
-    assert shelf.twin("softmax", names[:3]) == "softmax-seed1"
-    assert shelf.twin("softmax", ["softmax"]) is None
+    assert catalogue.twin("softmax", names) == "pid"
+    assert catalogue.twin("pid", names) == "softmax"
+    assert catalogue.twin("softmax", names[:3]) == "softmax-seed1"
+    assert catalogue.twin("softmax", ["softmax"]) is None
 
 
 def test_the_download_holds_the_lines_and_no_formula(runs, tmp_path):

@@ -12,7 +12,7 @@ import pidformer as pf
 from pidformer.data.text import perturb
 from pidformer.errors import InputError
 from pidformer.lab.knobs import NOBODY
-from pidformer.lab.runs import EXAMPLES, TEXTS, Shelf
+from pidformer.lab.runs import EXAMPLES, TEXTS, Catalogue
 from pidformer.lab.text import TextKnobs, opened, read
 
 pytestmark = pytest.mark.slow
@@ -59,9 +59,9 @@ def test_an_example_is_small_and_knows_english_from_letters(folder):
 
 
 def test_two_models_open_the_view_those_that_were_named_or_the_examples(language_run, tmp_path):
-    bare = Shelf([], tmp_path)
+    bare = Catalogue([], tmp_path)
     assert bare.pair(list(bare.writers)) == tuple(TEXTS)
-    named = Shelf([language_run], tmp_path)
+    named = Catalogue([language_run], tmp_path)
     assert list(named.writers) == ["lm", *TEXTS]
     assert named.pair(list(named.writers)) == ("lm", NOBODY)
 

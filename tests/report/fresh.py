@@ -7,7 +7,10 @@ from pathlib import Path
 import torch
 
 from pidformer import results
-from pidformer.evaluation import Setup, evaluate_segmentation, load_suite, run_suite
+from pidformer.evaluation import evaluate_segmentation
+from pidformer.evaluation.images import run_suite
+from pidformer.evaluation.setup import Setup
+from pidformer.evaluation.suite import load_suite
 from pidformer.results import Record
 from pidformer.robustness import FGSM
 from pidformer.runs.folder import save_weights, write_model_info, write_recipe

@@ -90,10 +90,10 @@ def test_times_are_kept_with_their_order(tmp_path):
     for place, job in enumerate((second, first)):
         times.write(job, Spent(2.5, 3))
         os.utime(tmp_path / "jobs" / f"{job.id}.json", (place, place))
-    assert times.read(first) == Spent(2.5, 3, 1.0) and times.read(second) == Spent(2.5, 3, 0.0)
+    assert times.of(first.id) == Spent(2.5, 3, 1.0) and times.of(second.id) == Spent(2.5, 3, 0.0)
     for text in ("", "[]", "{}", '{"seconds": null, "starts": 1}'):  # of a disk that was full, say
         (tmp_path / "jobs" / f"{first.id}.json").write_text(text)
-        assert times.read(first) == Spent()
+        assert times.of(first.id) == Spent()
 
 
 def test_a_run_is_begun_only_if_it_would_end_in_time(tmp_path):

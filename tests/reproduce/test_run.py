@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from dataclasses import replace
 
 import psutil
@@ -170,12 +169,10 @@ def test_a_job_on_other_images_is_another(whole):
 
 
 def test_times_that_cannot_be_written_stop_nothing(whole, tmp_path, monkeypatch):
-    @contextmanager
-    def full(path):
+    def full(path, text):
         raise OSError(28, "No space left")
-        yield
 
-    monkeypatch.setattr(jobs, "atomic_path", full)
+    monkeypatch.setattr(jobs, "write_whole", full)
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     shutil.copytree(whole.plan.out / "runs", plan.out / "runs")
     found = run_plan(plan, CPU, is_shown=False)

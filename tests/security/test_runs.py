@@ -233,12 +233,12 @@ def test_every_command_refuses_a_run_that_reaches_out(
 
 @pytest.mark.parametrize("trick", ["cached pickle", "address", "checkpoint_path", "linked weights"])
 def test_the_lab_refuses_it_too(trick, runs, trap, tmp_path):
-    from pidformer.lab.runs import Shelf
+    from pidformer.lab.runs import Catalogue
 
     folder = copy(runs / "images", tmp_path / "run")
     said = TRICKS[trick](folder, trap)
     with pytest.raises(InputError, match=said):
-        Shelf([folder], tmp_path).subject("run")
+        Catalogue([folder], tmp_path).subject("run")
     trap.check()
 
 

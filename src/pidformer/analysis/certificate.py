@@ -56,7 +56,7 @@ class Certificate:
     """Factor on p, i and d at which the first measured mode turns unstable; None if they vary."""
     growth: Growth
     response: Response | str
-    """Or why it cannot be measured."""
+    """A text says why it cannot be measured."""
     suggested: PIDGains | None
     """Gains that hold every measured mode inside the unit circle."""
     suggested_radius: float | None
@@ -196,19 +196,13 @@ class Certificate:
     def _response_in_words(self) -> str:
         if isinstance(self.response, str):
             return f"not measured: {self.response}"
-        gain, limit = self.response.value_gain, self._limit
+        gain, limit, shared = self.response.value_gain, "", self.controllers.shared
+        if shared and self.stable and shared.p > 0 and not isinstance(shared, Feedback):
+            limit = f", its limit {shared.beta:.3g}"  # what is kept of v_0's perturbation
         return (
             f"measured, first to last values: {float(gain.mean()):.3g} on average, "
-            f"{float(gain.max()):.3g} at most; the recursion allows {self.final_growth:.3g}"
-            + (f", its limit {limit:.3g}" if limit is not None else "")
+            f"{float(gain.max()):.3g} at most; the recursion allows {self.final_growth:.3g}{limit}"
         )
-
-    @property
-    def _limit(self) -> float | None:
-        """How much of v_0's perturbation the limit of PID control keeps: beta, where it has one."""
-        shared = self.controllers.shared
-        has_limit = shared and self.stable and shared.p > 0 and not isinstance(shared, Feedback)
-        return shared.beta if shared and has_limit else None
 
     def _gains_in_words(self) -> str:
         shared = self.controllers.shared
@@ -254,7 +248,7 @@ def certify(
     head (`control.poles`). `gains` asks what other gains would do under the same attention; by
     default they are the model's own, and a softmax model gets its spectra and the gains that would
     be stable for it. Growth and response are measured on `growth_images` of the images, the
-    response (central differences in float64) along `directions` random directions an image.
+    response (central differences in float64) along `directions` random directions per image.
     """
     check_inputs(model, images, batch_size)
     if growth_images < 1:

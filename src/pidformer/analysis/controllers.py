@@ -18,22 +18,17 @@ from pidformer.nn import LearnedGains, controlled_attention
 from pidformer.nn.variants import VARIANTS
 
 HeadGains = tuple[PIDGains, ...]
-"""One controller a head."""
+"""One controller per head."""
 
 
 @dataclass(frozen=True)
 class Controllers:
-    """Gains of every layer and head."""
-
     layers: tuple[HeadGains, ...]
     """Empty: attention is plain everywhere."""
     first_layer: FirstLayer = "free"
 
     def acts(self, depth: int) -> bool:
-        """Whether layer `depth` (from 0) is controlled; a free first layer sets the reference.
-
-        A law without a reference acts there like anywhere.
-        """
+        """Whether layer `depth` (from 0) is controlled; a free first one only by its own values."""
         if not self.layers:
             return False
         layer = [acting_law(gains) for gains in self.layers[depth]]
@@ -73,11 +68,7 @@ class Controllers:
 
 
 def read_controllers(model: Model, gains: Any, heads: Sequence[int]) -> Controllers:
-    """The controllers of a model with so many `heads` in each layer.
-
-    `gains` (one controller for all layers, or a sequence with one per layer) takes the place of the
-    model's own.
-    """
+    """The controllers of a model with `heads` in each layer; `gains` replace the model's own."""
     inner = inner_model(model)
     attention = controlled_attention(inner) if isinstance(inner, nn.Module) else []
     first_layer: FirstLayer = attention[0].first_layer if attention else "free"

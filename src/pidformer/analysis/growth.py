@@ -31,7 +31,7 @@ class Growth(NamedTuple):
 
 
 def transient_growth(matrices: Iterable[Tensor], controllers: Controllers) -> Growth:
-    """Growth under `matrices`, one (B, H, N, N) a layer. Without control every norm is 1."""
+    """Growth under `matrices`, one (B, H, N, N) per layer. Without control every norm is 1."""
     values: list[Tensor] = []
     states: list[Tensor] = []
     bounds: list[Tensor] = []

@@ -101,7 +101,7 @@ class AttentionCall(NamedTuple):
 
     @property
     def seen(self) -> Tensor:
-        """Of inputs, heads and tokens (B, H, N, ...): the queries, or the weights."""
+        """The queries or the weights, (B, H, N, ...)."""
         return self.weights if self.query is None else self.query
 
     def queries_and_keys(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

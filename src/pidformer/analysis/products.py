@@ -34,7 +34,7 @@ ROWS = 256
 
 
 class AttentionMeasures(NamedTuple):
-    """Of each layer's attention, means over inputs and heads, (L,), float64."""
+    """Measures of each layer's attention, means over inputs and heads, (L,), float64."""
 
     rank: Tensor
     """Stable rank |A|_F^2 / |A|_2^2: 1 when every token attends alike, N when each to itself."""

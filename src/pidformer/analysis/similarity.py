@@ -17,7 +17,7 @@ from pidformer.errors import InputError
 from pidformer.nn.scale import ControlMeter, ControlScale
 
 Advance = Callable[[int], None]
-"""Told how many images have just been done."""
+"""Called with the number of images just done."""
 
 
 class RankMeasures(NamedTuple):
@@ -139,11 +139,7 @@ def _by_layer(
 
 
 def control_scale(
-    model: Model,
-    images: Tensor,
-    *,
-    batch_size: int = 256,
-    on_progress: Advance | None = None,
+    model: Model, images: Tensor, *, batch_size: int = 256, on_progress: Advance | None = None
 ) -> ControlScale:
     """The size of the control and of the attention's output in every layer of our own models.
 

@@ -119,11 +119,7 @@ def split_unit(kappas: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def attention_spectrum(
-    model: Model,
-    images: Tensor,
-    *,
-    batch_size: int = 16,
-    on_progress: Advance | None = None,
+    model: Model, images: Tensor, *, batch_size: int = 16, on_progress: Advance | None = None
 ) -> AttentionSpectrum:
     """Eigenvalues of every head's attention matrix at every layer, on each image.
 

@@ -79,7 +79,6 @@ class Analysis:
         return found if isinstance(found, str) else found.describe()
 
     def to_dict(self) -> dict[str, Any]:
-        """For machines."""
         record = self.records.get("certificate")
         return {
             "label": self.label,

@@ -37,11 +37,11 @@ class AttackSize(NamedTuple):
     patch: int = 16
     steps: int = 20
     is_compiling: bool = False
-    """Also the compiled model, for everybody."""
+    """Also the compiled model, for every library."""
 
     @property
     def step(self) -> float:
-        """As long as reaches the edge of the ball: 0.15/255 for 20 steps."""
+        """Long enough to reach the edge of the ball: 0.15/255 for 20 steps."""
         return EPS / self.steps
 
 

@@ -33,11 +33,7 @@ def generate(
     setting: BenchSetting, sizes: Sequence[DecodingSize] | None = None
 ) -> Iterator[list[Timing]]:
     """A group for each batch size and way, on the paper's model."""
-    ways = (
-        {"eager": _decoder, "compiled": _compiled_decoder}
-        if setting.is_gpu
-        else {"eager": _decoder}
-    )
+    ways = {"eager": _decoder} | ({"compiled": _compiled_decoder} if setting.is_gpu else {})
     for size in sizes or (LARGE if setting.is_gpu else SMALL):
         for mode, make in ways.items():
             group = Workload(

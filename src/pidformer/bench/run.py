@@ -32,8 +32,6 @@ STEADY = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """What was measured, and on what."""
-
     header: Mapping[str, Any]
     rows: list[Timing]
 

@@ -1,5 +1,4 @@
-"""Where a benchmark runs, and contenders that take turns in one process: medians, spread, and
-ratios round by round."""
+"""Contenders take turns in one process: medians, quartiles, and ratios within each round."""
 
 import gc
 import math
@@ -14,6 +13,7 @@ from functools import partial
 from importlib import metadata
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 
 from pidformer.errors import InputError, is_out_of_memory
@@ -37,7 +37,7 @@ class BenchSetting:
     steady: float | None = None
     """Rounds end early, after `FEWEST`, once the quartiles of every ratio lie this close."""
     say: Callable[[str], None] = lambda _: None
-    """Told what is about to be measured."""
+    """Called with what is about to be measured."""
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
@@ -91,11 +91,7 @@ Unit = Literal["s", "images/s", "tokens/s", "bytes"]
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One contender: a label, and what makes the callable that is timed.
-
-    `make` runs only when its group is measured, so that what does not fit into memory costs no
-    more than its own row.
-    """
+    """One contender: a label, and what makes its callable when the group is measured."""
 
     label: str
     make: Callable[[], Callable[[], object]]
@@ -132,7 +128,6 @@ class Workload(_Table):
     def row(
         self, label: str, values: Sequence[float], ratios: Sequence[float], **more: Any
     ) -> "Timing":
-        """A row of the table; of no values, an empty one."""
         about = {k: v for k, v in vars(self).items() if k not in ("amount", "clock")}
         for prefix, numbers in (("", values), ("ratio_", ratios)):
             if numbers:
@@ -165,7 +160,6 @@ class Timing(_Table):
         return asdict(self)
 
     def to_record(self, settings: Mapping[str, Any]) -> Record:
-        """As a line of results.jsonl."""
         fields = self.to_dict()
         names = ("value", "low", "high", "ratio", "ratio_low", "ratio_high", "peak_bytes")
         numbers = {name: fields.pop(name) for name in (*names, "peak_ratio")}
@@ -174,11 +168,9 @@ class Timing(_Table):
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median and quartiles; of one number three times that number."""
-    if len(values) == 1:
-        return values[0], values[0], values[0]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return statistics.median(values), low, high
+    """The median and the quartiles."""
+    median, low, high = np.quantile(values, (0.5, 0.25, 0.75)).tolist()
+    return median, low, high
 
 
 class _Ready(NamedTuple):
@@ -236,8 +228,7 @@ def is_steady(values: Mapping[str, Sequence[float]], baseline: str, limit: float
 
 
 def rows_of(group: Workload, values: Mapping[str, Sequence[float]]) -> list[Timing]:
-    """Rows of values that were measured elsewhere, one after the other: ratios are of medians, to
-    those of the first."""
+    """Rows of values measured elsewhere, in turn; ratios are of medians, to the first's."""
     base = statistics.median(next(iter(values.values())))
     return [
         group.row(label, found, [value / base for value in found])

@@ -133,8 +133,7 @@ def _warn(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def _speaks(line: str) -> bool:
-    """Whether this process is the first of its group to say it; `ranks`, which needs torch, is not
-    loaded where no group was joined."""
+    """Whether this process is the first of its group to say it (`ranks` is slow to import)."""
     ranks = sys.modules.get("pidformer.ranks")
     return ranks is None or bool(ranks.speaks(line))
 

@@ -85,7 +85,6 @@ def _title(rows: list[Timing]) -> str:
 
 
 def _varying(rows: list[Timing]) -> list[str]:
-    """Sizes that differ among the rows of a table."""
     return [name for name in rows[0].sizes if len({row.sizes[name] for row in rows}) > 1]
 
 

@@ -98,11 +98,7 @@ def index(url: str, out: Path, as_json: Json = False) -> None:
 
     found = index_images(url, out, is_shown=not as_json)
     counts = {
-        split: {
-            "images": len(source),
-            "shards": len(source.names),
-            "classes": len(source.classes),
-        }
+        split: {"images": len(source), "shards": len(source.names), "classes": len(source.classes)}
         for split, source in found.items()
     }
     if as_json:

@@ -72,19 +72,19 @@ def command_line() -> str:
 
 
 def print_json(found: Any) -> None:
-    """One JSON object, or list."""
     typer.echo(json.dumps(found))
 
 
 @contextmanager
-def resumable(out: Path) -> Iterator[None]:
+def resumable(out: Path, *, is_shown: bool = True) -> Iterator[None]:
     """Work that saves what it has when it is stopped: says so, and ends with the signal's code."""
     from pidformer.interrupts import Interrupted, exit_code
 
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stopped:
-        typer.echo(f"saved in {out}; run the same command to go on", err=True)
+        if is_shown:
+            typer.echo(f"saved in {out}; run the same command to go on", err=True)
         raise typer.Exit(exit_code(stopped)) from None
 
 
@@ -97,10 +97,7 @@ def tables() -> "Console":
 
 
 def print_facts(console: "Console", text: str) -> None:
-    """Lines of a name and what there is to say; a long one goes on below its own words.
-
-    "unstable" is red.
-    """
+    """Lines of a name and its text, long ones wrapped below the text; "unstable" is red."""
     from rich.text import Text
 
     if console.is_terminal:

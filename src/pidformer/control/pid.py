@@ -44,8 +44,7 @@ class FirstState(PIDState):
 
 
 class SumlessState(FirstState):
-    """The state in a network none of whose layers has an integral: no sum is made of the errors,
-    and the zero goes on as it is."""
+    """The state where no layer has an integral: no errors are summed, and zero is passed on."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ SETTLED = 0.01
 
 
 def in_order(gains: Any, kappa: Any) -> tuple[PIDGains, Tensor]:
-    """Gains, then kappa; the earlier order of these arguments is told by their types."""
+    """Gains, then kappa; the earlier order of these arguments is recognised by their types."""
     if isinstance(kappa, PIDGains):
         gains, kappa = kappa, gains
     try:

@@ -170,11 +170,7 @@ def sensitivity(kernel: Any, gains: GainsLike | None) -> Sensitivity:
 
 
 def simulate(
-    kernel: Any,
-    v0: Any,
-    gains: GainsLike | None,
-    steps: int,
-    first_layer: FirstLayer = "free",
+    kernel: Any, v0: Any, gains: GainsLike | None, steps: int, first_layer: FirstLayer = "free"
 ) -> Tensor:
     """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D).
 

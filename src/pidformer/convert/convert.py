@@ -70,7 +70,8 @@ def _way_in(model: nn.Module) -> Any:
         )
     if is_timm(model):
         return convert_timm
-    if _is_hugging_face(model):
+    # told without importing transformers, which is an extra
+    if any(kind.__module__ == "transformers.modeling_utils" for kind in type(model).__mro__):
         from pidformer.convert.hugging_face import convert_hugging_face
 
         return convert_hugging_face
@@ -80,8 +81,3 @@ def _way_in(model: nn.Module) -> Any:
         f"{type(model).__name__} cannot be converted: supported are timm's "
         f"{', '.join(kind.__name__ for kind in MODELS)}, and models of transformers{hint}"
     )
-
-
-def _is_hugging_face(model: nn.Module) -> bool:
-    """Told without importing transformers, which is an extra."""
-    return any(kind.__module__ == "transformers.modeling_utils" for kind in type(model).__mro__)

@@ -236,10 +236,7 @@ def _configs(model: nn.Module) -> list[Any]:
 
 
 def _load_gains(model: nn.Module, folder: Path) -> None:
-    """The learned gains, which the model did not have a place for while its weights were read.
-
-    transformers may save a layer under an older name; its number and the gain's name stay.
-    """
+    """Read the learned gains, by layer number and name: layers may be saved under older names."""
     from safetensors import safe_open
 
     missing = {_place(name): name for name in model.state_dict() if ".gains.raw_" in name}

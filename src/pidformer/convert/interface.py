@@ -64,10 +64,7 @@ class Tape:
         self._noted[layer] = value
 
     def own_values(self, layer: int, value: Tensor | None, count: int) -> Tensor:
-        """The values (B, Hkv, N, D) of the N = `count` tokens that ask.
-
-        Those that the layer noted; without a cache, all that attention is given.
-        """
+        """The values (B, Hkv, N, D) of the N = `count` tokens that ask; without a cache, all."""
         own = self._noted.pop(layer, value)
         assert own is not None
         if own.shape[-2] != count:
@@ -122,7 +119,7 @@ def pid_attention_forward(
 
 
 def without_controller(module: Any) -> InputError:
-    """For a module, or a configuration, that should have a controller and has none."""
+    """The error for a module or a configuration that lacks its controller."""
     return InputError(
         f"{type(module).__name__} runs without the controller of its model: it was called by "
         "itself, or the model was loaded by transformers. Load it with "

@@ -115,10 +115,7 @@ def _rotated(attention: Any, x: Tensor, rope: Tensor) -> Tensor:
 
 
 class ControlledBlock(Controlled):
-    """One of timm's blocks as `x, state = block(x, state)`: norms before its parts, or behind.
-
-    x goes through `out`, as in `PIDBlock`.
-    """
+    """One of timm's blocks, pre- or post-norm, as `x, state = block(x, state)`, with an `out`."""
 
     def forward(self: Any, x: Tensor, state: PIDState | None = None, **options: Any) -> Carried:
         is_post = issubclass(self.original, POST_NORM)
@@ -232,7 +229,8 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
         _check(model)
     attention = [block.attn for block in model.blocks]
     conversion: Conversion = conversion_for(len(attention))
-    heads = _state_heads(attention)
+    own = {getattr(module, "num_kv_heads", module.num_heads) for module in attention}
+    heads = own.pop() if len(own) == 1 else attention[0].num_heads  # of the state
     controllers = conversion.controllers(attention, heads)
     if is_again:
         revert_timm(model)
@@ -246,12 +244,6 @@ def convert_timm(model: Any, conversion_for: Any) -> None:
     model.__class__ = made(mixin, model.__class__)
     model.pidformer = Mark(conversion)
     model._no_split_modules = (type(model.blocks[0]).__name__,)
-
-
-def _state_heads(attention: Sequence[Any]) -> int:
-    """How many heads the state has: those of the values, or of the queries if layers differ."""
-    heads = {getattr(module, "num_kv_heads", module.num_heads) for module in attention}
-    return heads.pop() if len(heads) == 1 else attention[0].num_heads
 
 
 def revert_timm(model: Any) -> None:

@@ -39,7 +39,6 @@ def as_interval(name: str, value: object, largest: float = math.inf) -> tuple[fl
 
 
 def check_start(epoch: int, start_step: int, steps_per_epoch: int) -> None:
-    """Where an epoch is to begin must be inside it, or at its end."""
     check_counts(epoch=epoch, start_step=start_step)
     if start_step > steps_per_epoch:
         raise InputError(

@@ -127,10 +127,7 @@ def train_transform(augment: Augment, image_size: int, mean: tuple[float, ...]) 
 
 
 def _with_all_bits(rand_augment: RandAugment) -> RandAugment:
-    """RandAugment whose Posterize may keep no bit at all, which is a black image.
-
-    "inc1" strings reach that at full magnitude; timm hands it to Pillow, which now refuses.
-    """
+    """Let Posterize keep no bit at all, as "inc1" asks at full magnitude and Pillow refuses."""
     for op in rand_augment.ops:
         if op.aug_fn is posterize:
             op.aug_fn = _posterize

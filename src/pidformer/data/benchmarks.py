@@ -60,7 +60,7 @@ def find_set(folder: Path, name: str) -> Path | None:
 
 
 def set_name(root: Path) -> str | None:
-    """Which of `SETS` the folder's name spells."""
+    """The one of `SETS` that the folder's name spells."""
     return _SPELLED.get(letters_of(root.absolute().name))
 
 
@@ -149,7 +149,6 @@ def corrupted_splits(root: Path) -> list[str]:
 
 
 def corrupted_notes(root: Path) -> tuple[str, ...]:
-    """What keeps it from being whole."""
     try:
         lacking = missing_corruptions(root)
     except InputError as error:
@@ -172,7 +171,6 @@ def _is_arrays(root: Path) -> bool:
 
 
 def _severity_folder(root: Path, corruption: str, severity: int) -> Path | None:
-    """The first place that has class folders."""
     for place in (root, *(root / group for group in GROUPS)):
         folder = place / corruption / str(severity)
         if folder.is_dir() and class_folders(folder):

@@ -27,16 +27,12 @@ _GROUND, _INK, _DAMAGED = (255, 255, 255), (36, 41, 47), (192, 57, 43)
 
 @dataclass(frozen=True, kw_only=True)
 class SplitReport:
-    """What is in one split."""
-
     name: str
     count: int
     classes: Mapping[str, int] = field(default_factory=dict)
     """How many of each class; empty where there is none."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Further counts."""
     opened: int = 0
-    """How many were decoded."""
     sizes: Mapping[str, int] = field(default_factory=dict)
     """Sizes among those decoded, as "64x64"."""
     damaged: tuple[str, ...] = ()
@@ -61,7 +57,6 @@ class Items:
 
 
 def pictures(source: ImageSource) -> Items:
-    """A labelled image set."""
     labels = source.labels.numpy()
     counts = np.bincount(labels[labels >= 0], minlength=len(source.classes))
     classes = dict(zip(source.classes, counts.tolist(), strict=True))
@@ -94,7 +89,6 @@ def scenes(source: SegmentSource) -> Items:
 
 
 def lines(paths: list[Path]) -> Items:
-    """Files of text, read as a whole."""
     count, words, characters = 0, 0, 0
     different: set[str] = set()
     for block in text_blocks(paths):  # of whole lines, each with its newline
@@ -122,8 +116,6 @@ ITEMS: dict[Task, Callable[[Any], Items]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Checked:
-    """What was found in a folder."""
-
     folder: Path
     layout: str
     splits: tuple[SplitReport, ...]
@@ -146,10 +138,7 @@ class Checked:
 
 
 def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
-    """Recognise the layout of `folder`, count it, and decode `sample` things per split (None: all).
-
-    Damage is reported, not raised; a folder without a known layout is refused.
-    """
+    """Count a folder and decode `sample` things per split (None: all); report its damage."""
     if sample is not None and sample < 1:
         raise InputError(f"sample must be at least 1, got {sample}")
     folder = existing_folder(folder, "data")
@@ -243,7 +232,7 @@ def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str 
 
 
 def _fitted(picture: Image.Image) -> Image.Image:
-    """As large as a cell; small pictures keep their pixels sharp."""
+    """The picture at the size of a cell; small ones keep their pixels sharp."""
     scale = CELL / max(picture.size)
     size = (max(1, round(picture.width * scale)), max(1, round(picture.height * scale)))
     how = Image.Resampling.NEAREST if scale > 2 else Image.Resampling.BICUBIC

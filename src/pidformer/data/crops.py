@@ -77,7 +77,6 @@ def padded_crop(images: Tensor, corners: Tensor, padding: int) -> Tensor:
 
 
 def flip_left_right(images: Tensor, is_flipped: Tensor) -> Tensor:
-    """Flip the images where `is_flipped` (B,) is true."""
     return torch.where(is_flipped[:, None, None, None], images.flip(-1), images)
 
 

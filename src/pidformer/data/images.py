@@ -90,10 +90,7 @@ class TrainImages(TrainLoader[Image.Image]):
         source, self._kept = self._set, ()
         stored = choose_storage(source, self._size, self.augment, self._device, self._resident)
         if stored is not None:
-            self._keep(
-                lambda image: (pixels(fit(image, *stored)),),
-                (source.channels, *stored),
-            )
+            self._keep(lambda image: (pixels(fit(image, *stored)),), (source.channels, *stored))
             self._kept += (source.labels.to(self._device),)
 
     def load_as(self, *, resident: bool | None) -> None:
@@ -112,11 +109,7 @@ class TrainImages(TrainLoader[Image.Image]):
         return partial(_transformed, transform, self._set.labels, plan.seed, plan.batch_size)
 
     def _augmented(self, tensors: Tensors, epoch: int, step: int) -> Tensors:
-        """Crop and flip, uint8 (B, C, S, S).
-
-        Random numbers of the whole global batch are drawn on the host for every process, a few
-        dozen per image, and each takes its part.
-        """
+        """Crop and flip, uint8 (B, C, S, S), with this process's part of the batch's numbers."""
         images, labels = tensors
         augment, count = self.augment, self._plan.batch_size
         rng = numbers(self._plan.seed, Purpose.CROP, epoch, step)
@@ -136,7 +129,6 @@ class TrainImages(TrainLoader[Image.Image]):
         return torch.from_numpy(drawn[self._plan.local]).to(self._device, non_blocking=True)
 
     def _finished(self, tensors: Tensors, epoch: int, step: int) -> Batch:
-        """Erase, then mix."""
         levels, labels = tensors
         images = levels.float().div_(255)
         augment, seed = self.augment, self._plan.seed
@@ -226,7 +218,7 @@ class EvalImages(Loader[Image.Image]):
         return set(self._unreadable)
 
     def learn(self, lost: set[int]) -> None:
-        """Count what other processes could not read, too; places after it move."""
+        """Also count what other processes could not read: later places move."""
         self._count(lost)
 
     def _from_device(self) -> Iterator[tuple[Tensors, int]]:

@@ -62,10 +62,7 @@ class Loaded(NamedTuple):
 
 
 class Samples(Dataset[Loaded], Generic[T]):
-    """Batches by the places of their samples: the same whichever worker makes them.
-
-    Of a member that cannot be read the next takes the place, up to `attempts` in all.
-    """
+    """Batches by place, whichever worker makes them; the next member replaces an unreadable one."""
 
     def __init__(self, source: Decodable[T], make: Callable[..., Tensors], attempts: int) -> None:
         self._source, self._make, self._attempts = source, make, attempts
@@ -157,8 +154,7 @@ class Loader(Generic[T]):
                 f"{self._names(sorted(self._unreadable))}; repair the set or raise the limit"
             )
         warnings.warn(
-            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}",
-            stacklevel=3,
+            f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}", stacklevel=3
         )
 
     def _names(self, indices: list[int]) -> str:
@@ -264,10 +260,7 @@ class BatchPlan:
 
 
 class TrainLoader(Loader[T]):
-    """Shuffled batches of one process, in the order of a plan.
-
-    An unreadable member is replaced by the next readable one.
-    """
+    """Shuffled batches of one process, by a plan; the next member replaces an unreadable one."""
 
     def __init__(
         self,
@@ -309,7 +302,6 @@ class TrainLoader(Loader[T]):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches in an epoch."""
         return self._plan.steps_per_epoch
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:

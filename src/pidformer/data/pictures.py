@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
+from torchvision.transforms.functional import center_crop
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 """What is decoded, whatever a file is called. PIL knows more: for EPS it starts another program."""
@@ -56,7 +57,8 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 def fit(image: Image.Image, height: int, width: int) -> Image.Image:
     """Resize (bicubic) until height x width is covered, then cut it out of the centre."""
-    return _centre_crop(_cover(image, height, width), height, width)
+    covering = _cover(image, height, width)
+    return covering if covering.size == (width, height) else center_crop(covering, [height, width])
 
 
 def evaluation_side(size: int, crop_ratio: float) -> int:
@@ -77,7 +79,7 @@ def fit_for_evaluation(image: Image.Image, size: int, crop_ratio: float) -> Imag
     if image.size == (size, size):
         return image
     short = evaluation_side(size, crop_ratio)
-    return _centre_crop(_cover(image, short, short), size, size)
+    return center_crop(_cover(image, short, short), [size, size])
 
 
 def shrink(image: Image.Image, short_side: int) -> Image.Image:
@@ -98,10 +100,3 @@ def _cover(image: Image.Image, height: int, width: int) -> Image.Image:
     else:
         size = (int(height * image.width / image.height), height)
     return image if image.size == size else image.resize(size, Image.Resampling.BICUBIC)
-
-
-def _centre_crop(image: Image.Image, height: int, width: int) -> Image.Image:
-    if image.size == (width, height):
-        return image
-    top, left = round((image.height - height) / 2), round((image.width - width) / 2)
-    return image.crop((left, top, left + width, top + height))

@@ -1,12 +1,12 @@
 """Whether a set is kept on the device, at which size, and decoding it once to keep it there."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
 import numpy as np
+import psutil
 import torch
 from PIL import Image
 from torch import Tensor
@@ -33,11 +33,7 @@ class OtherSize(Exception):
 
 
 def choose_storage(
-    source: ImageSource,
-    image_size: int,
-    augment: Augment,
-    device: torch.device,
-    resident: Resident,
+    source: ImageSource, image_size: int, augment: Augment, device: torch.device, resident: Resident
 ) -> tuple[int, int] | None:
     """Height and width to keep a training set of images at on the device, or None to stream it."""
     if augment.rand_augment is not None and resident is True:
@@ -129,9 +125,4 @@ def _free_memory(device: torch.device) -> int:
     """Free bytes of a CUDA device, or of this machine for any other."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError):  # not Linux: say half of the memory is free
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    return psutil.virtual_memory().available

@@ -55,10 +55,7 @@ class ImageView:
 
 
 def relabel(source: ImageSource, classes: Sequence[str]) -> ImageView:
-    """The same images; a label becomes the place of its class's name in `classes`.
-
-    Classes without an image need no place; -1 ("none of the classes") stays -1.
-    """
+    """The same images, labelled by their class's place in `classes`; -1 (no class) stays -1."""
     places = _places(classes)
     present = [source.classes[label] for label in source.labels.unique().tolist() if label >= 0]
     foreign = [name for name in present if name not in places]

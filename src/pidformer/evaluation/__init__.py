@@ -1,16 +1,5 @@
-"""Measuring a run: rows become records, by one ledger that goes on where it was stopped."""
+"""Measuring a run: rows become records, through one ledger that resumes."""
 
-from pidformer.evaluation.images import evaluate_models, run_suite
 from pidformer.evaluation.segmentation import evaluate_segmentation
-from pidformer.evaluation.setup import Setup
-from pidformer.evaluation.suite import Suite, curve_suite, load_suite
 
-__all__ = [
-    "Setup",
-    "Suite",
-    "curve_suite",
-    "evaluate_models",
-    "evaluate_segmentation",
-    "load_suite",
-    "run_suite",
-]
+__all__ = ["evaluate_segmentation"]

@@ -145,10 +145,7 @@ class _Work:
         return certify(self.model, self.few, seed=self.seed, on_progress=advance)
 
     def measure(self, ledger: Ledger) -> dict[str, Record]:
-        """The records by what they hold; only what is not there is measured.
-
-        The last record of a model without a certificate says why.
-        """
+        """The records by what they hold; the last one says why there is no certificate."""
         parts: dict[str, Callable[[], Found | None]] = {
             "control_scale": self._control_scale,
             "token_similarity": self._tokens,
@@ -178,7 +175,6 @@ class _Work:
         return records
 
     def _tokens(self) -> Found:
-        """What the tokens are like."""
         images = self.inputs.take(self.limit).to(self.device)
         total = len(images) * (1 + len(TENSORS))
         advance = self.progress.begin_steps("token similarity", total)
@@ -206,7 +202,6 @@ class _Work:
         return metrics | {"images": float(len(self.few))}, layers
 
     def _spectrum(self) -> Found:
-        """Where the eigenvalues of attention lie."""
         is_certified = self.obstacle is None
         found = (
             self.certificate.spectrum if is_certified else attention_spectrum(self.model, self.few)
@@ -217,7 +212,6 @@ class _Work:
         return _floats(whole | {"images": found.images}), {"quantiles": quantiles, "layers": layers}
 
     def _closed_loop(self) -> Found:
-        """The certificate."""
         fields = self.certificate.to_dict()
         names = ("worst_radius", "share_outside", "gain_margin", "settling_depth", "images")
         metrics = {name: fields[name] for name in names} | {

@@ -21,10 +21,7 @@ from pidformer.runs.open import open_subject
 
 
 class Evaluated(NamedTuple):
-    """What a suite gave for one model."""
-
     records: Mapping[str, Record]
-    """By row."""
     missing: Mapping[str, str]
     """Rows that could not be measured here, and why."""
 
@@ -83,10 +80,7 @@ def run_suite(
     command: str | None = None,
     is_shown: bool = True,
 ) -> Evaluated:
-    """Measure every row of the suite that the data allow; finished ones are not measured again.
-
-    Records go to `folder`, by default the run folder of the model.
-    """
+    """Measure the rows that the data allow and `folder`, by default the run's, does not have."""
     subject = setup.subject
     ledger = _ledger(setup, suite, folder, command)
     missing = {row.name: reason for row in suite.rows if (reason := row.missing(setup))}
@@ -110,7 +104,7 @@ def run_suite(
 
 
 def _smaller(setup: Setup, row: str) -> Setup:
-    """With fewer images at a time, after memory ran out; refused where that is not ours to say."""
+    """With fewer images at a time, after memory ran out; refused where the user set it."""
     smaller = setup.smaller()
     if smaller is None:
         raise InputError(

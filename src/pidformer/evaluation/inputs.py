@@ -37,10 +37,7 @@ class Inputs:
 
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
-    """The model that `name` names (see `open_subject`), of any task, with `count` inputs or fewer.
-
-    They are drawn with `seed`, the same for every model.
-    """
+    """The model of any task that `name` names, with up to `count` inputs drawn with `seed`."""
     if task_of(name) == "language":
         return _text(Path(name), data, count, seed)
     if task_of(name) == "segmentation":
@@ -51,7 +48,6 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
 
 
 def _images(subject: Subject, source: ImageSource, seed: int) -> Inputs:
-    """Images drawn with a seed."""
     size, ratio = subject.image_size or shorter_side(source), subject.crop_ratio
 
     def take(count: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from functools import partial
 
 from pidformer.display import Display
 from pidformer.results import Record
@@ -25,25 +26,25 @@ class EvaluationProgress(Display):
     def begin(self, row: str, total: int | None = None) -> Watch:
         """A row starts; returns what to call with the inputs done so far."""
         self._begun = time.perf_counter()
-        self._inputs.restart(f"  {row}", total)
+        self.bars.reset(self._inputs, total=total, description=f"  {row}")
 
         def watch(done: int) -> None:
-            self._inputs.at(done)
-            self._rows.at(self._done + (done / total if total else 0))
+            self.bars.update(self._inputs, completed=done)
+            self.bars.update(self._rows, completed=self._done + (done / total if total else 0))
 
         return watch
 
     def begin_steps(self, row: str, total: int) -> Watch:
         """The same, to be called with the inputs just done."""
         self.begin(row, total)
-        return self._inputs.advance
+        return partial(self.bars.advance, self._inputs)
 
     def done(self, row: str, record: Record, is_old: bool) -> None:
         self._done += 1
         if is_old:  # its speed would make the time left too short
-            self._rows.restart(self._label, self._total, self._done)
+            self.bars.reset(self._rows, total=self._total, completed=self._done)
         else:
-            self._rows.at(self._done)
+            self.bars.update(self._rows, completed=self._done)
         how = "already there" if is_old else f"{time.perf_counter() - self._begun:.1f} s"
         found = record.metrics
         scores = [text.format(found[name]) for name, text in self._scores.items() if name in found]

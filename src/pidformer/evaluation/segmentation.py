@@ -121,7 +121,6 @@ class SegmentationSetup:
     def measure(
         self, threat: PixelThreat | None = None, *, row: str | None = None, views: str = "single"
     ) -> Record:
-        """The record of a row, which is measured if it is not there."""
         check_threat(threat)
         sliding = Sliding.of(self.info["inference"], views, self.max_windows)
         about = {
@@ -135,7 +134,6 @@ class SegmentationSetup:
         return self.ledger.measure(about, lambda: self._scores(sliding, threat))
 
     def classes(self, record: Record) -> list[dict[str, Any]]:
-        """The table by class."""
         return class_table(np.array(record.details["confusion"]), self.source.classes)
 
     def _scores(self, sliding: Sliding, threat: PixelThreat | None) -> Found:
@@ -200,10 +198,9 @@ def label_photographs(
     max_windows: int = 32,
     device: str = "auto",
 ) -> Iterator[tuple[Path, Image.Image, np.ndarray]]:
-    """Photographs of any size with the label (H, W) that a run gives each pixel.
+    """Photographs of any size, one by one, with the label (H, W) that a run gives each pixel.
 
-    The run is opened at once, so that one that is refused leaves nothing behind; photographs are
-    labelled as they are asked for.
+    The run is opened at once: one that is refused leaves nothing behind.
     """
     place = as_device(device)
     sliding = Sliding.of(segmentation_info(run)["inference"], views, max_windows)
@@ -239,8 +236,7 @@ def segmentation_info(run: Path) -> dict[str, Any]:
 def _parts(
     batch: tuple[Tensor, Tensor, list[int]], sliding: Sliding
 ) -> Iterator[tuple[Tensor, Tensor, list[int]]]:
-    """Parts whose windows fit into one pass (or single images): logits of a part, and an attack's
-    graph of it, are kept whole."""
+    """Parts whose windows fit into one pass: their logits, and an attack's graph, stay whole."""
     images, masks, indices = batch
     step = max(1, sliding.max_windows // sliding.count(images.shape[-2], images.shape[-1]))
     for start in range(0, len(indices), step):

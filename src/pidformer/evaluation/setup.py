@@ -68,7 +68,7 @@ class Setup:
         return self.whole if self.limit is None else sample(self.whole, self.limit, self.seed)
 
     def sampled_alike(self, source: ImageSource) -> ImageSource:
-        """As large a share of other images as `limit` leaves of the clean ones."""
+        """The same share of other images as `limit` leaves of the clean ones."""
         share = len(self.source) / len(self.whole)
         return sample(source, max(1, round(share * len(source))), self.seed)
 

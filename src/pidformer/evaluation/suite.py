@@ -1,5 +1,4 @@
-"""Rows of a benchmark: what is measured, on which images, and what a record says of it; and suites
-of them, as YAML (docs/robustness.md shows one)."""
+"""Rows of a benchmark, what their records say, and suites of them in YAML (docs/robustness.md)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -185,8 +184,6 @@ KINDS = ("clean", *THREATS, "corruptions", *_SHIFTED, *_CORRUPTED, *_OUTSIDE)
 
 @dataclass(frozen=True)
 class Suite:
-    """A named list of rows."""
-
     name: str
     description: str
     rows: tuple[Row, ...]
@@ -211,7 +208,6 @@ class _Corruptions:
 
 
 def shipped_suites() -> list[str]:
-    """Names of the suites that come with the package."""
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 

@@ -51,10 +51,7 @@ def from_query(kind: type[T], query: str, view: str = "") -> T:
 
 
 def from_values(kind: type[T], values: Sequence[Any]) -> T:
-    """The value of what a page's components hold, in the order of its fields; the rest is default.
-
-    Sliders give floats for whole numbers.
-    """
+    """The value that a page's components hold, in field order; sliders give floats for integers."""
     known: Any = fields(kind)  # type: ignore[arg-type]
     named = zip(known, values, strict=False)
     return kind(**{field.name: type(field.default)(value) for field, value in named})

@@ -11,7 +11,7 @@ from pidformer.lab.attack_view import attack_view
 from pidformer.lab.controller_view import controller_view
 from pidformer.lab.pictures import MOST_BYTES
 from pidformer.lab.results_view import results_view
-from pidformer.lab.runs import Shelf
+from pidformer.lab.runs import Catalogue
 from pidformer.lab.sharing import ARRIVE, QUIET, Shared
 from pidformer.lab.static import charts_script, source, tips_css
 from pidformer.lab.text_view import text_view
@@ -49,7 +49,7 @@ def _theme() -> gr.themes.Base:
         neutral_hue="slate",
         font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
         font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
-    ).set(  # readable for everybody: gradio's greys and blues are a little pale
+    ).set(  # readable: gradio's greys and blues are a little pale
         body_text_color_subdued="*neutral_600",
         block_info_text_color="*neutral_600",
         button_primary_background_fill="*primary_700",
@@ -66,7 +66,7 @@ def build(
     data: str | Path | None = None,
 ) -> gr.Blocks:
     """All views, and one event that reads the address when a visitor arrives."""
-    shelf = Shelf(runs, home, data)
+    catalogue = Catalogue(runs, home, data)
     with gr.Blocks(title="pidformer lab", analytics_enabled=False, fill_width=True) as blocks:
         gr.HTML(
             "<h1>pidformer lab</h1><p>Attention mixes tokens until they are alike. "
@@ -77,9 +77,9 @@ def build(
         shared = Shared(query)
         views = {
             "controller": lambda: controller_view(shared),
-            "attack": lambda: attack_view(shared, shelf),
-            "text": lambda: text_view(shared, shelf),
-            "results": lambda: results_view(shared, shelf),
+            "attack": lambda: attack_view(shared, catalogue),
+            "text": lambda: text_view(shared, catalogue),
+            "results": lambda: results_view(shared, catalogue),
         }
         with gr.Tabs() as tabs:
             for name, lay_out in views.items():

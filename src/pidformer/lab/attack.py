@@ -25,17 +25,13 @@ from pidformer.runs.open import Subject
 ATTACKS = ("fgsm", "pgd", "apgd", "spsa", "noise")
 """Those whose budget is the largest change of a pixel, or its spread."""
 LADDER = (2, 4, 8, 16, 32, 64)
-"""Strengths that `opening` tries."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttackKnobs(TwoModels):
-    """What a visitor chooses."""
-
     images: str = ""
     """The set that the image is of; empty for the one that the lab opens on."""
     number: int = 0
-    """Which validation image."""
     attack: str = "pgd"
     strength: int = 16
     """Budget in 1/255."""
@@ -88,20 +84,16 @@ class Answer(NamedTuple):
     image: Tensor
     """(C, H, W) in [0, 1], as the model sees it."""
     chances: list[float]
-    """Probabilities of the classes."""
     similarity: list[float]
     """Token similarity by layer; empty if the model has no tokens to look at."""
 
     @property
     def best(self) -> int:
-        """The likeliest class."""
         return self.chances.index(max(self.chances))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Attacked:
-    """One model before and after."""
-
     label: str
     classes: tuple[str, ...]
     truth: int
@@ -157,10 +149,7 @@ class Attacked:
 
 
 def attack(subject: Subject, picture: LabelledPicture, knobs: AttackKnobs) -> Attacked:
-    """Attack one model on one picture.
-
-    If the picture's class is not one of the model's, what it says of the picture counts.
-    """
+    """Attack one model on one picture; if its class is not known, what the model says counts."""
     image, truth = as_input(subject, picture.image), picture.truth(subject.classes)
     before = _answer(subject, image)
     if not all(map(math.isfinite, before.chances)):
@@ -202,8 +191,7 @@ def as_input(subject: Subject, picture: Image.Image) -> Tensor:
 def opening(
     subjects: Sequence[Subject], pictures: Iterable[LabelledPicture], knobs: AttackKnobs
 ) -> AttackKnobs:
-    """What the view opens on: the first picture that all models get right and an attack turns, and
-    the smallest strength of LADDER at which it turns one of them. `knobs` if there is none."""
+    """The first picture that an attack turns, at the least strength of LADDER; else `knobs`."""
     for number, picture in enumerate(pictures):
         for strength in (0, *LADDER):
             tried = replace(knobs, number=number, strength=strength)

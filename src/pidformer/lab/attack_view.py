@@ -16,7 +16,7 @@ from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.attack import ATTACKS, Attacked, AttackKnobs
 from pidformer.lab.knobs import VIEWS
 from pidformer.lab.pictures import DIGITS, ENDINGS, HANDFUL, LabelledPicture, take_upload
-from pidformer.lab.runs import Shelf
+from pidformer.lab.runs import Catalogue
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -39,13 +39,12 @@ TRIED = 8
 """Pictures among which the one to open on is looked for."""
 
 
-def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
-    places = shelf.classifiers
+def attack_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
+    places = catalogue.classifiers
     names = list(places)
-    pair = shelf.pair(names)
-    sets = shelf.pictures
-    at_first = shelf.first_pictures(pair[0])
+    pair = catalogue.pair(names)
+    sets = catalogue.pictures
+    at_first = catalogue.first_pictures(pair[0])
     with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
             one, two = model_boxes("attack", names, pair)
@@ -96,7 +95,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
         ]
 
     def result_of(knobs: AttackKnobs, shot: LabelledPicture) -> str:
-        subjects = [shelf.subject(name) for name in knobs.models]
+        subjects = [catalogue.subject(name) for name in knobs.models]
         return attack_html([attacks.attack(subject, shot, knobs) for subject in subjects])
 
     @lru_cache(maxsize=64)
@@ -105,7 +104,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     @lru_cache(maxsize=64)
     def opening(knobs: AttackKnobs) -> AttackKnobs:
-        subjects = [shelf.subject(name) for name in knobs.models]
+        subjects = [catalogue.subject(name) for name in knobs.models]
         count = min(TRIED, sets.count(knobs.images))
         shots = (sets.picture(knobs.images, k) for k in range(count))
         return attacks.opening(subjects, shots, knobs)
@@ -152,7 +151,7 @@ def attack_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     def follow(model: str, images: str) -> list[Any]:
         """A model brings its own pictures."""
-        own = shelf.own_pictures(model)
+        own = catalogue.own_pictures(model)
         return [gr.skip()] * 3 if own == images else [own, *offered(own, 0)]
 
     go: dict[str, Any] = {"js": "() => window.labGo('attack')", **QUIET}
@@ -207,11 +206,10 @@ def attack_html(found: Sequence[Attacked]) -> str:
         found=[*zip(found, colors, strict=True)], factor=attacks.amplification(found)
     )
     curves = similarity_curves(found)
-    return shown + (
-        f"<p>{VIEWS['attack']['similarity']}</p>{charts_html([similarity_panel(curves)])}"
-        if curves
-        else ""
-    )
+    if not curves:
+        return shown
+    charts = charts_html([similarity_panel(curves)])
+    return f"{shown}<p>{VIEWS['attack']['similarity']}</p>{charts}"
 
 
 def similarity_curves(found: Sequence[Attacked]) -> list[Curves]:

@@ -1,4 +1,4 @@
-"""The attention and the tokens of the Controller view, for those who go on in Python.
+"""The attention and the tokens of the Controller view, for use from Python.
 
 Tokens x_1 .. x_N are drawn once; attention compares them with each other,
 
@@ -24,10 +24,7 @@ VALUES = 6
 
 
 def draws(seed: int, count: int) -> list[float]:
-    """`count` standard normal numbers that the exported page draws alike.
-
-    mulberry32 (32-bit integers only, so that JavaScript has the same) and Box and Muller.
-    """
+    """`count` normal numbers, as the exported page draws them too: mulberry32, Box and Muller."""
     state = (seed * 0x9E3779B1 + 0x6D2B79F5) & 0xFFFFFFFF
 
     def uniform() -> float:

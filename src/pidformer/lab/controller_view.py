@@ -21,7 +21,6 @@ BOXES = VIEWS["controller"]["boxes"]
 
 
 def controller_view(shared: Shared) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
     with gr.Row(elem_classes="board"):
         with gr.Column(scale=1, min_width=300):
             gr.HTML("Presets", padding=False, elem_classes="small-head")

@@ -28,7 +28,7 @@ _POLICY = (
     "connect-src 'self'; worker-src 'self' blob:; frame-src 'self' data: blob:; "
     "object-src 'none'; base-uri 'self'; form-action 'self'; frame-ancestors 'self'"
 )
-"""The browser is told to ask nobody but this server, and to frame the lab in no other page."""
+"""Lets the browser fetch from this server alone, and no other page frame the lab."""
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -47,8 +47,6 @@ class Reply(Exception):
 
 @dataclass(frozen=True)
 class Asked:
-    """A request."""
-
     scope: Scope
 
     @property
@@ -62,7 +60,7 @@ class Asked:
 
     @cached_property
     def headers(self) -> dict[str, str]:
-        """By name; one that comes twice is joined, and then right nowhere but for cookies."""
+        """By name; one that is given twice is joined, which is valid for cookies alone."""
         found: dict[str, str] = {}
         for raw, value in self.scope["headers"]:
             name, text = raw.decode("latin-1").lower(), value.decode("latin-1")
@@ -109,7 +107,6 @@ def with_body(body: bytes, receive: Receive) -> Receive:
 
 
 def with_policy(send: Send, more: Sequence[tuple[str, str]] = ()) -> Send:
-    """Adds headers to the answer."""
     policy = [
         ("content-security-policy", _POLICY),
         ("x-content-type-options", "nosniff"),
@@ -142,7 +139,6 @@ def _encoded(headers: Sequence[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
 
 
 COOKIE = "pidformer_lab"
-"""Holds the token."""
 VISITOR = "pidformer_visitor"
 """Tells browsers apart: an upload and a session belong to one of them."""
 DRAWN = "drawn"
@@ -235,7 +231,7 @@ class Guard:
         await self._app(asked.narrowed(query, changed), receive, with_policy(send, given))
 
     def _event(self, asked: Asked, body: bytes, visitor: str) -> bytes:
-        """The body of an event, checked and written anew; an upload that it names is used up."""
+        """The body of an event, checked and rebuilt; an upload that it names is used up."""
         kind = asked.headers.get("content-type", "").partition(";")[0]
         if kind.strip().lower() != "application/json":
             raise Reply(415, "an event is JSON")
@@ -322,7 +318,7 @@ def _check_origin(asked: Asked) -> None:
 
 
 def _check_size(asked: Asked) -> None:
-    """Told before, so that nothing has to be read to refuse it."""
+    """Checked by the header, so that a refused upload is never read."""
     told = re.fullmatch("[0-9]{1,9}", asked.headers.get("content-length", ""))
     most = MOST_BYTES + 2**16  # room for the form around it
     if not told or int(told[0]) > most or "transfer-encoding" in asked.headers:

@@ -19,9 +19,9 @@ from pidformer.fields import SWITCH, Kind
 LONGEST_TEXT = 8192
 """Characters of a text whose component sets no limit; a whole address fits."""
 LARGEST = 1e6
-"""Of the numbers that name what raised an event."""
+"""The largest number that may name what raised an event."""
 _HALVES = re.compile("[\ud800-\udfff]")
-"""Of characters: no text has them."""
+"""Halves of characters, which no text has."""
 
 
 class Events:
@@ -107,7 +107,7 @@ def _kind(component: Any) -> Kind | None:
 
 
 def _upload(value: Any, uploads: Collection[str]) -> dict[str, Any] | None:
-    """Only the path of the browser's description of a file; the rest is written anew."""
+    """Only the path of the browser's description of a file; the rest is rebuilt."""
     if value is None:
         return None
     path = value.get("path") if isinstance(value, dict) else None

@@ -46,7 +46,7 @@ def check_sliders(knobs: Any, view: str) -> None:
 
 
 NOBODY = "(none)"
-"""In place of a second model."""
+"""Stands for no second model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +58,11 @@ class TwoModels:
 
     @property
     def models(self) -> list[str]:
-        """Both, or the first where the second is nobody else."""
+        """Both, or the first alone where there is no other."""
         return [self.first] if self.second in (NOBODY, self.first) else [self.first, self.second]
 
     def present(self, names: Sequence[str], pair: tuple[str, str]) -> tuple[str, str]:
-        """Those that are among `names`, with those of `pair` in place of what is not."""
+        """The chosen models that are among `names`; those of `pair` for any that are not."""
         first = self.first if self.first in names else pair[0]
         return first, self.second if self.second in (NOBODY, *names) else pair[1]
 
@@ -98,8 +98,7 @@ class Knobs:
         return discretised(PIDGains(p=self.p, i=self.i, d=self.d, beta=self.beta), **self._form)
 
     def designed(self, kind: str) -> Knobs:
-        """The fastest gains of this kind for kappa_min, rounded and cut to what the sliders can
-        show; PD and PID keep the d of the slider."""
+        """The fastest gains of this kind, rounded to the sliders; a D keeps the slider's d."""
         d = self.d if "D" in kind and self.d > 0 else None
         gains = design_gains(kind, self.kappa_min, beta=self.beta, d=d, **self._form)
         shown = {}
@@ -109,7 +108,6 @@ class Knobs:
         return replace(self, **shown)
 
     def to_query(self) -> str:
-        """The address of this view: only what differs from the defaults."""
         return to_query("controller", self)
 
     @classmethod

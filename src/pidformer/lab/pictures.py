@@ -1,5 +1,4 @@
-"""Which pictures a visitor can choose: the digits, and a few of each run's own data at hand; and
-those that they bring, of few kinds, bounded, decoded once, and not kept."""
+"""Pictures that a visitor can choose (digits, a few of each run's own data) or upload."""
 
 from __future__ import annotations
 
@@ -49,10 +48,7 @@ class PictureSets:
 
     @classmethod
     def of(cls, runs: Sequence[Run], data: str | Path | None = None) -> PictureSets:
-        """The set at `data`, and those that classifying runs were trained on, where they are found.
-
-        A set NAME of a recipe is looked for at $PIDFORMER_DATA/NAME and ./NAME.
-        """
+        """The set at `data`, and those of the runs that are at $PIDFORMER_DATA/NAME or ./NAME."""
         if data is not None and not Path(data).is_dir():
             raise InputError(f"no folder at {data}; --data names the folder of an image set")
         names = {
@@ -73,7 +69,6 @@ class PictureSets:
         return [DIGITS, *self.folders]
 
     def count(self, name: str) -> int:
-        """How many of a set are offered."""
         return min(HANDFUL, len(self._source(name)))
 
     def thumbnails(self, name: str) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from pidformer.files import write_whole
 from pidformer.lab.address import from_query, to_query
 from pidformer.lab.guard import DRAWN
 from pidformer.lab.knobs import VIEWS
-from pidformer.lab.runs import Shelf, labels
+from pidformer.lab.runs import Catalogue, labels
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -43,15 +43,13 @@ _CURVE = "train"
 """Records of training are many: only the last of each run is listed."""
 
 NONE = "(none)"
-"""In place of labels, when no run is chosen."""
+"""Stands for the labels when no run is chosen."""
 
 Line = tuple[str, str, str, str, float, int | None, str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResultsKnobs:
-    """What a visitor chose."""
-
     runs: str = ""
     """Labels of runs, joined by commas; empty for all, NONE for none."""
     kind: str = ""
@@ -61,7 +59,7 @@ class ResultsKnobs:
 
 
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
-    """The runs that the knobs name; all if they name nobody that is here."""
+    """The runs that the knobs name; all if none of those is here."""
     known = labels(runs)
     wanted = {name: known[name] for name in knobs.runs.split(",") if name in known}
     return {} if knobs.runs == NONE else wanted or known
@@ -115,7 +113,7 @@ def csv_file(found: Sequence[Line], folder: Path) -> Path:
 
 
 def is_mixed(runs: Sequence[Run]) -> bool:
-    """Whether they are no twins, which a report takes only if it is told to."""
+    """Whether the runs are no twins, which a report takes only with `mixed`."""
     try:
         check_twins(runs)
     except InputError:
@@ -141,17 +139,16 @@ def report_of(runs: Sequence[Run], folder: Path) -> Path:
 
 WIDTHS = ["140px", "90px", "110px", "160px", "90px", "70px", "165px"]
 FIGURES = 3
-"""Of a report's, the first that can be drawn."""
+"""How many figures of a report are shown: the first that can be drawn."""
 _DRAWING = threading.Lock()
 """matplotlib draws in one thread at a time."""
 MAKE, MAKING = "Make the report", "Making the report ..."
 
 
-def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
-    names = list(labels(shelf.measured))
-    kinds = sorted({r.kind for run in shelf.measured for r in run.records})
-    if not shelf.runs:
+def results_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
+    names = list(labels(catalogue.measured))
+    kinds = sorted({r.kind for run in catalogue.measured for r in run.records})
+    if not catalogue.runs:
         gr.HTML(VIEWS["results"]["examples"], padding=False, elem_id="results-examples")
     with gr.Row():
         with gr.Column(scale=1, min_width=280):
@@ -197,10 +194,10 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
 
     def show(runs: list[str], kind: str | None, find: str) -> list[Any]:
         knobs = knobs_of(runs, kind, find)
-        found = lines(shelf.measured, knobs)
+        found = lines(catalogue.measured, knobs)
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
-        taken = list(chosen(shelf.measured, knobs).values())
+        taken = list(chosen(catalogue.measured, knobs).values())
         folders = [str(run.folder) for run in taken]
         said = f"{len(found)} lines" if taken else "no run is chosen"
         said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
@@ -214,7 +211,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     @lru_cache(maxsize=32)
     def charts_of(names: tuple[str, ...]) -> str:
         """The first figures of their report: title, a sentence, and panels."""
-        taken = [labels(shelf.measured)[name] for name in names]
+        taken = [labels(catalogue.measured)[name] for name in names]
         found = [each for each in report_figures(taken, robustness(taken)) if each.panels]
         parts = (
             f"<h2>{html.escape(each.title)}</h2><p>{html.escape(each.caption)}</p>"
@@ -224,7 +221,6 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
         return "".join(parts) or str(VIEWS["results"]["no_chart"])
 
     def draw(runs: list[str]) -> str:
-        """The charts of the chosen runs."""
         try:
             with _DRAWING:
                 return charts_of(tuple(runs)) if runs else ""
@@ -232,7 +228,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
             return message(f"no chart of these runs: {error}")
 
     def write(runs: list[str], kind: str | None, find: str) -> list[Any]:
-        taken = list(chosen(shelf.measured, knobs_of(runs, kind, find)).values())
+        taken = list(chosen(catalogue.measured, knobs_of(runs, kind, find)).values())
         try:
             made = report_of(taken, place)
         except (InputError, KeyError) as error:  # a record that was not written by pidformer
@@ -258,7 +254,7 @@ def results_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
     def arrive(query: str) -> list[Any]:
         knobs = from_query(ResultsKnobs, query)
         kind = knobs.kind if knobs.kind in kinds else ""
-        named = list(chosen(shelf.measured, knobs))
+        named = list(chosen(catalogue.measured, knobs))
         return [named, kind, knobs.find, *show(named, kind, knobs.find)]
 
     seen = shared.on_sight(lambda query, runs: draw(runs), [runs], [charts], **how)

@@ -24,15 +24,12 @@ EXAMPLES = Path(__file__).parent / "examples"
 DEMO = {"digits example, softmax": "digits-softmax", "digits example, PID": "digits-pid"}
 """Shown name and folder of the classifiers among them, which come with records."""
 TEXTS = {"novels example, softmax": "novels-softmax", "novels example, PID": "novels-pid"}
-"""Of the language models."""
+"""The same of the language models."""
 _LOCK = threading.Lock()
 
 
 def example_runs(home: Path) -> dict[str, Path]:
-    """The examples by their shown names, copied to `home`, so that new records go there.
-
-    Where nothing can be written, the examples themselves.
-    """
+    """The examples by shown name, copied to `home` for new records where that can be written."""
     found = {}
     for name, folder in DEMO.items():
         source, place = EXAMPLES / folder, home / folder
@@ -47,9 +44,8 @@ def example_runs(home: Path) -> dict[str, Path]:
     return found
 
 
-class Shelf:
-    """The models of one lab: `runs` at and below the folders that were given, and others by name;
-    and the `pictures` to attack."""
+class Catalogue:
+    """The models of one lab: the given `runs`, and others by name; and the `pictures` to attack."""
 
     def __init__(
         self,

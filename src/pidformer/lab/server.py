@@ -35,7 +35,6 @@ class Lab:
     """GRADIO_TEMP_DIR as it was."""
 
     def wait(self) -> None:
-        """Until the server ends."""
         while self._thread.is_alive():
             self._thread.join(0.5)
 

@@ -31,7 +31,7 @@ class Shared:
         outputs: Sequence[Any],
         after: Callable[[Any], None] = lambda event: None,
     ) -> None:
-        """`function(query)` sets `outputs` once the page is there; `after` may go on from it."""
+        """`function(query)` sets `outputs` once the page is there; `after` may chain to it."""
         self._loads.append((function, outputs, after))
 
     def on_sight(
@@ -41,10 +41,12 @@ class Shared:
         outputs: Sequence[Any] = (),
         **how: Any,
     ) -> Callable[[Any], None]:
-        """`function(query, *inputs)` when a visitor first sees this view: by its tab, or by the
-        address, for which what is returned belongs into `on_arrival`. The query is the address as
-        they came; at any other time it is empty, and nothing is done. Where the view has a button
-        that is not pressed yet, it is pressed then."""
+        """Call `function(query, *inputs)` when a visitor first sees this view.
+
+        By its tab; or by the address, for which what is returned belongs into `on_arrival`. The
+        query is the address as they came, else empty, and then nothing is done. Where the view has
+        a button that is not pressed yet, it is pressed then.
+        """
         name, tab = self.view
         given = [self.query, *inputs]
 
@@ -73,16 +75,12 @@ def always_last(
     outputs: Sequence[Any],
     **how: Any,
 ) -> None:
-    """One listener for all `events` that set these outputs, which waits for its last answer: the
-    answers of two listeners may be shown in the wrong order, and the older one would stay."""
+    """One listener for all `events`: two may show their answers in the wrong order."""
     gr.on(events, function, list(inputs), list(outputs), trigger_mode="always_last", **how)
 
 
 def sharing_box(view: str) -> tuple[gr.Textbox, gr.Code, gr.Code]:
-    """Address, command and Python of what is shown, each with a button that copies it.
-
-    The box of the address is not shown: the browser's own address follows it.
-    """
+    """Address (hidden), command and Python of what is shown, each with a button that copies it."""
     address = gr.Textbox(visible=False)
     with gr.Row(elem_classes="buttons"):
         buttons = [
@@ -128,7 +126,6 @@ def explanation(view: str) -> gr.HTML:
 
 
 def message(text: str) -> str:
-    """Something went wrong, in one line."""
     return f'<div class="message" role="alert">{html.escape(text)}</div>'
 
 

@@ -29,7 +29,6 @@ def setup() -> str:
 
 
 def source(name: str) -> str:
-    """A script or style sheet of the lab."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 

@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,8 +24,6 @@ PROMPT = "It was a dark night, and the rain fell upon the windows of the old hou
 
 @dataclass(frozen=True, kw_only=True)
 class TextKnobs(TwoModels):
-    """What a visitor chooses."""
-
     prompt: str = PROMPT
     noise: str = "characters"
     strength: int = 0
@@ -62,8 +60,7 @@ class TextKnobs(TwoModels):
         )
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One token that the model read, and the loss of guessing the true one that follows."""
 
     text: str
@@ -73,10 +70,7 @@ class Token:
     """The true token that was to be guessed."""
 
 
-@dataclass(frozen=True)
-class Read:
-    """What a model makes of the prompt."""
-
+class Read(NamedTuple):
     tokens: tuple[Token, ...]
     written: tuple[Token, ...]
     """The continuation; here a token's loss is its own, and `target` is empty."""

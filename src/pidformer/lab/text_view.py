@@ -9,7 +9,7 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.lab.address import from_query, from_values, to_query
 from pidformer.lab.knobs import SLIDERS, VIEWS
-from pidformer.lab.runs import TEXTS, Shelf
+from pidformer.lab.runs import TEXTS, Catalogue
 from pidformer.lab.sharing import (
     QUIET,
     Shared,
@@ -27,11 +27,10 @@ REDDEST = 10.0
 """Loss in nats that has the full colour."""
 
 
-def text_view(shared: Shared, shelf: Shelf) -> gr.Textbox:
-    """Lay it out and connect it; the box that holds its address."""
-    places = shelf.writers
+def text_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
+    places = catalogue.writers
     names = list(places)
-    pair = shelf.pair(names)
+    pair = catalogue.pair(names)
     if pair[0] in TEXTS:
         gr.HTML(VIEWS["text"]["examples"], padding=False, elem_id="text-examples")
     with gr.Row(elem_classes="board"):

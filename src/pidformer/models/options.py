@@ -128,10 +128,7 @@ _REACHING = re.compile(
 
 
 def check_model(fields: Any, task: str, where: str = "") -> None:
-    """Refuse a recipe's `model` section that says more than what a model is.
-
-    `where` is what the line begins with: the file it stands in.
-    """
+    """Refuse a `model` section that says more than what a model is; `where` begins the error."""
     check_known("task", task, TASKS)
     name = fields.get("name") if isinstance(fields, Mapping) else None
     if not isinstance(name, str):

@@ -1,6 +1,8 @@
 """Segmenter: a vision transformer that labels every pixel, with a controller in both its parts."""
 # B images, N patches, K classes, C width
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
@@ -69,17 +71,9 @@ class MaskTransformer(nn.Module):
         self.grad_checkpointing = False
         self.proj = nn.Linear(dim, dim)
         self.class_tokens = nn.Parameter(torch.empty(1, num_classes, dim))
-        self.blocks = nn.ModuleList(
-            PIDBlock(
-                dim,
-                num_heads,
-                controller(layer),
-                attn_drop=dropout,
-                proj_drop=dropout,
-                first_layer=first_layer,
-            )
-            for layer in range(depth)
-        )
+        options: Any = {"attn_drop": dropout, "proj_drop": dropout, "first_layer": first_layer}
+        blocks = (PIDBlock(dim, num_heads, controller(n), **options) for n in range(depth))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(dim)
         self.proj_patches = nn.Linear(dim, dim, bias=False)
         self.proj_classes = nn.Linear(dim, dim, bias=False)

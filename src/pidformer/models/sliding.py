@@ -118,12 +118,8 @@ class Sliding:
         h, w = fitted
         if min(h, w) >= self.window:
             return [fitted]
-        enlarged = (
-            (self.window, int(w / h * self.window))
-            if h < w
-            else (int(h / w * self.window), self.window)
-        )
-        return [fitted, enlarged]
+        side = self.window
+        return [fitted, (side, int(w / h * side)) if h < w else (int(h / w * side), side)]
 
     def count(self, height: int, width: int) -> int:
         """Windows of one image of this size, over all views."""

@@ -36,10 +36,7 @@ DEIT_STD = 0.02
 
 
 class ControlledDepth:
-    """What replaces timm's own loops over the blocks of a `VisionTransformer`: `scan_blocks`.
-
-    For blocks that are called as `x, state = block(x, state)`.
-    """
+    """`scan_blocks` in place of timm's own loops, for blocks `x, state = block(x, state)`."""
 
     blocks: Any
     norm: Any
@@ -250,11 +247,7 @@ def _not_negative(name: str, given: object) -> float:
 
 
 def _block_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The keywords that timm hands to a block, without those that say nothing.
-
-    What `PIDBlock` does not have is accepted only at the default of timm's own block, where it
-    changes nothing.
-    """
+    """timm's keywords for a block; those `PIDBlock` lacks must be at the default of timm's own."""
     ours = {*signature(PIDBlock).parameters, *signature(PIDAttention).parameters}
     theirs = signature(Block).parameters
     for name, value in options.items():

@@ -28,7 +28,7 @@ def scan_blocks(
 ) -> tuple[Tensor, PIDState | None]:
     """Run `x, state = block(x, state)` over all blocks; every model and analysis goes through here.
 
-    A block without a controller gives x alone, and the state goes on as it was.
+    A block without a controller returns x alone, and the state passes through.
 
     `checkpointing` recomputes each block in the backward pass (non-reentrant, so the state is an
     ordinary input and gradients stay right). `observe(depth, x, state)` sees each block's output.
@@ -77,7 +77,7 @@ def evaluating(model: object) -> Iterator[None]:
 
 
 def modules_of(model: object) -> list[nn.Module]:
-    """Those of `model.modules()`, in less time: an attack of one step would notice."""
+    """`model.modules()`, but faster: a one-step attack would notice."""
     found: dict[nn.Module, None] = {}
     ahead: list[Any] = [model] if isinstance(model, nn.Module) else []
     while ahead:

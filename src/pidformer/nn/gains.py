@@ -202,7 +202,7 @@ def acting_gains(attention: Any) -> Gains | None:
 
 
 def terms_of(block: nn.Module) -> Collection[str]:
-    """The terms of the controller that a block may act with; all, where nobody knows."""
+    """The controller terms that a block may use; all of them where that is unknown."""
     attention = getattr(block, "attn", None) or getattr(block, "self_attn", None)
     gains = getattr(attention, "gains", "unknown")
     if gains is None:

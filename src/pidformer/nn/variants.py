@@ -99,10 +99,7 @@ class ValueResidual(nn.Module):
     """
 
     def __init__(
-        self,
-        share: float | Literal["learned"],
-        *,
-        device: torch.device | str | None = None,
+        self, share: float | Literal["learned"], *, device: torch.device | str | None = None
     ) -> None:
         super().__init__()
         is_number = isinstance(share, float | int) and not isinstance(share, bool)

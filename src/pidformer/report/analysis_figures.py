@@ -69,8 +69,7 @@ def similarity_figure(
     *,
     is_controlled: Mapping[str, bool] | None = None,
 ) -> None:
-    """Tokens by layer (similarity, rank, residual to their mean), and attention (rank, second
-    eigenvalue) where a model has it, to `path`."""
+    """Write tokens and, where a model has it, attention by layer to `path`."""
     check_format(path)
     if not models:
         raise InputError("give at least one model to draw")

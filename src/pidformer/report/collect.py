@@ -1,5 +1,4 @@
-"""Runs as a report reads them, from folders or published files (`publish` writes them): found,
-completed by what their recipes say, checked."""
+"""Runs as a report reads them, from folders or published files: found, completed, checked."""
 
 import hashlib
 import os
@@ -79,7 +78,6 @@ class Run:
         ]
 
     def one(self, kind: str, **settings: Any) -> Record | None:
-        """The first of them."""
         return next(iter(self.of(kind, **settings)), None)
 
     def curve(self, name: str) -> list[tuple[float, float]]:
@@ -145,10 +143,7 @@ class PublishedRun(Run):
 
 
 def trained(runs: Sequence[Run], task: str | None = None) -> list[tuple[Group, list[Run]]]:
-    """Models by their training, with their runs: those of a task, or of all, task by task.
-
-    A group's rows are "train", the last record of the log.
-    """
+    """Models with their runs, task by task; a group's row "train" is the last record of the log."""
     if task is None:
         return [
             one for name in dict.fromkeys(run.task for run in runs) for one in trained(runs, name)
@@ -170,14 +165,12 @@ def folders_text(runs: Sequence[Run]) -> str:
 
 
 def published_files(folder: Path) -> list[Path]:
-    """The published files in a folder, without hidden ones: those are being written, or were when
-    a process died."""
+    """The published files in a folder; hidden ones are unfinished."""
     found = (path for path in folder.glob("*.jsonl") if not path.name.startswith("."))
     return sorted(path for path in found if path.name != FILE_NAME)
 
 
 def read_folder(folder: Path) -> list[PublishedRun]:
-    """The runs that are published in a folder."""
     check_links(folder)
     return [read_run(path) for path in published_files(folder)]
 
@@ -265,16 +258,12 @@ def inputs_hash(folders: Sequence[str | Path]) -> str:
 
 
 def _walk(folder: Path) -> list[Path]:
-    """The run folders at and below a folder; where there are none, its folders of published runs.
-
-    A study that is worked through leaves both, of the same runs.
-    """
+    """The run folders below a folder; if none, its published ones (a study leaves both)."""
     places = _folders(folder)
     return [place for place in places if _is_run(place)] or published_folders(folder)
 
 
 def published_folders(folder: Path) -> list[Path]:
-    """The folders of published runs at and below a folder."""
     return [place for place in _folders(folder) if published_files(place)]
 
 

@@ -1,5 +1,4 @@
-"""Tables beside the first: inside the trained models, what they cost, and the paper's Tables 2 and
-3, segmentation and language."""
+"""Tables after the first: inside the trained models, their cost, segmentation and language."""
 
 from __future__ import annotations
 
@@ -161,7 +160,6 @@ def training_seconds(run: Run) -> float | None:
 
 
 def _logged_speed(record: Record) -> float | None:
-    """Images or tokens per second."""
     return record.metrics.get("images_per_second", record.metrics.get("tokens_per_second"))
 
 
@@ -232,7 +230,7 @@ def _other_metric(about: _Other, groups: Sequence[Group], place: str) -> Metric:
 
 
 def _plain_records(run: Run, kind: str) -> list[Record]:
-    """Those of the undisturbed set; of language on the text it was trained on, if there are any."""
+    """Records of undisturbed data; for language, of the run's own text if there are any."""
     found = [
         r
         for r in run.of(kind)
@@ -273,7 +271,7 @@ class _Other(NamedTuple):
 
     number: int
     setting: str
-    """Which of its values are the columns."""
+    """The setting whose values are the columns."""
     metric: str
     unit: str
     paper_set: str

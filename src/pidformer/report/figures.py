@@ -51,7 +51,6 @@ def _drawable(found: Iterable[tuple[Group, Sequence[Points]]]) -> list[Curves]:
 
 
 def similarity_curves(groups: Sequence[Group]) -> list[Curves]:
-    """Token similarity by layer."""
     what = "token_similarity"
     return _drawable(
         (group, [by_layer(layers(run[what])) for run in group.runs if what in run])
@@ -69,7 +68,6 @@ def similarity_panel(curves: Sequence[Curves], title: str = "") -> Drawn:
 def curve_panel(
     curves: Sequence[Curves], title: str, x: str, y: str, size: Sequence[float] = (), **look: Any
 ) -> Panel:
-    """`draw_curves` as a panel."""
     return Panel(partial(draw_curves, curves=curves, title=title, x=x, y=y, **look), *size)
 
 
@@ -162,8 +160,7 @@ def differences_panel(
     width: float = 4.6,
     x: str = "",
 ) -> Panel:
-    """Differences with their 95 % intervals, a line for each: green where the word is "better",
-    red where it is "worse"."""
+    """Differences with 95 % intervals, a line each: "better" is green, "worse" red."""
     colors = {"better": GOOD, "worse": BAD}
     lines = [*zip(found, labels, words, strict=True)]
 

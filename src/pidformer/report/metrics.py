@@ -42,7 +42,6 @@ class Metric:
     digits: int = 2
     difference_digits: int = 2
     unit: str = "points"
-    """Of a difference."""
 
     def records(self, model: Seeded) -> list[Record]:
         return [r for run in model.runs if (r := self.find(run)) is not None]
@@ -52,8 +51,7 @@ class Metric:
         return mean_over_seeds([self.read(r) for r in found]) if found else None
 
     def difference(self, twin: Seeded, model: Seeded, *against: Seeded) -> Crossed | None:
-        """Model minus twin, on the seeds of both; `against`, another twin and model: minus their
-        difference, on the seeds of all four."""
+        """Model minus twin on shared seeds; `against` (twin, model): minus their difference too."""
         pairs = self._pairs(twin, model, *against)
         if not pairs:
             return None

@@ -14,8 +14,8 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
-from PIL import Image
 from torch import Tensor
+from torchvision.transforms.functional import to_pil_image
 
 from pidformer.errors import InputError
 from pidformer.files import atomic_path
@@ -133,9 +133,8 @@ def picture(panel: Panel, alt: str) -> Picture:
 
 def png_uri(image: Tensor) -> str:
     """(C, H, W) in [0, 1] as a PNG inside a page, pixel for pixel."""
-    array = (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     kept = io.BytesIO()
-    Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array).save(kept, "PNG")
+    to_pil_image((image.clamp(0, 1) * 255).round().byte().cpu()).save(kept, "PNG")
     return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode()
 
 

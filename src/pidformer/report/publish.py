@@ -216,7 +216,7 @@ def _check_sizes(to: Path, made: Mapping[Path, str]) -> None:
 
 
 def newest(records: Sequence[Record]) -> list[Record]:
-    """Of measurements made more than once, the last."""
+    """The last of each measurement that was made more than once."""
     return list({record.measurement.question: record for record in records}.values())
 
 

@@ -67,11 +67,7 @@ def save_segments(
     *,
     opacity: float = OPACITY,
 ) -> list[dict[str, Any]]:
-    """Write overlays, label maps and legend.json to `out`, for a model with these `classes` and
-    this `palette`.
-
-    Returns, for each file, where its pictures are and the share of each class in per cent.
-    """
+    """Write overlays, label maps and legend.json to `out`; where they are, and class shares."""
     classes, palette = info["classes"], np.array(info["palette"], dtype=np.uint8)
     found: list[dict[str, Any]] = []
     for file, image, labels in labelled:

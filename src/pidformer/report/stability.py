@@ -58,11 +58,8 @@ def stability_figure(
     check_format(path)
     figure = Figure(figsize=(20, 9), layout="constrained")
     circle, radius, step, disturbance, region, tokens, frequency, locus = figure.subplots(2, 4).flat
-    kappas = (
-        torch.linspace(kappa_min, 1, 201, dtype=torch.float64)
-        if kernel is None
-        else eigenvalues(kernel)
-    )
+    line = torch.linspace(kappa_min, 1, 201, dtype=torch.float64)
+    kappas = line if kernel is None else eigenvalues(kernel)
     _draw_poles(circle, gains, kappas)
     _draw_radius(radius, gains, kappa_min)
     _draw_region(region, gains, kappa_min)
@@ -85,10 +82,7 @@ def stability_figure(
 def stability_panel(
     marked: Mapping[str, Sequence[PIDGains]], measured: float | None = None
 ) -> Drawn:
-    """The (p, i) plane, shaded for kappa in [0, 1], with every run's gains in it.
-
-    `measured` is the smallest real part of kappa that was found, drawn as a second limit.
-    """
+    """The (p, i) plane with every run's gains; `measured` is the smallest Re kappa found."""
     said = []
     for label, found in marked.items():
         word = {GOOD: "stable", PARTLY: "stable for kappa in [0, 1] only", BAD: "outside"}[

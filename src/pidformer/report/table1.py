@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +27,7 @@ _METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class Table1Line:
+class Table1Line(NamedTuple):
     """One line of the table; `differences` are to the first column, or to each model's twin.
 
     The interval of a cell is over images for one run, over seeds for several.

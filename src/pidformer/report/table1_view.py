@@ -1,5 +1,4 @@
-"""The paper's Table 1 from collected runs, each number tied to its records; and the findings in
-sentences, each chosen by the numbers it states."""
+"""The paper's Table 1 from collected runs, and the findings in sentences."""
 
 import shlex
 from collections.abc import Mapping, Sequence

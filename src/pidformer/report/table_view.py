@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pidformer.results import Record
 from pidformer.robustness.compare import Group
@@ -12,8 +13,7 @@ NONE = "-"
 """A number that is not there."""
 
 
-@dataclass(frozen=True)
-class CellView:
+class CellView(NamedTuple):
     """A cell: its number, its interval, and the anchor of the records behind it."""
 
     text: str
@@ -29,30 +29,26 @@ NOTHING = CellView("\u2013")
 NOT_MEASURED = CellView("\u2013", "not measured")
 
 
-@dataclass(frozen=True)
-class Note:
+class Note(NamedTuple):
     """What is missing, and the command that would make it."""
 
     text: str
     command: str | None = None
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     title: str
     small: str = ""
     is_paper: bool = False
 
 
-@dataclass(frozen=True)
-class LineView:
+class LineView(NamedTuple):
     title: str
     small: str
     cells: tuple[CellView, ...]
 
 
-@dataclass(frozen=True)
-class TableView:
+class TableView(NamedTuple):
     title: str
     caption: str
     columns: tuple[Column, ...]
@@ -61,7 +57,6 @@ class TableView:
 
 
 def mean_cell(found: Mean | None, source: str | None, interval_digits: int = 2) -> CellView:
-    """A mean with its 95 % interval."""
     if found is None:
         return NOT_MEASURED
     low, high = (f"{end:.{interval_digits}f}" for end in (found.low, found.high))
@@ -84,8 +79,7 @@ def difference_cell(found: Crossed | None, digits: int = 2) -> CellView:
 def number_text(
     found: Mean | Crossed, digits: int = 2, interval_digits: int | None = None, sign: str = ""
 ) -> str:
-    """ "1.20 [0.40, 2.00]", with `sign` "+" "+1.20 [...]"; a number alone where the interval is not
-    known."""
+    """ "1.20 [0.40, 2.00]", with `sign` "+" "+1.20 [...]"; without an interval the number alone."""
     text = f"{found.mean:{sign}.{digits}f}"
     if math.isnan(found.low):
         return text
@@ -114,8 +108,7 @@ def short_gains(text: str) -> str:
     return (numbers if bracket else text).removesuffix(")").replace("=", " ")
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A record in the appendix."""
 
     anchor: str

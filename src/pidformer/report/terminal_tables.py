@@ -16,7 +16,7 @@ def analysis_table(models: Sequence[Analysis]) -> Table:
     table = plain_table(
         caption="similarity: first to last layer; rank: effective rank, last layer;\n"
         "min Re: smallest real part of kappa; outside: modes outside the unit circle;\n"
-        "worst: largest radius; growth: of a perturbation of v_0, largest over depth",
+        "worst: largest radius; growth: of a perturbation of v_0, largest over depth"
     )
     table.add_column("model", overflow="fold")
     for heading in HEADINGS:

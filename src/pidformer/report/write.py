@@ -40,7 +40,7 @@ DATA_FILE = "report.json"
 
 
 class FigureView(NamedTuple):
-    """A figure: its panels with words, or what would make it."""
+    """A figure: its panels with words, or the command that would make it."""
 
     name: str
     title: str
@@ -51,8 +51,6 @@ class FigureView(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What was written."""
-
     out: Path
     page: Path
     markdown: Path
@@ -166,7 +164,6 @@ def _named(runs: Sequence[Run]) -> tuple[str, str]:
 
 
 def report_figures(runs: Sequence[Run], tables: Sequence[Robustness]) -> list[FigureView]:
-    """All figures of a report, in its order."""
     groups = details.analysed(runs)
     similarity = figures.similarity_curves(groups)
     folders, place = _named(runs)

@@ -20,7 +20,7 @@ def claimed(folder: Path, job: str) -> Iterator[bool]:
             yield False
             return
         held.callback(path.unlink, missing_ok=True)
-        with suppress(OSError):  # on a full disk nobody is told who holds it
+        with suppress(OSError):  # on a full disk the holder has no name
             file.truncate(0)
             file.write(f"{socket.gethostname()}, {os.getpid()}".encode())
             file.flush()

@@ -1,7 +1,6 @@
 """The jobs of a plan as tasks of a Ray cluster, whose nodes share the disk of `--out`.
 
-Ray chooses the node, and gives the task of a node that is lost to another one, which goes on from
-the run folder: from a checkpoint, or at the next row.
+Ray chooses the node, and reruns a lost node's task elsewhere, which resumes from the run folder.
 """
 
 import os
@@ -132,7 +131,7 @@ def _connected(address: str) -> Any:
             "--cluster needs Ray: pip install 'pidformer[cluster]'; --jobs does not"
         ) from None
     _check_address(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # tells nobody of this
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -146,7 +145,7 @@ def _connected(address: str) -> Any:
 
 
 def _check_address(address: str) -> None:
-    """Refuse what nobody listens at, before Ray tries for minutes."""
+    """Refuse an address where nothing listens, before Ray retries for minutes."""
     if address == "auto":
         folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
         noted = Path(folder, "ray", "ray_current_cluster")

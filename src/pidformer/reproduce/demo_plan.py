@@ -37,8 +37,6 @@ PART = PlanPart(
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """What was made and found."""
-
     out: Path
     seconds: float
     found: Mapping[str, Any]

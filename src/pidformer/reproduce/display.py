@@ -48,10 +48,7 @@ class PlanDisplay(Display):
 
 
 def plan_table(plan: Plan, lines: Sequence[JobState], height: int | None = None) -> Table:
-    """Jobs with their state, time so far and estimate.
-
-    Where `height` lines are too few for all, those that are done are left out, then the last.
-    """
+    """Jobs with state, time so far and estimate; if `height` is small, done ones are left out."""
     done = sum(line.state == "done" for line in lines)
     caption = f"{done} of {len(lines)} jobs done"
     if plan.timed_on and done < len(lines):
@@ -88,7 +85,6 @@ REHEARSAL_HEADS = ("kind of job", "jobs", "speed", "loading", "memory", "each", 
 
 
 def rehearsal_cells(kind: Rehearsed) -> list[str]:
-    """A line of the table."""
     name = kind.title.replace("-seed0", "")
     if kind.failure is not None:
         return [name, str(kind.count), f"fails: {kind.failure}"]

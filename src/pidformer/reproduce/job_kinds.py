@@ -35,7 +35,7 @@ from pidformer.training import Recipe, load_recipe
 from pidformer.training.run import check_folder, train
 
 SAMPLE_SEED = 0
-"""What the images to look into are drawn with; the same for every run."""
+"""Seed of the images sampled for analysis; the same for every run."""
 _WEIGHTS = "model.safetensors"
 
 
@@ -46,11 +46,11 @@ class JobSetting:
     device: str = "auto"
     is_shown: bool = False
     overrides: tuple[str, ...] = ()
-    """For every recipe; not part of the plan."""
+    """Applied to every recipe; not part of the plan."""
 
 
 def do(job: Job, setting: JobSetting) -> None:
-    """Work on a job until it is done; going on where an earlier try stopped."""
+    """Work on a job until it is done, resuming an earlier try."""
     with warnings.catch_warnings():
         # advice for models that others built; a run carries its own normalisation
         warnings.filterwarnings("ignore", "clean accuracy .* is that of chance")
@@ -106,7 +106,7 @@ def _is_evaluated(job: Job) -> bool:
 
 
 _SEEN: dict[str, tuple[Any, bool]] = {}
-"""By job: what it was judged by, and whether it was done."""
+"""For each job, the state of its files and whether it was done."""
 
 
 def _is_classifier_evaluated(job: Job) -> bool:
@@ -120,8 +120,7 @@ def _is_classifier_evaluated(job: Job) -> bool:
 
 
 def _evaluate(job: Job, setting: JobSetting) -> None:
-    """A classifier's suite; of other runs a view of the scenes, a split of the text, or the suite
-    "robustness" (of the test text)."""
+    """A classifier's suite; else a view of the scenes, a split of the text, or "robustness"."""
     about = job.arguments
     if about["task"] == "classification":
         setup = setup_of(job, open_subject(about["run"]), setting.device)
@@ -152,7 +151,7 @@ ROW_SUITES = {
 }
 """What measures a run that is no classifier."""
 _OPTIONS = {"segmentation": "views", "language": "split"}
-"""Which setting of an evaluation a suite is."""
+"""The evaluation setting that a suite sets."""
 LAST_ROWS = {"segmentation": "pgd", "language": "strided/test/window/1024/sliding"}
 """The rows with which "robustness" ends."""
 
@@ -174,7 +173,6 @@ def _is_row_evaluated(job: Job) -> bool:
 
 
 def setup_of(job: Job, subject: Subject, device: str) -> Setup:
-    """The model and the images of an evaluation."""
     about = job.arguments
     location = about["data"] or subject.data or "digits"
     return Setup(

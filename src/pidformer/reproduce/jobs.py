@@ -1,5 +1,4 @@
-"""Jobs as plain data, where their data sets are, and how long they take: told to people, and what
-`--minutes` goes by. Whether a job is done never depends on those times."""
+"""Jobs as plain data, where their data are, and how long they take."""
 
 import json
 from collections import defaultdict
@@ -12,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from pidformer.data.benchmarks import letters_of
 from pidformer.fields import as_plain
-from pidformer.files import atomic_path
+from pidformer.files import write_whole
 
 Kind = Literal["train", "evaluate", "analyze", "publish", "report"]
 
@@ -27,11 +26,10 @@ class Job:
     title: str
     arguments: Mapping[str, Any]
     needs: tuple[str, ...] = ()
-    """Jobs that come before it."""
     seconds: float | None = None
     """What it is expected to take on the machine the plan names, alone there."""
     share: float = 1.0
-    """Of `seconds`, what each of several at once on one GPU adds to the time of all of them."""
+    """The part of `seconds` that each of several at once on a GPU adds to the time of all."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -69,8 +67,6 @@ class Blocked:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What is to be done, in order."""
-
     out: Path
     jobs: tuple[Job, ...]
     blocked: tuple[Blocked, ...] = ()
@@ -125,9 +121,6 @@ class Times:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, job: Job) -> Spent:
-        return self.of(job.id)
-
     def of(self, job_id: str) -> Spent:
         try:
             path = self._folder / f"{job_id}.json"
@@ -137,12 +130,11 @@ class Times:
             return Spent()
 
     def write(self, job: Job, spent: Spent) -> None:
-        """On a full disk, not: no job fails for it."""
+        """A full disk is ignored: no job fails for its times."""
         path = self._folder / f"{job.id}.json"
         with suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(path) as temporary:
-                temporary.write_text(json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
+            write_whole(path, json.dumps({"seconds": spent.seconds, "starts": spent.starts}))
 
 
 def estimates(plan: Plan, spent: Mapping[str, Spent], done: set[str]) -> dict[str, float | None]:

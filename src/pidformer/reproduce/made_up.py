@@ -31,7 +31,7 @@ PUBLISHED = {
     "ood": Published(0, 0),  # ImageNet has no such split
 }
 WORDS = 267_735
-"""Of WikiText-103's vocabulary."""
+"""Words of WikiText-103's vocabulary."""
 _PICTURES = 32
 
 
@@ -39,7 +39,7 @@ def make_sets(root: Path, steps: int = 64) -> None:
     """`root/imagenet`, `root/ADEChallengeData2016` and `root/wikitext-103`.
 
     An epoch of images has `steps` steps of the paper's batches: more than a rehearsal takes, since
-    processes that load are started anew for each epoch.
+    worker processes restart at each epoch.
     """
     _imagenet(root / "imagenet", -(-1024 * steps // 1000))
     _ade20k(root / "ADEChallengeData2016", max(_PICTURES, 8 * steps), min(40, 7 + steps))

@@ -43,7 +43,6 @@ class PlanPart:
     """Images to look into; None for no analysis."""
     analyze_seconds: float = 0.0
     draw: bool = True
-    """Whether the analysis draws its figures."""
     backbones: Mapping[str, str] = field(default_factory=dict)
     """Recipes of Table 1 whose runs the recipes start from."""
 
@@ -67,12 +66,11 @@ LOOK = 512
 
 @dataclass(frozen=True, kw_only=True)
 class StudyCost:
-    """What a registered run on one set takes of a GPU that it has to itself, in seconds: first
-    guesses, until a job of the kind has run (`jobs.estimates`)."""
+    """First guesses of what a registered run takes, in seconds of a GPU to itself."""
 
     start: float
     epoch: float
-    """Of a training, with 12 layers."""
+    """Of a training with 12 layers."""
     share: float
     """`Job.share` of a training."""
     measuring: float
@@ -159,7 +157,7 @@ def _why_not(
 
 
 def _lacking(part: str, names: Sequence[str], data: str | Path | None) -> Blocked | None:
-    """That no folder of these names is there, if it is not."""
+    """The reason to block a part whose data folder is missing; None if it is there."""
     if not names or find_folder(names, data) is not None:
         return None
     reason = "say where with --data DIR" if data is None else f"no {names[0]} in {data}"

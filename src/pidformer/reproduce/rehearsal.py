@@ -1,7 +1,7 @@
 """Rehearse a plan before it is paid for: a few real steps of each kind of job, at its real size.
 
-What was found stays in OUT/rehearsal.json, and is what the plan's estimates start from afterwards.
-It is written kind by kind: one that was stopped goes on with the kinds that it lacks.
+The findings are kept in OUT/rehearsal.json, from which later estimates of the plan start. The file
+is written kind by kind, so an interrupted rehearsal resumes with the kinds it lacks.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ from pidformer.errors import InputError, cut, is_out_of_memory
 from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
 from pidformer.fields import typed
-from pidformer.files import atomic_path, out_folder
+from pidformer.files import out_folder, write_whole
 from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
 from pidformer.reproduce.made_up import PUBLISHED
@@ -75,14 +75,14 @@ class Rehearsal:
     is_made_up: bool
     kinds: tuple[Rehearsed, ...]
     plan: str
-    """A hash of the jobs: one of another plan is not gone on with."""
+    """A hash of the jobs: a rehearsal of another plan is not resumed."""
     longest: float = 0.0
     """Hours of the runs that follow upon each other: more devices do not make it shorter."""
     is_whole: bool = False
 
     @property
     def hours(self) -> float:
-        """Of one device."""
+        """Hours on one device."""
         return sum((kind.seconds or 0.0) * kind.count for kind in self.kinds) / 3600
 
     @property
@@ -108,7 +108,7 @@ def _name(run: str | Path) -> str:
 def rehearse(
     plan: Plan, setting: JobSetting, *, is_made_up: bool = False, is_shown: bool = True
 ) -> Rehearsal:
-    """Try each kind of job; `is_made_up`: the plan's data are files in place of published ones."""
+    """Try each kind of job; `is_made_up`: the plan's data are made-up files, not published ones."""
     kinds: dict[str, list[Job]] = {}
     for job in plan.jobs:
         if job.kind not in ("report", "publish"):
@@ -116,7 +116,7 @@ def rehearse(
     display = Display(is_shown=is_shown)
     place = out_folder(out_folder(plan.out) / PLACE)
     jobs = json.dumps([[job.to_dict() for job in plan.jobs], setting.overrides]).encode()
-    done = _gone_on_with(
+    done = _resumed(
         plan.out,
         Rehearsal(
             device=_device_name(setting.device),
@@ -144,14 +144,13 @@ def rehearse(
         chain = _longest(plan, {k.kind: k.seconds or 0.0 for k in all_now}) / 3600
         whole = number == len(kinds)
         done = replace(done, kinds=tuple(all_now), longest=round(chain, 3), is_whole=whole)
-        with atomic_path(plan.out / FILE_NAME) as temporary:
-            temporary.write_text(json.dumps(done.to_dict(), indent=1))
+        write_whole(plan.out / FILE_NAME, json.dumps(done.to_dict(), indent=1))
     shutil.rmtree(place, ignore_errors=True)
     return done
 
 
 def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
-    """Seconds to the end of the job that ends last, were there a device for each."""
+    """Seconds until the last job ends, with a device for each."""
     ends: dict[str, float] = {}
     for job in plan.jobs:  # in order: what is needed comes first
         begins = max((ends.get(need, 0.0) for need in job.needs), default=0.0)
@@ -169,8 +168,8 @@ def read_rehearsal(path: Path) -> Rehearsal | None:
         return None
 
 
-def _gone_on_with(out: Path, fresh: Rehearsal) -> Rehearsal:
-    """The rehearsal of the same plan that was stopped in OUT, without what failed; or `fresh`."""
+def _resumed(out: Path, fresh: Rehearsal) -> Rehearsal:
+    """The interrupted rehearsal of the same plan in OUT, without what failed; else `fresh`."""
     held = read_rehearsal(out / FILE_NAME)
     if held is None or held.is_whole:
         return fresh
@@ -215,7 +214,7 @@ class _Trial:
 
     @property
     def run(self) -> Path:
-        """Where the rehearsed training of the job's run is, if it was one."""
+        """The folder of the job's rehearsed training."""
         return self.place / _name(self.job.arguments["run"])
 
     @property
@@ -336,7 +335,7 @@ class _Trial:
         return short, long + max(each, 0.0) * (count - size)
 
     def _seconds(self, limit: int, **more: Any) -> float:
-        """Of the job with so many inputs, measured anew."""
+        """Seconds of the job on `limit` inputs, measured afresh."""
         (self.run / results.FILE_NAME).unlink(missing_ok=True)
         own = {"run": self.run, "limit": limit, "out": self.run / "looked"} | more
         job = replace(self.job, arguments={**self.job.arguments, **own})

@@ -60,10 +60,7 @@ class Outcome:
 
 
 def check_jobs(jobs: int | None, plan: Plan, device: str) -> int:
-    """How many processes to start: as many as asked for, but no more than the plan has runs.
-
-    By default one for each core; on a GPU, whose memory they would share, one.
-    """
+    """How many processes to start: `jobs`, or one per core (one on a GPU); at most one per run."""
     if jobs is not None and jobs < 1:
         raise InputError(f"jobs must be at least 1, got {jobs}")
     if jobs is None:
@@ -113,7 +110,7 @@ def run_plan(
 
 
 def make_folders(plan: Plan) -> None:
-    """For claims and times, without what a killed process held or was writing there."""
+    """Make the folders of claims and times, cleared of what killed processes left there."""
     for name in ("claims", "jobs"):
         sweep(out_folder(plan.out / name))
     for path in (plan.out / "claims").glob("*.lock"):
@@ -177,7 +174,7 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
         except InputError as error:
             broken.setdefault(job.id, str(error))
     failed = _failed(plan, done, broken)
-    spent = {job.id: times.read(job) for job in (*plan.past, *plan.jobs)}
+    spent = {job.id: times.of(job.id) for job in (*plan.past, *plan.jobs)}
     expected = estimates(plan, spent, done)
     lines = (
         JobState(
@@ -212,7 +209,7 @@ def _is_ready(job: Job, done: set[str], failed: dict[str, str]) -> bool:
 
 
 def _fits(job: Job, lines: Sequence[JobState], left: float) -> bool:
-    """Whether a training and what needs it would end in `left` seconds; what is trained goes on."""
+    """Whether a training and all that needs it would end in `left` seconds; other jobs fit."""
     if job.kind != "train":
         return True
     after = {job.id}
@@ -238,7 +235,7 @@ def attempt(
     with claimed(plan.out / "claims", job.id) as is_ours:
         if not is_ours:
             return None
-        before, failure = times.read(job), None
+        before, failure = times.of(job.id), None
         if is_done(job):  # by another process, between the look and the claim
             return Tried(job, before.seconds, None)
         times.write(job, Spent(before.seconds, before.starts + 1))

@@ -35,7 +35,7 @@ def reproduce(
 ) -> Outcome:
     """Train, evaluate, analyse and report what the paper's tables and figures need.
 
-    Run again, also after a kill, it goes on where it stopped. `jobs` starts that many processes
+    Run again, even after a kill, it resumes. `jobs` starts that many processes
     here (None: see `check_jobs`); they are started afresh, so a script that asks for several needs
     the usual `if __name__ == "__main__":`. `cluster` is the address of a Ray cluster ("auto", or
     HOST:PORT) whose nodes share the disk of `out`: the jobs become its tasks. `dry_run` only shows

@@ -1,5 +1,4 @@
-"""A registered study: a file of rows of runs, fixed before any of them was made, with the measures
-of each and the hypotheses (docs/reproduce.md)."""
+"""A registered study: rows of runs, their measures and hypotheses, fixed before any run."""
 
 import json
 import re
@@ -16,10 +15,7 @@ from pidformer.fields import check_least, read_yaml, typed
 Pair = tuple[str, str]
 """A row, and the row that is subtracted from it."""
 Correlate = Literal[
-    "largest radius",
-    "measured radius",
-    "control's size at first",
-    "control's size, trained",
+    "largest radius", "measured radius", "control's size at first", "control's size, trained"
 ]
 CORRELATES = get_args(Correlate)
 """What a hypothesis may set beside the differences of all rows."""
@@ -44,7 +40,7 @@ class Measure:
     """Attacks whose accuracy is measured at each budget of `eps`, in place of a suite."""
     eps: str | None = None
     precision: Literal["fp32", "tf32"] = "fp32"
-    """Of matrix products, where text is measured on a GPU."""
+    """Precision of matrix products, where text is measured on a GPU."""
 
     def __post_init__(self) -> None:
         check_least(f"suites.{self.suite}", self, ["limit"], low=1)
@@ -52,7 +48,6 @@ class Measure:
             raise InputError(f"suite {self.suite} needs both `curve` and `eps`, or neither")
 
     def covers(self, seed: int) -> bool:
-        """Whether the run of `seed` is measured."""
         return self.seeds is None or seed in self.seeds
 
 
@@ -78,7 +73,6 @@ class Choice:
 
     rows: tuple[str, ...]
     metrics: tuple[str, ...]
-    """Whose mean differences are added."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +93,11 @@ class StudyRow:
     overrides: tuple[str, ...]
     seeds: tuple[int, ...]
     suites: Mapping[str, Measure]
-    """What a run is measured by."""
     backbone: Pretraining | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyPlan:
-    """All rows of a study."""
-
     name: str
     recipe: str
     data: tuple[str, ...]
@@ -259,10 +250,7 @@ def _named(what: str, given: Any) -> str:
 
 
 def read_measures(given: Mapping[str, Any]) -> dict[str, Measure]:
-    """Measures by name: a number of images, null for all of them, or `key: value` pairs.
-
-    Their jobs are told apart by the file names of their suites.
-    """
+    """Measures by name: a number of images, null for all, or keys; told apart by file name."""
     found = {}
     for name, own in given.items():
         keys = own if isinstance(own, Mapping) else {"limit": own}
@@ -331,7 +319,7 @@ def _hypothesis(name: str, about: Any) -> Hypothesis:
 
 
 def _choice(given: _Choose, groups: Mapping[str, _Group]) -> Choice:
-    """Of the rows of some groups, without those named."""
+    """The rows of some groups, without those named."""
     for group in given.groups:
         check_known("group of the study", group, groups)
     rows = [row for group in given.groups for row in groups[group].rows]

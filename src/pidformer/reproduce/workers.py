@@ -21,8 +21,7 @@ TICK = 1.0
 def in_processes(work: Callable[[], Any], count: int) -> Iterator[Any]:
     """Call `work` in `count` fresh processes: each answer as it comes, None now and then between.
 
-    A process that dies gives no answer. Leaving the loop early ends the processes, which save the
-    runs they are at.
+    A process that dies gives no answer. Leaving the loop early ends them; they save their runs.
     """
     context = multiprocessing.get_context("spawn")
     threads = max(1, usable_cores() // count)

@@ -36,7 +36,6 @@ class AttackBatch(NamedTuple):
     bounds: Bounds = PIXELS
 
     def of(self, index: Tensor) -> "AttackBatch":
-        """Some of its rows."""
         images, labels, draws, bounds = self
         return AttackBatch(images[index], labels[index], draws.of(index), bounds)
 

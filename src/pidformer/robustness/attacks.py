@@ -200,7 +200,7 @@ Kind = Literal["uniform", "gaussian"]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Noise(Attack):
-    """clip(x + eps n) with n from U(-1, 1) or N(0, 1), one number an entry.
+    """clip(x + eps n) with n from U(-1, 1) or N(0, 1), one number per entry.
 
     The paper's is uniform with eps 0.3. Gaussian noise has the standard deviation `eps` and no
     bound but that of the pixels.

@@ -90,7 +90,6 @@ class APGD(BallAttack):
         return result
 
     def _loss_of(self, path: _Path) -> tuple[Any, ...]:
-        """The loss, and the classes that it takes."""
         if self.targets:
             return targeted_dlr, path.labels, path.targets
         return dlr if self.loss == "dlr" else cross_entropy, path.labels
@@ -126,7 +125,6 @@ class _Path(NamedTuple):
     checked_loss: Tensor
     """Best loss at the last checkpoint."""
     was_halved: Tensor
-    """Whether the last checkpoint halved the step."""
 
     @classmethod
     def begin(
@@ -143,7 +141,6 @@ class _Path(NamedTuple):
         )  # fmt: skip
 
     def keep(self, alive: Tensor) -> _Path:
-        """Only some of the images."""
         return _Path(*(field[alive] for field in self))
 
     def judge(self, losses: Tensor, gradient: Tensor) -> _Path:
@@ -287,6 +284,5 @@ class AutoAttack(BallAttack):
 
     def perturb(self, model: Model, batch: AttackBatch) -> Tensor:
         """Each stage on the images that the stages before did not break."""
-
         runs = [partial(stage.perturb, model) for stage in self.stages]
         return on_survivors(model, batch, runs)

@@ -87,7 +87,7 @@ def moved(change: Tensor, numbers: Tensor, side: int, eps: float) -> Tensor:
 
 
 def window(uniform: Tensor, side: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A window at one random place an image, (B, 1, H, W) bool; rows (B, H) and columns in it."""
+    """A window at one random place per image, (B, 1, H, W) bool; rows (B, H) and columns in it."""
     inside, places = [], []
     for number, size in zip(uniform.unbind(1), (height, width), strict=True):
         first = (number * (size - side + 1)).long().clamp(max=size - side)[:, None]
@@ -108,11 +108,11 @@ _BLOCK = 64
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Square(BallAttack):
-    """At most `queries` random changes of one or two squares an image, each one question.
+    """At most `queries` random changes of one or two squares per image, each one question.
 
     A change is kept if the margin of the best wrong class grows. In the L-infinity ball, the start
     is x + eps times vertical stripes of random signs, and a query sets a square to x + eps times
-    one random sign a channel. In the L2 ball, the start is a grid of bumps, and a query moves the
+    one random sign per channel. In the L2 ball, the start is a grid of bumps; a query moves the
     mass of two squares into one, shaped by another pair of bumps (see `moved`).
 
     The squares cover the fraction p of the image: `p_init` at first, halved after 10, 50, 200, ...

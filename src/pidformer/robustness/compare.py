@@ -89,8 +89,7 @@ def named_apart(groups: Sequence[Group]) -> list[Group]:
 
 
 def twins_of(groups: Sequence[Group]) -> list[Group]:
-    """What each model is compared with: the softmax one of its recipe that has most seeds in common
-    with it, else the first model."""
+    """The softmax twin of each that shares most seeds with it, else the first model."""
     found = []
     for group in groups:
         recipe = group.about.get("recipe")
@@ -157,13 +156,12 @@ def outcomes(record: Record) -> Scores:
 
 
 def pack_survived(records: Sequence[Record]) -> str:
-    """On how many of the records each image was classified right, as text; 255 at most."""
+    """The number of records in which each image was right (255 at most), as text."""
     counts = np.sum([hits(record) for record in records], axis=0).astype(np.uint8)
     return base64.b64encode(zlib.compress(counts.tobytes(), 9)).decode()
 
 
 def hits(record: Record) -> Hits:
-    """Which images of a record were classified right."""
     return unpack(record.details["right"], int(record.metrics["images"]))
 
 

@@ -43,7 +43,7 @@ def evaluate(
     `threats` are named by a mapping, or by their `repr`. With a `folder`, each record is appended
     to its results.jsonl as soon as it is there, and a threat that the folder already has, with
     the same weights, seed and `settings` (say what the data is: `data_hash`), is not run again: a
-    killed evaluation goes on where it stopped. `classes` are the only outputs that count, when
+    killed evaluation resumes. `classes` are the only outputs that count, when
     the data has fewer than the model. `watch(row, images)` is called after every batch.
     """
     threats = _named(threats)
@@ -106,7 +106,7 @@ def hits_under(
     classes: Sequence[int] | None = None,
     watch: Callable[[int], None] | None = None,
 ) -> tuple[Hits, Hits, int]:
-    """For each image, whether its label is the best output, and among the best five; and K."""
+    """Whether each label is the best output, and among the best five; and K."""
     # None, for a plain callable: images stay where they are
     device = device_of(model) if isinstance(model, nn.Module) else None
     kept = None if classes is None else torch.as_tensor(classes, device=device)

@@ -20,7 +20,6 @@ _TINY = 1e-12
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """The cross entropy of the true label."""
     return F.cross_entropy(logits, labels, reduction="none")
 
 

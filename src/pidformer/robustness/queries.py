@@ -85,7 +85,7 @@ def ascent(
 
     `loss` is one of `losses`, `classes` what it takes beside the logits.
     """
-    recorder, plain = current() if images.is_cuda else None, judge(model)
+    recorder, plain = current.get() if images.is_cuda else None, judge(model)
     if recorder is None or not recorder.takes(plain):
         return _ascent(model, loss, images, *classes)
     precision = model.precision if isinstance(model, Searching) else "float32"
@@ -118,7 +118,7 @@ def check_finite(gradient: Tensor) -> None:
 def check_path(ranges: Sequence[Sequence[Tensor]]) -> None:
     """`check_finite` of a whole path, given the least and the largest entry of each gradient.
 
-    A path without any slope is told: it may be that of a model that rounds, or is too sure.
+    Warns of a path without any slope: the model may round, or be too sure.
     """
     found = torch.stack([end for ends in ranges for end in ends]).cpu()  # no wait but this one
     check_finite(found)

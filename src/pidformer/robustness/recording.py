@@ -131,12 +131,8 @@ class _Recording:
         return tuple(x[:rows].clone() for x in self.outputs)
 
 
-_current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
-
-
-def current() -> Recorder | None:
-    """The recorder of the scope, if there is one."""
-    return _current.get()
+current: ContextVar[Recorder | None] = ContextVar("recorder", default=None)
+"""The recorder of the scope, if there is one."""
 
 
 @contextmanager
@@ -144,17 +140,17 @@ def recorded(kept: Recorder | None = None) -> Iterator[None]:
     """A scope whose attacks share their recordings; an inner one is part of the outer.
 
     In it a model's weights may change in place, and must not be replaced by other tensors. A
-    recorder that is `kept` goes on in the next scope that is given it, and is its owner's to close.
+    `kept` recorder continues in the next scope that is given it; its owner closes it.
     """
-    if _current.get() is not None:
+    if current.get() is not None:
         yield
         return
     recorder = Recorder() if kept is None else kept
-    token = _current.set(recorder)
+    token = current.set(recorder)
     try:
         yield
     finally:
-        _current.reset(token)
+        current.reset(token)
         if kept is None:
             recorder.close()
 
@@ -206,8 +202,7 @@ def _tolerance(model: nn.Module, precision: str) -> float:
 
 
 def _watched(work: Work, inputs: Tensors) -> tuple[Tensors, float, str | None]:
-    """The outputs, the host's share of the time, and why the work cannot be recorded, if it waits
-    for the device."""
+    """Outputs, the share of time the host takes, and why the work cannot be recorded, if so."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.synchronize()
     begun = time.perf_counter()
@@ -271,7 +266,7 @@ _failed: list[torch.cuda.CUDAGraph] = []
 
 
 def _forget_capture(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
-    """A recording that failed leaves generator and allocator believing that it still goes on."""
+    """A failed recording leaves generator and allocator believing that it is still running."""
     _failed.append(graph)
     graph.reset()
     device = torch.cuda.current_device()

@@ -38,7 +38,7 @@ def threat_from(name: str, **settings: Any) -> Attack:
 
 
 def _fitting(kind: type[Attack], field: Field[Any], value: Any) -> Any:
-    """The value, if it is of the kind of the default: what a file gives may be of any."""
+    """The value, checked against the type of the default: a file may give any."""
     wanted = type(field.default)
     if wanted is float:
         return as_budget(value)

@@ -143,7 +143,7 @@ class Draws:
         return Draws(self.path, self.rows[index])
 
     def keys(self, count: int = 1) -> Tensor:
-        """`count` independent keys a row, (n * count, 2), those of one row next to each other."""
+        """`count` independent keys per row, (n * count, 2), those of a row side by side."""
         words = np.random.SeedSequence(self.path).generate_state(count).astype(np.int64)
         words_here = torch.from_numpy(words).to(self.rows.device)
         rows = self.rows.repeat_interleave(count)

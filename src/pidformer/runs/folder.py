@@ -64,7 +64,6 @@ def save_weights(path: Path, tensors: Tensors) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file."""
     if not path.exists():
         raise InputError(f"no weights at {path}")
     try:
@@ -104,8 +103,7 @@ def save_checkpoint(
 
 
 def keep_newest(run: Path, step: int) -> None:
-    """Remove all checkpoints but the newest `KEEP` up to `step`: later ones are damaged, as the
-    run went on from before them."""
+    """Keep the newest `KEEP` checkpoints up to `step`; later ones are damaged."""
     kept = [kept for kept in _steps(run) if kept <= step]
     for old in set(_steps(run)) - set(kept[-KEEP:]):
         shutil.rmtree(run / "checkpoints" / f"step-{old:08d}", ignore_errors=True)

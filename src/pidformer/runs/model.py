@@ -31,7 +31,6 @@ HUB, HUB_LENGTH = "hf:", 128
 
 class LanguageModel(NamedTuple):
     model: "PIDformerForCausalLM"
-    """In evaluation mode."""
     tokenizer: "Tokenizer"
     length: int
     """Tokens per sequence in training."""
@@ -139,7 +138,6 @@ def fill_network(
 
 
 def check_timm(name: str) -> None:
-    """Refuse a name that timm does not know."""
     if not timm.is_model(name):
         near = timm.list_models(f"*{name.split('.')[0]}*")[:3]
         hint = f"; did you mean {', '.join(near)}?" if near else ""

@@ -35,12 +35,12 @@ class Subject:
     """A model under test, and what a record says about it; a classifier takes pixels in [0, 1]."""
 
     name: str
-    """As it was asked for."""
+    """The name it was asked for by."""
     label: str
     """Short, for tables."""
     model: nn.Module
     image_size: int | None = None
-    """None: whatever the images have."""
+    """None takes the size of the images."""
     crop_ratio: float = 1.0
     classes: tuple[str, ...] | None = None
     """Names of the outputs, when known."""

@@ -97,7 +97,7 @@ def put_weights(model: nn.Module, weights: Mapping[str, Tensor], refusal: str) -
 
 
 def _up_to_date(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By the names of today, for a model whose names have changed."""
+    """The weights under their present names, for a model whose names have changed."""
     return getattr(model, "up_to_date", dict)(weights)
 
 

@@ -1,7 +1,4 @@
-"""The distributed engine: the one place that knows accelerate and torch.distributed.
-
-And what `torch.compile` is told.
-"""
+"""The distributed engine: all use of accelerate and torch.distributed, and compile options."""
 
 import gc
 import os
@@ -147,7 +144,9 @@ class Engine:
         weights: Any
         state: Any
         weights, state = states.get_state_dict(model, _plain(optimizer), options=_ON_MAIN)
-        for name in _second_names(self._accelerator.unwrap_model(model)):
+        inner = self._accelerator.unwrap_model(model)
+        every = {name for name, _ in inner.named_parameters(remove_duplicate=False)}
+        for name in every - {name for name, _ in inner.named_parameters()}:  # of tied weights
             weights.pop(name, None)
         flat = {
             f"{parameter}/{name}": value
@@ -232,12 +231,6 @@ def is_main_process() -> bool:
 def _plain(optimizer: Any) -> Optimizer:
     """The optimiser inside accelerate's wrapper."""
     return getattr(optimizer, "optimizer", optimizer)
-
-
-def _second_names(model: nn.Module) -> set[str]:
-    """Further names of parameters that have several (tied weights): each is kept once."""
-    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    return every - {name for name, _ in model.named_parameters()}
 
 
 def _shard(model: nn.Module, optimizer: Optimizer, blocks: list[str]) -> None:

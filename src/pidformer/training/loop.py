@@ -338,7 +338,7 @@ class Trainer:
         progress.begin(self.step, self.last_step)
 
     def _warn_of_changes(self, before: Mapping[str, Any]) -> None:
-        """Say why a run that goes on will not end as if it had not been stopped."""
+        """Warn of what makes a resumed run end differently from an undisturbed one."""
         if self.step >= self.last_step:
             return
         old, now = before.get("threads"), self._threads()

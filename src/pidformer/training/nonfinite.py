@@ -43,7 +43,6 @@ class NonFiniteWatch:
         return True
 
     def check_now(self) -> None:
-        """Look at what is still pending."""
         if self._pending is not None:
             value, event, step, rate = self._pending
             self._pending = None

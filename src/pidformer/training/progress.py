@@ -7,14 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pidformer.display import Bar, Display
+from pidformer.display import Display
 from pidformer.errors import InputError
 
 
 class TrainingProgress(Display):
     """Shows one run from `begin` on, and writes it to TensorBoard if asked."""
-
-    _bar: Bar
 
     def __init__(
         self, label: str, *, is_shown: bool = True, tensorboard: Path | None = None
@@ -35,12 +33,12 @@ class TrainingProgress(Display):
 
     def advance(self, step: int) -> None:
         self._step = step
-        self._bar.at(step)
+        self.bars.update(self._bar, completed=step)
 
     def measured(self, metrics: Mapping[str, float]) -> None:
         self._latest = metrics
         self._write("train", metrics)
-        self._bar.say(f"loss {metrics['loss']:.3f}  {_speed(metrics)}")
+        self.bars.update(self._bar, numbers=f"loss {metrics['loss']:.3f}  {_speed(metrics)}")
 
     def scored(self, epoch: int, scores: Mapping[str, float], headline: str) -> None:
         self._write("val", scores)
@@ -52,7 +50,6 @@ class TrainingProgress(Display):
         self.tell("  ".join(numbers))
 
     def tell(self, line: str) -> None:
-        """Say a line of this run."""
         self.say(f"{self._label}: {line}")
 
     def _write(self, group: str, metrics: Mapping[str, float]) -> None:
@@ -101,7 +98,7 @@ def _one_line(folder: Path) -> Iterator[None]:
 
 
 def _tell_of_others(before: Callable[[Any], object], failed: Any) -> None:
-    """Without the traceback of TensorBoard's thread: who writes next is given its error."""
+    """Hide the traceback of TensorBoard's thread: the next write raises its error."""
     is_writer = type(failed.thread).__name__ == "_AsyncWriterThread"
     if not (is_writer and isinstance(failed.exc_value, OSError)):
         before(failed)

@@ -31,7 +31,7 @@ class TrainingPace(NamedTuple):
     """What was measured, in seconds."""
 
     start: float
-    """To the end of the first step: data opened, model built and compiled."""
+    """Until the first step is done: data opened, model built and compiled."""
     step: float
     load: float
     """A batch's loading alone; where this is the longer one, the device waits."""
@@ -39,10 +39,10 @@ class TrainingPace(NamedTuple):
     """One pass over the validation set."""
     save: float
     rows: int
-    """In a batch, each of `unit[1]` of `unit[0]`: images, or tokens."""
+    """Rows per batch, each of `unit[1]` images or tokens (`unit[0]`)."""
     unit: tuple[str, int]
     steps: int
-    """Of the whole training."""
+    """Steps of the whole training."""
     validations: int
     memory: int
     """Bytes, of the GPU where there is one."""
@@ -50,7 +50,7 @@ class TrainingPace(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of the whole training; what is saved while it runs is left out."""
+        """Seconds of the whole training, without the checkpoints on the way."""
         each = max(self.step, self.load)
         return self.start + self.steps * each + self.validations * self.validation + self.save
 

@@ -31,7 +31,7 @@ def train(
     is_shown: bool = True,
     compile_on_cpu: bool = False,
 ) -> dict[str, float]:
-    """Train `recipe` into the run folder `out`, going on where it stands; the final scores.
+    """Train `recipe` in run folder `out`, resuming what is there; returns the final scores.
 
     A folder that holds another recipe is refused, with the difference shown. Raises
     `pidformer.interrupts.Interrupted` after a signal, with the run saved. `train.compile` is for
@@ -94,7 +94,7 @@ def check_folder(out: Path, recipe: Recipe) -> None:
 
 
 def _check_data(out: Path, task: Task) -> None:
-    """Refuse to go on with data that need another model: other classes, another vocabulary."""
+    """Refuse to resume on data that need another model: other classes, another vocabulary."""
     if not folder.has_progress(out) or not (out / "model.json").exists():
         return
     held = folder.read_model_info(out)

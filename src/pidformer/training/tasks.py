@@ -48,7 +48,7 @@ class TrainData(Protocol):
 
 @runtime_checkable
 class Relocatable(Protocol):
-    """Data whose batches depend on `is_resident`: a resumed run goes on as it began."""
+    """Data whose batches depend on `is_resident`, which a resumed run therefore keeps."""
 
     def load_as(self, *, resident: bool | None) -> None: ...
 
@@ -128,7 +128,7 @@ class ImageTask(Task, Protocol):
         return self.pixels.to(images.device).normalise(images)
 
     def loading(self, place: Place) -> dict[str, Any]:
-        """What every loader is told: where it stands, and how it reads."""
+        """Options of every loader: its part of the batches, and how it reads."""
         return {
             **place._asdict(),
             "num_workers": self.recipe.data.workers,

@@ -1,5 +1,5 @@
 """Trying gains on a frozen model, stable ones only: a grid, or what Optuna proposes. Every trial is
-a record, and a stopped search goes on."""
+a record, so a stopped search can be resumed."""
 
 import importlib
 import itertools
@@ -39,10 +39,7 @@ MOST = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Space:
-    """Levels of each gain. Only what is stable for kernel eigenvalues in [kappa_min, 1] counts.
-
-    Plain attention (all gains zero) is always among them: what the others are compared with.
-    """
+    """Levels of each gain: those stable on [kappa_min, 1] are tried, and plain attention."""
 
     p: tuple[float, ...] = (0.1, 0.2, 0.4, 0.6, 0.8)
     i: tuple[float, ...] = (0.0, 0.1, 0.3)
@@ -103,10 +100,7 @@ def search_optuna(
     known: Sequence[tuple[PIDGains, Scores]],
     seed: int,
 ) -> None:
-    """Let Optuna propose `trials` gains inside the ranges of the space, after those `known`.
-
-    Stability is a constraint of the search: what breaks it is never run.
-    """
+    """Let Optuna propose `trials` stable gains in the ranges of the space, after those `known`."""
     try:
         optuna: Any = importlib.import_module("optuna")
     except ImportError:
@@ -168,7 +162,7 @@ class Tuned(NamedTuple):
 
     trials: tuple[Record, ...]
     best: Record
-    """By the metric; of equals the one with the better clean score."""
+    """Best by the metric; ties go to the better clean score."""
     front: tuple[Record, ...]
     """Trials that no other beats in both the clean score and the metric, by clean score."""
 
@@ -182,7 +176,7 @@ class Tuned(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        """Whether the best gains are told from plain attention."""
+        """Whether the best gains clearly differ from plain attention."""
         found = self.difference(self.best)
         if self.best is self.trials[0]:
             return "no gains beat plain attention"
@@ -227,7 +221,7 @@ def tune(
     `run` is what `open_subject` or `load_text` take. `metric` is what is sought: "clean" accuracy
     (images, the default), accuracy under "pgd" or "noise" (the paper's), or "ppl" (text). Trials
     are "tune" records of the run, or in a folder in `out`; one that is there is not run again.
-    `watch(record, was_there)` is told of each. `split` is one that the data have. Choose gains on
+    `watch(record, was_there)` sees each. `split` is one that the data have. Choose gains on
     one half of the data and report on the other: the best of many looks better than it is.
     """
     check_known("search", search, get_args(Search))

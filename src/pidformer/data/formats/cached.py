@@ -40,8 +40,6 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, kw_only=True)
 class CachedSplit:
-    """What a split of a cache is to hold."""
-
     images: int
     shards: int
     channels: int
@@ -77,8 +75,6 @@ class CachePlan(plans.FolderPlan):
 
 
 class CachedImages:
-    """The pictures of one split."""
-
     def __init__(self, folder: Path, split: str, plan: CachePlan) -> None:
         planned = plan.splits[split]
         self.classes, self.channels = planned.classes, planned.channels
@@ -115,7 +111,6 @@ class CachedImages:
 
 
 def read_plan(folder: Path) -> CachePlan:
-    """What the cache is to hold."""
     plan = plans.read_plan(CachePlan, folder / FILE, "cache")
     for name in plan.splits:
         check_inside(folder / f"{name}{SUFFIX}", folder)
@@ -132,7 +127,6 @@ def cached_splits(folder: Path) -> list[str]:
 
 
 def open_cached(folder: Path, split: str) -> CachedImages:
-    """A split, if all its shards are there."""
     plan = read_plan(folder)
     name = find_split(split, plan.splits, f"the cache {folder}")
     files = plan.splits[name].files(folder, name)

@@ -30,7 +30,6 @@ _SETS = {  # by folder: title, files for training and for validation, keys of la
 
 
 def _folders(folder: Path) -> list[Path]:
-    """The CIFAR folders at or directly in `folder`."""
     places = [folder / name for name in _SETS] + ([folder] if folder.name in _SETS else [])
     return [place for place in places if place.is_dir()]
 

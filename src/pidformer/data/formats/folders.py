@@ -23,10 +23,7 @@ _NO_CLASSES = {"images", "annotations", "masks", "labels"}
 
 
 class FolderImages:
-    """Files under one folder per class; the class index is the rank of the sorted folder name.
-
-    `title` stands for the root in messages.
-    """
+    """Files under one folder per class, in sorted order; `title` names the root in messages."""
 
     channels = 3
 
@@ -90,10 +87,7 @@ def is_imagenet(folder: Path) -> bool:
 
 
 def open_folders(folder: Path, split: str) -> FolderImages:
-    """The split's folder, after a check that train and val have the same classes.
-
-    In a set without splits, one in ten images of each class is held out.
-    """
+    """The split's folder; of a set without splits, one in ten images of each class is held out."""
     if split in (TRAIN, "val") and is_whole(folder):
         warnings.warn(f"{folder} has no val/: {HELD_OUT_NOTE}", stacklevel=2)
         return FolderImages(folder, class_folders(folder)).part(split)

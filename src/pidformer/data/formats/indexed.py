@@ -49,7 +49,7 @@ class IndexPlan(plans.FolderPlan):
     """Shards of all splits, by their names below the URL."""
 
     def files(self, folder: Path) -> dict[str, Path]:
-        """By shard, the file that holds its index."""
+        """For each shard, the file that holds its index."""
         return {name: folder / f"{number:05d}.npz" for number, name in enumerate(self.tars)}
 
 
@@ -100,10 +100,7 @@ class StoredImages(TarImages):
 
 
 def index_images(url: str, out: str | Path, *, is_shown: bool = False) -> dict[str, StoredImages]:
-    """Index the tar files below `url` in the folder `out`; the splits.
-
-    Every shard is read once. Stopped, the same call goes on with the shards that it lacks.
-    """
+    """Index the tar files below `url` in `out`, each read once, and give the splits; resumable."""
     if "://" not in url:
         url = Path(url).resolve().as_uri()
     names, classes = _listed(url)
@@ -172,7 +169,6 @@ def _store(url: str) -> tuple[Any, str]:
 
 
 def read_plan(folder: Path) -> IndexPlan:
-    """What the index is to hold."""
     return plans.read_plan(IndexPlan, folder / FILE, "index")
 
 
@@ -186,7 +182,6 @@ def index_splits(folder: Path) -> list[str]:
 
 
 def open_index(folder: Path, split: str) -> StoredImages:
-    """A split, if all its shards have been indexed."""
     plan = read_plan(folder)
     files = plan.files(folder)
 

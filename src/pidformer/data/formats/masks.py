@@ -16,17 +16,12 @@ IGNORED = 255
 
 
 class Legend(NamedTuple):
-    """The classes of a set."""
-
     classes: tuple[str, ...]
     palette: np.ndarray  # uint8 (K, 3)
 
 
 def read_mask(source: bytes | Path) -> np.ndarray:
-    """The stored numbers, uint8 or wider (H, W), or `UnreadableImage`.
-
-    Palette images give their indices, not their colours.
-    """
+    """The stored numbers, uint8 or wider (H, W); of palette images their indices, not colours."""
     with opened(source, "mask: ") as image:
         mask = np.array(image)
     if mask.dtype == bool:
@@ -39,7 +34,7 @@ def read_mask(source: bytes | Path) -> np.ndarray:
 
 
 def label_table(stored: Iterable[int], ignored: Iterable[int]) -> np.ndarray:
-    """From the numbers that classes are stored as to labels; -1 where a number is not allowed."""
+    """A table from stored class numbers to labels; -1 where a number is not allowed."""
     table = np.full(256, -1, dtype=np.int16)
     table[[*ignored, IGNORED]] = IGNORED
     for label, number in enumerate(stored):
@@ -48,11 +43,7 @@ def label_table(stored: Iterable[int], ignored: Iterable[int]) -> np.ndarray:
 
 
 def labelled_pair(
-    image: bytes | Path,
-    mask: bytes | Path,
-    table: np.ndarray,
-    image_name: str,
-    mask_name: str,
+    image: bytes | Path, mask: bytes | Path, table: np.ndarray, image_name: str, mask_name: str
 ) -> Pair:
     """A picture and the labels that `table` makes of its mask's numbers; the names for messages."""
     picture, stored = read_picture(image), read_mask(mask)
@@ -81,7 +72,6 @@ def _beyond(name: str, label: int, table: np.ndarray) -> InputError:
 
 
 def read_legend(path: Path) -> Legend:
-    """Classes and colours of a classes.json."""
     try:
         fields: Any = read_json(path)
         names = tuple(str(name) for name in fields["classes"])

@@ -39,7 +39,6 @@ class GroupedFile:
         return self._file.read(columns=[name])[name]
 
     def pictures(self, group: int, column: str) -> pa.ChunkedArray:
-        """A column of encoded pictures in one row group."""
         is_struct = pa.types.is_struct(self.schema.field(column).type)
         columns = [f"{column}.bytes" if is_struct else column]
         try:

@@ -40,7 +40,7 @@ def _split_of(path: Path) -> str:
 
 
 def split_files(folder: Path, found: Mapping[str, list[Path]], split: str, hint: str) -> list[Path]:
-    """The file of a split, or its shards, of which none may lack."""
+    """The file of a split, or its shards; none may be missing."""
     paths = found[find_split(split, found, folder, hint=f"; {hint}")]
     if whole := [path for path in paths if _split_of(path) == path.stem]:
         return whole
@@ -68,7 +68,6 @@ class Rows:
         raise NotImplementedError
 
     def _cell(self, number: int, row: int, column: str) -> Any:
-        """A cell of a file, a value of Arrow's."""
         return self._opened[number].column(column)[row]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -98,7 +97,6 @@ class Rows:
         return data
 
     def chunks(self, column: str) -> dict[Path, pa.ChunkedArray]:
-        """A column of every file."""
         opened = zip(self.files, self._opened, strict=True)
         return {path: file.column(column) for path, file in opened}
 
@@ -127,8 +125,6 @@ class Rows:
 
 
 class RowImages:
-    """Rows of `image` and `label`."""
-
     channels = 3
 
     def __init__(self, rows: Rows, labels: torch.Tensor, classes: tuple[str, ...]) -> None:
@@ -159,7 +155,6 @@ def open_labelled(folder: Path, split: str, open_rows: Callable[[str], Rows]) ->
 
 
 def check_columns(path: Path, held: Sequence[str], needed: Sequence[str]) -> None:
-    """Refuse a file without one of the columns that are needed."""
     for column in needed:
         if column not in held:
             wanted = ", ".join(needed).replace("image", "image (a struct of bytes and path)")

@@ -187,7 +187,6 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
 
 
 def image_format(folder: Path) -> Format:
-    """The format of an image set for classification."""
     return _format(folder, "images", "image")
 
 

@@ -91,10 +91,7 @@ def open_tars(folder: Path, split: str) -> TarImages:
 def read_samples(
     folder: Path, place: object, tars: Iterable[str], split: str, read: Callable[[str], Shard]
 ) -> tuple[list[str], list[Shard], tuple[str, ...]]:
-    """The shards of a split of the `tars` in `place`, what `read` says they hold, and the classes.
-
-    Classes are those named in the folder's classnames.txt, or as many numbers as the splits need.
-    """
+    """A split's shards, what `read` says they hold, and classes: of classnames.txt or numbers."""
     found = shards_by_split(tars)
     names = split_shards(folder, found, split)
     shards = [read(name) for name in names]
@@ -136,7 +133,7 @@ def shards_by_split(names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:
 def split_shards(
     place: object, found: Mapping[str, list[tuple[int, str]]], split: str
 ) -> list[str]:
-    """The shards of a split in `place`, in the order of their numbers, of which none may lack."""
+    """The shards of a split in `place`, in the order of their numbers; none may be missing."""
     hint = f"; expected {split}-000000.tar or {split}/000000.tar"
     name = find_split(split, found, place, verb="its tar files are of", hint=hint)
     numbers = dict(found[name])

@@ -26,10 +26,9 @@ CITY_LABELS = 34
 
 
 class TreePairs:
-    """Pairs of files below one folder, with a table from stored numbers to labels.
+    """Pairs of files below one folder, `images` and `masks` by shared name, and a table of labels.
 
-    `images` and `masks` are paths by the name that the two of a pair share. What lacks its partner
-    is a member that cannot be read; `check_partners` refuses a set that has one.
+    A file without a partner cannot be read; `check_partners` refuses a set that has one.
     """
 
     def __init__(

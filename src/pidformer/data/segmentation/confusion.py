@@ -70,10 +70,7 @@ def _by_class(matrix: Tensor | np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def miou_interval(per_pair: np.ndarray) -> tuple[float, float]:
-    """95 % percentile interval of the mIoU (per cent) when the pairs are drawn anew.
-
-    `per_pair` (N, 3, K) has the hits, the true and the predicted pixels of each pair.
-    """
+    """95 % bootstrap interval of the mIoU, per cent, from the pairs' areas (N, 3, K)."""
     rng = np.random.default_rng(0)
     even = np.full(len(per_pair), 1 / len(per_pair))
     weights = rng.multinomial(len(per_pair), even, size=RESAMPLES).astype(np.float64)

@@ -51,7 +51,6 @@ class Windows:
         return levels, labels, torch.from_numpy(choices.size)
 
     def of_pair(self, pair: Pair, index: int, epoch: int, step: int, position: int) -> Tensors:
-        """The window of one pair."""
         image, mask = (tensor[None] for tensor in _plain(pair, index))
         found = self.of_batch(image, mask, epoch, step, slice(position, position + 1))
         return tuple(tensor[0] for tensor in found)

@@ -48,11 +48,7 @@ def find_text(location: str | Path, split: str) -> list[Path]:
 
 
 def text_splits(folder: Path) -> list[str]:
-    """The splits that `find_text` finds in a folder, if it is one of text.
-
-    A file for one of them tells. Folders for the splits tell where they hold neither folders nor
-    pictures: image sets have such folders too.
-    """
+    """The splits of a folder of text; folders of splits must hold neither folders nor pictures."""
     found = {}
     for split in SPLITS:
         with suppress(InputError):

@@ -120,7 +120,7 @@ def _misspelt(
 
 
 def _changed(text: str, rate: float, bits: np.ndarray) -> str:
-    """At least one letter becomes another, each further one with the rate's chance."""
+    """Change at least one letter, each further one with the chance `rate`."""
     letters = [k for k, sign in enumerate(text) if sign.isalnum()]
     if not letters:
         return text

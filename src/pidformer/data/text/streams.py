@@ -66,7 +66,6 @@ class TextStreams:
             self._kept = torch.from_numpy(self._tokens.astype(np.int32)).to(self._device)
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[TextBatch]:
-        """The batches of an epoch, from `start_step` on."""
         arguments.check_start(epoch, start_step, self.steps_per_epoch)
         offset = 0
         if self.shift:

@@ -1,10 +1,8 @@
-"""The four models of the demonstration, as their runs' records tell of them, and the verdict in
-words: each sentence is chosen by the numbers it states."""
+"""The four models of the demonstration, from their runs' records, and the verdict in words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
@@ -43,8 +41,7 @@ class Spread(NamedTuple):
         return cls(fmean(values), min(values), max(values))
 
 
-@dataclass(frozen=True)
-class DemoModel:
+class DemoModel(NamedTuple):
     """One of the four: its runs over seeds, as rows of accuracy and as similarity by layer."""
 
     name: str
@@ -112,8 +109,6 @@ Models = Mapping[str, DemoModel]
 
 
 class Verdict(NamedTuple):
-    """An answer, and what else belongs to it."""
-
     headline: str
     details: str
 
@@ -217,7 +212,7 @@ def _fate(model: DemoModel) -> Literal["all", "some", "none"]:
 
 
 def _onset(model: DemoModel) -> str:
-    """From which layer to the last the tokens are alike."""
+    """The layer from which on the tokens are alike."""
     means = [Spread.of(layer).mean for layer in zip(*model.similarity, strict=True)]
     apart = [depth for depth, mean in enumerate(means, 1) if mean < COLLAPSED]
     kind = model.label.split(",")[0]

@@ -52,7 +52,6 @@ def _similarity(model: DemoModel) -> Curves:
 
 
 def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
-    """Accuracy over the budget."""
     curves = []
     for name, model in models.items():
         runs = []
@@ -72,7 +71,6 @@ def _attack(models: Mapping[str, DemoModel], attack: str) -> Drawn:
 
 
 def _tokens(model: DemoModel, path: Trajectory) -> Drawn:
-    """The tokens of one image at several depths."""
     words = (
         f"The tokens of one image at several depths, {model.label}; similarity at the end "
         f"{model.last_similarity.mean:.3f} over all images."
@@ -169,10 +167,7 @@ class Answers(NamedTuple):
 
 
 def chosen(labels: Sequence[int], answers: Mapping[str, Answers]) -> list[int]:
-    """The first images on which a twin with residual, softmax or PID, is misled; then others.
-
-    Both twins are asked, so the choice favours neither.
-    """
+    """The first images on which either twin with residual is misled, then others."""
 
     def is_misled(place: int) -> bool:
         return any(

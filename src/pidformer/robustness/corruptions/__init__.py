@@ -1,6 +1,5 @@
 """The corruptions of ImageNet-C, batched, on the images' device."""
 
-from pidformer.robustness.corruptions.arrays import corrupt
 from pidformer.robustness.corruptions.corruption import (
     ALEXNET_ERROR,
     CORRUPTIONS,
@@ -8,6 +7,7 @@ from pidformer.robustness.corruptions.corruption import (
     SAVE_AS_JPEG85,
     SEVERITIES,
     Corruption,
+    corrupt,
     mce,
     mean_corruption_error,
 )

@@ -1,16 +1,18 @@
-"""One corruption at one severity, as a value that is called on images; and the error over all.
+"""One corruption at one severity, as a value or of the images one has; and the error over all.
 
-`severities.json` beside this file has the published constants: five a corruption, for each of three
-image sizes, the numbers of the generator scripts of Hendrycks and Dietterich. Two are kept in the
-scripts' own terms: zoom factors by their largest and their step, elastic lengths as multiples of
-`ELASTIC_UNIT` pixels (244 for 224-pixel images is the scripts' number, a slip that the published
-set contains).
+`severities.json` beside this file has the published constants: five per corruption, for three
+image sizes each, the numbers of the generator scripts of Hendrycks and Dietterich. Two are kept
+in the scripts' own terms: zoom factors by their largest and their step, elastic lengths as
+multiples of `ELASTIC_UNIT` pixels (244 for 224-pixel images is the scripts' number, a slip that
+the published set contains).
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -37,7 +39,7 @@ FROST_SCALE = {224: 1.0, 64: 0.3, 32: 0.2}
 
 
 def constants_size(height: int, width: int) -> int:
-    """Whose constants fit an image: 224 from 128 pixels on the short side, 64 from 48, else 32."""
+    """The constants for an image: 224 from a short side of 128 pixels on, 64 from 48, else 32."""
     short = min(height, width)
     return 224 if short >= 128 else 64 if short >= 48 else 32
 
@@ -59,7 +61,7 @@ SAVE_AS_JPEG85 = 85
 """`jpeg_quality` of the published ImageNet-C and Tiny ImageNet-C files."""
 
 FROST_TEXTURES = 2
-"""Which of our drawings of frost: the first, named by none, was darker than the photographs."""
+"""Version of our frost textures; the first, which records do not name, was darker."""
 
 _SMALLEST = 8
 # Entries taken at once, which bounds memory: 2 MiB a copy on a CPU, a quarter of a GiB on a GPU.
@@ -126,8 +128,9 @@ class Corruption:
                 draws = RandomFields(seed, self.name, self.severity, numbers[part])
                 given = round_8_bit(images[part].contiguous())
                 found = to_8_bit(_APPLY[self.name](given, draws, **constants))
-                quality = self.jpeg_quality
-                result[part] = found if quality is None else digital.jpeg(found, quality)
+                if self.jpeg_quality is not None:
+                    found = digital.jpeg_compression(found, draws, self.jpeg_quality)
+                result[part] = found
         return result
 
 
@@ -156,6 +159,43 @@ def _check_indices(indices: Sequence[int] | Tensor | None, images: Tensor) -> Te
             f"{numbers.dtype} of shape {tuple(numbers.shape)}"
         )
     return numbers.long()
+
+
+def corrupt(
+    images: Any,
+    name: str,
+    severity: int = 3,
+    *,
+    seed: int = 0,
+    indices: Sequence[int] | None = None,
+    **options: Any,
+) -> Any:
+    """The images, corrupted, as what they came as: kind, shape, layout and type.
+
+    NumPy images are (H, W, 3) or (B, H, W, 3), torch images (3, H, W) or (B, 3, H, W); uint8, or
+    floats in [0, 1]. `options` are those of `Corruption` (`constants`, `jpeg_quality`).
+    """
+    corruption = Corruption(name=name, severity=severity, **options)
+    is_array = isinstance(images, np.ndarray)
+    if not is_array and not isinstance(images, Tensor):
+        raise InputError(
+            f"images must be a NumPy array or a torch tensor, got {type(images).__name__}; "
+            "np.asarray(image) makes one of a picture"
+        )
+    given = torch.from_numpy(np.ascontiguousarray(images)) if is_array else images
+    if given.ndim not in (3, 4):
+        layout = "(H, W, 3) or (B, H, W, 3)" if is_array else "(3, H, W) or (B, 3, H, W)"
+        raise InputError(f"images must be {layout}, got {tuple(given.shape)}")
+    batch = given if given.ndim == 4 else given[None]
+    pixels = batch.permute(0, 3, 1, 2) if is_array else batch
+    if pixels.dtype == torch.uint8:
+        pixels = pixels.float() / 255
+    found = corruption.corrupt(pixels, seed=seed, indices=indices)
+    if given.dtype == torch.uint8:
+        found = (found * 255).round()
+    found = (found.permute(0, 2, 3, 1) if is_array else found).to(given.dtype)
+    found = (found if given.ndim == 4 else found[0]).contiguous()
+    return found.numpy() if is_array else found
 
 
 ALEXNET_ERROR = {name: _TABLE[name]["alexnet_error"] for name in CORRUPTIONS}

@@ -107,11 +107,6 @@ def box_resize(images: Tensor, height: int, width: int) -> Tensor:
 
 
 def jpeg_compression(images: Tensor, draws: RandomFields, quality: int) -> Tensor:
-    """`jpeg` at `quality`."""
-    return jpeg(images, quality)
-
-
-def jpeg(images: Tensor, quality: int) -> Tensor:
     """Through a JPEG file and back (libjpeg, 4:2:0), image by image on the CPU.
 
     The codec is the definition here, so the GPU's encoder, whose pixels differ, is not used.

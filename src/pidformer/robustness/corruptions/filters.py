@@ -123,8 +123,7 @@ def _gaussian_matrix(size: int, sigma: float, mode: str, truncate: float) -> np.
 
 
 def smoothing(size: int, weights: np.ndarray, mode: str) -> np.ndarray:
-    """The (size, size) matrix that correlates a line with `weights`, of odd length, made to sum
-    to 1."""
+    """The (size, size) matrix that correlates a line with `weights`, normalised, of odd length."""
     reach = len(weights) // 2
     source = border(size, reach, reach, mode)
     matrix = np.zeros((size, size))
