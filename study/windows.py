@@ -13,6 +13,7 @@ farther away, more keys) and, with control, in what is fed back. Each is put bac
                 one part of the controller's state is that of the near pass
 
 Small enough for one core: four layers of width 128, a million tokens. `--measure` trains nothing.
+With `--steps 8000 --positions rope` the rows differ as the published ones do.
 """
 
 import argparse
@@ -45,7 +46,7 @@ SET = [
     *("model.options.hidden_size=128", "model.options.num_hidden_layers=4"),
     *("model.options.num_attention_heads=4", "model.options.intermediate_size=384"),
     *("model.options.hidden_dropout=0", f"text.length={LENGTH}", "text.max_words=2000"),
-    *("text.min_count=1", "data.batch_size=16", "optim.lr=2e-3", "schedule.steps=1000"),
+    *("text.min_count=1", "data.batch_size=16", "optim.lr=2e-3"),
     *("schedule.warmup_steps=50", "schedule.warmup_epochs=0", "train.precision=fp32"),
 ]
 PARTS = {"reference": "initial", "sum": "integral", "previous": "previous"}
@@ -53,8 +54,9 @@ SWAPS = ("control", *PARTS)
 WAYS = ("near", "thinned", "squeezed", *SWAPS)
 
 
-def recipe_of(positions: str, row: str, seed: int) -> Any:
+def recipe_of(positions: str, row: str, seed: int, steps: int) -> Any:
     more = [f"model.gains={GAINS[row]}", f"model.options.position_type={positions}", f"seed={seed}"]
+    more.append(f"schedule.steps={steps}")
     if positions == "learned":  # a table with rows that training never reaches
         more.append(f"model.options.max_position_embeddings={max(WINDOWS)}")
     return load_recipe("novels/softmax.yaml", [*more, *SET])
@@ -200,17 +202,20 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("windows"))
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=1000, help="of 1,024 tokens")
+    parser.add_argument("--positions", choices=RUNS, nargs="+", default=[*RUNS])
     parser.add_argument("--tokens", type=int, default=6000, help="of the test text")
     parser.add_argument("--measure", action="store_true", help="only what is trained already")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = {}
     for seed in range(given.seeds):
-        for positions, rows in RUNS.items():
-            for row in rows:
+        for positions in given.positions:
+            for row in RUNS[positions]:
                 run = given.out / f"{positions}-{row}-seed{seed}"
                 if not given.measure:
-                    train(recipe_of(positions, row, seed), run, data=given.data, device="cpu")
+                    recipe = recipe_of(positions, row, seed, given.steps)
+                    train(recipe, run, data=given.data, device="cpu")
                 if not (run / "model.safetensors").exists():
                     continue
                 key = positions, row, seed
