@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
@@ -46,6 +47,8 @@ T = TypeVar("T")
 WINDOW = 256
 PROMPT = 16
 MODES = ("eager", "graph", "compiled", "static")
+OURS = "our attention"
+"""In TF32, which has to be asked for (PIDFORMER_TF32=1)."""
 NOVELS = partial(
     PIDformerConfig,
     vocab_size=19989,
@@ -83,6 +86,8 @@ def _compare_sliding(label: str, device: torch.device, options: argparse.Namespa
     ways = [("eager", name) for name in (("fp32", "tf32", "bf16") if is_gpu else ("fp32",))]
     if options.compile:
         ways += [("compiled blocks", name) for _, name in ways if name != "bf16"]
+    if is_gpu:
+        ways.insert(2, (OURS, "tf32"))
     naive: dict[str, tuple[float, Tensor]] = {}
     kernels: dict[str, dict[str, tuple[int, float]]] = {}
     for (way, name), batch in itertools.product(ways, options.batch):
@@ -90,13 +95,14 @@ def _compare_sliding(label: str, device: torch.device, options: argparse.Namespa
             if name not in naive:  # before anything is compiled
                 _naive(model, few[: WINDOW + 5])  # a warm-up
                 naive[name] = _timed(lambda: _naive(model, few), device)
-            if way != "eager":
+            if way == "compiled blocks":
                 torch.compiler.reset()
                 for block in model.model.layers:
                     block.compile(dynamic=False)
             # of whole batches, or what is left compiles as well
             count = WINDOW + options.tokens // batch * batch
             two, whole = tokens[: WINDOW + 2 * batch + 1], tokens[: count + 1]
+            os.environ["PIDFORMER_TF32"] = str(int(way == OURS))
             _batched(model, two, batch)
             spent, nll = _timed(partial(_batched, model, whole, batch), device)
             if is_gpu and name == "tf32":
