@@ -6,7 +6,7 @@
 In this order: what the device reaches (ceilings), the kernels against float64 (check), the tests
 that need a device, every section of `pidformer bench`, the goals, the paths that have to be asked
 for with a verdict each (`benchmarks.paths`), attacks on 512 images, a suite as users run it,
-attention and control as one kernel (long), growth, ways to compile, and the loop.
+attention and control as one kernel (long), growth, ways to compile, the loop, and the loop on text.
 
 Each piece is a process with a limit of its own, so that a crash or a hang costs that piece alone.
 What it prints is shown, and kept in DIR/PIECE.txt; how it ended is a line of DIR/pieces.jsonl;
@@ -43,6 +43,7 @@ SHORTEST = 20
 BENCH_SECONDS = 480
 """For all sections of `pidformer bench` together, goal."""
 PYTEST = "pytest -q --tb=short -p no:cacheprovider -p benchmarks._failures"
+TEXT = "gutenberg/softmax.yaml"
 WAYS = "now,descent,gelu,gelu+descent,mixed+descent,combo"
 
 
@@ -113,7 +114,7 @@ def _pieces() -> dict[str, Piece]:
         "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **device),
         "sliding": Piece(
             command="benchmarks.language --only sliding",
-            limit=180,
+            limit=300,
             dry="--device cpu --tokens 264 --naive 2 --batch 4",
         ),
         "long": Piece(command="benchmarks.long --out {out}", limit=300, **device),
@@ -124,6 +125,16 @@ def _pieces() -> dict[str, Piece]:
             dry=None,
         ),
         "loop": Piece(command="benchmarks.loop", limit=180, dry="--device cpu"),
+        **{
+            f"loop-text-{mode}": Piece(
+                command=f"benchmarks.loop --gains none --recipe {TEXT} --set train.compile={mode}",
+                limit=240,
+                dry="data.batch_size=2 text.length=8 model.options.num_hidden_layers=2 "
+                "--device cpu",
+                needs=("transformers",),
+            )
+            for mode in ("default", "reduce-overhead")
+        },
     }
 
 

@@ -2,13 +2,15 @@
 
     python -m benchmarks.language [--only sliding|decode] [--device cuda] [--rows 1,16,64]
         [--modes eager,graph,compiled,static] [--steps 200] [--rounds 7] [--kernels 12]
+        [--models novels,paper] [--batch 512,64]
 
-The paper's model (16 layers of width 128, adaptive softmax over 267,735 words) on random tokens.
+On random tokens, the paper's model (16 layers of width 128, adaptive softmax over 267,735 words)
+and, for sliding evaluation, that of the novels (10 layers of width 256, 19,989 words).
 
 Sliding: windows of 256 in batches, only the last place projected, against the reference way, one
 window at a time with the softmax at all 256 places; the naive time is of `--naive` targets and
 scaled. The largest difference of a target's loss between the two ways stands beside it. On a GPU
-the kernels that take most of a batch, way by way, stand below.
+the kernels that take most of a batch in TF32 stand below. Small batches may stay in a GPU's cache.
 
 Decoding: the PID model and its softmax twin take turns after a warm-up; median of the rounds, and
 the smallest and largest ratio of a round. Modes:
@@ -22,9 +24,12 @@ the smallest and largest ratio of a round. Modes:
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from statistics import median
 from typing import Any, TypeVar
 
@@ -42,55 +47,77 @@ T = TypeVar("T")
 WINDOW = 256
 PROMPT = 16
 MODES = ("eager", "graph", "compiled", "static")
+OURS = "our attention"
+"""In TF32, which has to be asked for (PIDFORMER_TF32=1)."""
+NOVELS = partial(
+    PIDformerConfig,
+    vocab_size=19989,
+    hidden_size=256,
+    num_hidden_layers=10,
+    num_attention_heads=8,
+    intermediate_size=768,
+)
+MODELS: dict[str, Callable[..., PIDformerConfig]] = {
+    "novels": NOVELS,
+    "paper": PIDformerConfig.paper,
+}
 
 
 def main() -> None:
     options = _options()
     device = torch.device(options.device)
     name = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
-    print(f"Paper's language model, {name}, torch {torch.__version__}, window {WINDOW}\n")
+    print(f"Language models, {name}, torch {torch.__version__}, window {WINDOW}\n")
     if options.only != "decode":
-        _compare_sliding(device, options)
+        for label in options.models:
+            _compare_sliding(label, device, options)
     if options.only != "sliding":
         _compare_decoding(device, options)
 
 
-def _compare_sliding(device: torch.device, options: argparse.Namespace) -> None:
-    torch.manual_seed(0)
-    model = _model(device, gains="lm")
-    tokens = torch.randint(0, model.config.vocab_size, (options.tokens + 1,), device=device)
+def _compare_sliding(label: str, device: torch.device, options: argparse.Namespace) -> None:
+    model = _model(device, label, gains="lm")
+    size = (options.tokens + WINDOW + 1,)
+    tokens = torch.randint(0, model.config.vocab_size, size, device=device)
     few = tokens[: WINDOW + options.naive + 1]
-    print("| sliding evaluation | precision | targets/s | naive | ratio | largest difference |")
+    print(f"| sliding evaluation, {label} | precision | targets/s | naive | ratio | difference |")
     print("|---|---|---|---|---|---|")
     is_gpu = device.type == "cuda"
     ways = [("eager", name) for name in (("fp32", "tf32", "bf16") if is_gpu else ("fp32",))]
     if options.compile:
         ways += [("compiled blocks", name) for _, name in ways if name != "bf16"]
+    if is_gpu:
+        ways.insert(2, (OURS, "tf32"))
     naive: dict[str, tuple[float, Tensor]] = {}
     kernels: dict[str, dict[str, tuple[int, float]]] = {}
-    for way, name in ways:
+    for (way, name), batch in itertools.product(ways, options.batch):
         with _precision(name, device):
             if name not in naive:  # before anything is compiled
                 _naive(model, few[: WINDOW + 5])  # a warm-up
                 naive[name] = _timed(lambda: _naive(model, few), device)
-            if way != "eager":
+            if way == "compiled blocks":
+                torch.compiler.reset()
                 for block in model.model.layers:
-                    block.compile()
-            _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
-            spent, nll = _timed(lambda: _batched(model, tokens, options.batch), device)
-            if is_gpu:
+                    block.compile(dynamic=False)
+            # of whole batches, or what is left compiles as well
+            count = WINDOW + options.tokens // batch * batch
+            two, whole = tokens[: WINDOW + 2 * batch + 1], tokens[: count + 1]
+            os.environ["PIDFORMER_TF32"] = str(int(way == OURS))
+            _batched(model, two, batch)
+            spent, nll = _timed(partial(_batched, model, whole, batch), device)
+            if is_gpu and name == "tf32":
                 with profile(activities=[ProfilerActivity.CUDA]) as seen:
-                    _batched(model, tokens[: WINDOW + 2 * options.batch], options.batch)
+                    _batched(model, two, batch)
                     torch.cuda.synchronize()
-                kernels[f"{way}, {name}"] = kernel_times(seen)
+                kernels[f"{label}, {way}, batches of {batch}"] = kernel_times(seen)
         alone, expected = naive[name][0] / options.naive, naive[name][1]
         apart = float((nll[WINDOW : WINDOW + len(expected)] - expected).abs().max())
-        fast = options.tokens / spent
+        fast = (count - WINDOW) / spent
         row = f"{name} | {fast:,.1f} | {1 / alone:,.1f} | {fast * alone:.1f} | {apart:.1e}"
-        print(f"| {way}, batches of {options.batch} | {row} |", flush=True)
+        print(f"| {way}, batches of {batch} | {row} |", flush=True)
     print()
-    for label, found in kernels.items():
-        print(f"{label}; a step is a batch\n")
+    for title, found in kernels.items():
+        print(f"{title}; a step is a batch\n")
         print_kernels(found, 2, options.kernels)
         print()
 
@@ -112,7 +139,7 @@ def _naive(model: PIDformerForCausalLM, tokens: Tensor) -> Tensor:
     for end in range(WINDOW + 1, len(tokens)):
         context = tokens[end - WINDOW : end]
         logits = model(context[None], use_cache=False).logits
-        found.append(float(-logits[0, -1, tokens[end]]))
+        found.append(float(-logits[0].log_softmax(-1)[-1, tokens[end]]))  # at all places
     return torch.tensor(found, dtype=torch.float64, device=tokens.device)
 
 
@@ -178,9 +205,9 @@ class _GraphLoop(GreedyLoop):
             self.token.copy_(self.step(self.token))
 
 
-def _model(device: torch.device, **options: Any) -> PIDformerForCausalLM:
+def _model(device: torch.device, name: str = "paper", **options: Any) -> PIDformerForCausalLM:
     torch.manual_seed(0)
-    return PIDformerForCausalLM(PIDformerConfig.paper(**options)).to(device).eval()
+    return PIDformerForCausalLM(MODELS[name](**options)).to(device).eval()
 
 
 def _timed(run: Callable[[], T], device: torch.device) -> tuple[float, T]:
@@ -200,7 +227,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda" if has_gpu else "cpu")
     parser.add_argument("--tokens", type=int, default=20000 if has_gpu else 320)
     parser.add_argument("--naive", type=int, default=200 if has_gpu else 6)
-    parser.add_argument("--batch", type=int, default=512 if has_gpu else 16)
+    parser.add_argument("--models", type=_models, default=list(MODELS), help=", ".join(MODELS))
+    parser.add_argument("--batch", type=_numbers, default=[512, 64] if has_gpu else [16])
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
@@ -213,7 +241,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7 if has_gpu else 3)
     parser.add_argument(
         "--modes",
-        type=lambda text: [_known(mode) for mode in text.split(",")],
+        type=lambda text: [_known(mode, MODES) for mode in text.split(",")],
         default=["eager", "graph", "compiled"] if has_gpu else ["eager"],
         help="of decoding, with commas: " + ", ".join(MODES),
     )
@@ -224,10 +252,14 @@ def _numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
 
 
-def _known(mode: str) -> str:
-    if mode not in MODES:
-        raise argparse.ArgumentTypeError(f"unknown mode {mode!r}; known: {', '.join(MODES)}")
-    return mode
+def _models(text: str) -> list[str]:
+    return [_known(name, MODELS) for name in text.split(",")]
+
+
+def _known(name: str, names: Iterable[str]) -> str:
+    if name not in names:
+        raise argparse.ArgumentTypeError(f"unknown {name!r}; known: {', '.join(names)}")
+    return name
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 """Where a step of the whole training loop goes: the device's kernels, the host, waiting.
 
     python -m benchmarks.loop [--gains 0.4,0.1,0.05,1 | none] [--device cuda] [--rows 25]
-        [--recipe novels/softmax.yaml --data DIR]
+        [--recipe gutenberg/softmax.yaml [--data DIR] [--set train.compile=reduce-overhead]]
 
-The trainer on its recipe for 64-pixel images, as in `pidformer bench train`, or on another. Three
+The trainer on its recipe for 64-pixel images, as in `pidformer bench train`, or on another; one of
+language without --data trains on text that is made up, with as many words as gutenberg. Three
 stretches of steps, once all is compiled: one is timed as it is, one under torch's profiler
 (kernels), one under Python's (functions of the host, which it slows down). "Waiting" is how long
 the host stands still until the device has done the step before: near zero, the device waits for the
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
@@ -97,8 +99,9 @@ def main() -> None:
     parser.add_argument("--gains", default=GAINS)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--rows", type=int, default=25)
-    parser.add_argument("--recipe", help="another one, trained on --data")
+    parser.add_argument("--recipe", help="another one, trained on --data or on text made up")
     parser.add_argument("--data", type=Path)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="of the recipe")
     options = parser.parse_args()
     is_gpu = options.device.startswith("cuda")
     size = LARGE if is_gpu else SMALL
@@ -123,17 +126,36 @@ def main() -> None:
             write_set(data, made, train=size.batch * size.window, val=size.batch)
             recipe = loop_recipe(size._replace(windows=5), gains, seed=0)
         else:
-            data, recipe = options.data, _recipe(options.recipe, gains, look.first + 3 * steps + 1)
+            given = [f"model.gains={gains or 'null'}", *options.set]
+            if options.data is None:
+                _write_text(Path(folder) / "text", words=110_000, tokens=2_700_000 if is_gpu else 0)
+                given += ["text.min_count=1", "text.split=spaces", f"text.cache={folder}"]
+            data = options.data or Path(folder) / "text"
+            recipe = _recipe(options.recipe, given, look.first + 3 * steps + 1)
         patched = mock.patch.multiple(Trainer, _train_step=train_step)
         with patched, mock.patch.object(NonFiniteWatch, "check_now", check_now):
             train(recipe, Path(folder) / "run", data=data, device=options.device, is_shown=False)
 
 
-def _recipe(name: str, gains: str | None, steps: int) -> Recipe:
+def _recipe(name: str, given: list[str], steps: int) -> Recipe:
     """So many steps of a recipe, with nothing in between."""
     quiet = ["train.evaluate_every=1000000", "train.evaluate_steps=null"]
-    given = [f"model.gains={gains or 'null'}", f"schedule.steps={steps}", *quiet]
-    return load_recipe(name, [*given, "train.checkpoint_seconds=1000000"])
+    quiet += [f"schedule.steps={steps}", "train.checkpoint_seconds=1000000"]
+    return load_recipe(name, [*given, *quiet])
+
+
+def _write_text(folder: Path, *, words: int, tokens: int) -> None:
+    """Every word once, which makes them as rare as gutenberg's rare ones, and frequent ones."""
+    rng = np.random.default_rng(0)
+    folder.mkdir()
+    often = rng.zipf(1.3, tokens + 20_000)
+    for split, part in (
+        ("train", rng.permutation(np.concatenate([often, np.arange(words)]))),
+        ("valid", often[:20_000]),
+    ):
+        text = [f"w{number}" for number in (part % words).tolist()]
+        lines = [" ".join(text[k : k + 40]) + "\n" for k in range(0, len(text), 40)]
+        (folder / f"{split}.txt").write_text("".join(lines))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ PROPORTIONAL = {"gains", "previous", "d_previous", "d_integral", "grad_integral"
 PROPORTIONAL |= {"integral", "integral_new"}
 SIZES = {"GROUP": 1, "D": 64, "BLOCK_D": 64, "CAUSAL": False, "PRECISION": "ieee"}
 GELU = {"WIDTH": 768, "CHUNK": 128, "BLOCK": 16, "COLUMNS": 256}
+TF32 = {"D": 16, "BLOCK_D": 16, "CAUSAL": True, "PRECISION": "tf32"}
 ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
 WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}
 TILES = (
@@ -34,6 +35,10 @@ TILES = (
     (
         short_kernels.short_forward,
         {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": True},
+    ),
+    (
+        short_kernels.short_forward,
+        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 64, "PARTS": 1, "PREFETCH": False, **TF32},
     ),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": True, **ONE_TILE}),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": False, **ONE_TILE}),
@@ -54,7 +59,7 @@ def compiled(kernel, absent, options):
             return "fp32"
         if name in {"tokens", "heads", "rows"} or name[-2:] in {"_b", "_h", "_n"}:
             return "i32"
-        return "*fp32" if name in WIDE else "*bf16"
+        return "*fp32" if name in WIDE or "PRECISION" in options else "*bf16"
 
     source = ASTSource(
         fn=kernel,

@@ -1,5 +1,6 @@
 """The way that inputs take: the same when compiled as when not."""
 
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -8,9 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing._internal.two_tensor import TwoTensor
 
 from pidformer.control import PIDGains
+from pidformer.devices import tf32
 from pidformer.nn import PIDBlock
 from pidformer.nn.depth import scan_blocks
-from pidformer.ops import dispatch, kernels
+from pidformer.ops import dispatch, kernels, pid_attention
 from tests.ops.chains import DEVICE, GAINS, LIMIT, chain, needs_kernels, placed, relative
 from tests.ops.test_attention import direct, layers, run
 
@@ -114,6 +116,50 @@ def test_auto_asks_for_work_for_all_multiprocessors(
             q, q, q, is_plain=False, has_mask=False, dropout_p=0.0, scale=None, state=None
         )
     assert found == way
+
+
+@pytest.mark.parametrize(
+    ("asked", "precision", "is_training", "way"),
+    [
+        ("1", "tf32", False, "short"),
+        ("1", "tf32", True, "epilogue"),  # gradients stay as exact as SDPA's
+        ("1", "fp32", False, "epilogue"),
+        ("0", "tf32", False, "epilogue"),
+    ],
+)
+def test_float32_has_its_own_attention_where_tf32_is_allowed_and_asked_for(
+    monkeypatch, asked, precision, is_training, way
+):
+    monkeypatch.setenv("PIDFORMER_TF32", asked)
+    with FakeTensorMode():
+        q = torch.empty(2, 8, 256, 16, device="cuda")
+    q.requires_grad_(is_training)
+    monkeypatch.setitem(dispatch._checked, ("cuda", q.device.index), None)
+    device = SimpleNamespace(
+        major=9, shared_memory_per_block_optin=227 * 1024, multi_processor_count=1
+    )
+    monkeypatch.setattr(dispatch, "_properties", lambda index: device)
+    with dispatch.kernels("auto"), tf32() if precision == "tf32" else nullcontext():
+        found = dispatch.route(
+            q, q, q, is_plain=False, has_mask=False, dropout_p=0.0, scale=None, state=None
+        )
+    assert found == way
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dim", [16, 32])
+def test_float32_attention_in_tf32_is_off_by_what_tf32_rounds(monkeypatch, dim):
+    monkeypatch.setenv("PIDFORMER_TF32", "1")
+    qkv = torch.randn(3, 3, 4, 8, 256, dim, device="cuda")
+    found = []
+    for dtype, name in ((torch.float32, "triton"), (torch.float64, "torch")):
+        state = None
+        with torch.no_grad(), tf32(), kernels(name):
+            for q, k, v in qkv.to(dtype):
+                out, state = pid_attention(q, k, v, state, GAINS, is_causal=True)
+        found.append(out)
+    assert 1e-5 < relative(*found) < 2e-3
 
 
 def test_threads_may_leave_their_blocks_in_any_order():

@@ -85,6 +85,19 @@ def test_a_schedule_in_steps_ends_and_evaluates_there(texts, tmp_path):
     assert rates == pytest.approx(expected)
 
 
+def test_on_a_gpu_the_softmax_is_promised_what_no_batch_breaks(texts, monkeypatch):
+    monkeypatch.setattr("pidformer.data.text.streams.as_device", lambda _: torch.device("cpu"))
+    options = ("model.options.cutoffs=[12, 30]", "model.options.hidden_dropout=0.0")
+    task = build_task(tiny_language(*options, name="gutenberg/softmax.yaml"), texts)
+    streams = task.train_data(Place(0, 1, torch.device("cuda")))
+    model, seen = task.build(), []
+    model.lm_head.register_forward_pre_hook(lambda _, given: seen.append(given[2]))
+    for batch in streams.epoch(0):
+        expected = model(input_ids=batch.inputs, targets=batch.targets).loss
+        torch.testing.assert_close(task.loss(model, batch), expected)
+    assert seen[0] is None and seen[1] == [64, 64]
+
+
 @pytest.mark.parametrize("first", [5.0, math.nan])
 def test_the_best_weights_are_kept(texts, tmp_path, monkeypatch, first):
     held = []

@@ -174,7 +174,9 @@ def short_forward(
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if with_lse else None
     u = empty_rows(q, q.shape)
     tiles, constants = _forward_plan(tokens, dim, heads // kv_heads, is_causal)
-    constants = (*constants, is_prefetched() and not dispatch.is_interpreted())
+    is_rounded = q.is_cuda and q.dtype == torch.float32 and dispatch.is_rounded()
+    precision = "tf32" if is_rounded and not with_lse else "ieee"
+    constants = (*constants, precision, is_prefetched() and not dispatch.is_interpreted())
     launch(
         short_kernels.short_forward,
         batch * heads * -(-tokens // tiles.rows),
@@ -197,13 +199,13 @@ def is_prefetched() -> bool:
 def _forward_plan(
     tokens: int, dim: int, group: int, is_causal: bool
 ) -> tuple[dispatch.Tiles, tuple[Any, ...]]:
-    """Tiles of `short_forward`, and its constants from GROUP to PRECISION."""
+    """Tiles of `short_forward`, and its constants from GROUP to CAUSAL."""
     pad = power_of_two(dim)
     tiles = dispatch.forward_tiles(tokens, pad)
     tail = tokens if tokens < tiles.keys else tokens % tiles.keys
     tail = min(tiles.keys if is_causal else max(16, power_of_two(tail)), tiles.keys)
     cut = (tiles.rows, tiles.keys, tail, tiles.parts)
-    return tiles, (group, dim, pad, *cut, is_causal, "ieee")
+    return tiles, (group, dim, pad, *cut, is_causal)
 
 
 @cached_by_size

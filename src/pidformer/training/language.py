@@ -14,11 +14,14 @@ from torch import Tensor, nn
 from pidformer.data.text import TextBatch, TextStreams, open_corpus, text_tokenizer
 from pidformer.errors import InputError
 from pidformer.files import named_data
+from pidformer.models.language.softmax import AdaptiveSoftmax
 from pidformer.runs.recipe import Recipe, TextRecipe
 from pidformer.training.tasks import Place, Task
 
 EVAL_TOKENS = 16384
 """Tokens in a batch of an evaluation during training."""
+ROUNDED = 64
+"""Rows of a cluster come in multiples of it, as tensor cores like them."""
 
 
 class Language(Task):
@@ -50,6 +53,16 @@ class Language(Task):
         if len(self.valid.tokens) < 2:
             raise InputError(f"the validation text at {data} has fewer than two tokens")
         self._eval_tokens: tuple[Tensor, Tensor] | None = None
+        self._streams: TextStreams | None = None
+        self._most_rare: list[int] | None = None
+
+    def build(self) -> nn.Module:
+        """The network, and on a CUDA device what its softmax is promised of each batch."""
+        model: Any = super().build()
+        if self._streams is not None and isinstance(model.lm_head, AdaptiveSoftmax):
+            counts = [self._streams.most_between(*tail) for tail in model.lm_head.tails()]
+            self._most_rare = [-(-count // ROUNDED) * ROUNDED for count in counts]
+        return model
 
     def model_info(self) -> dict[str, Any]:
         build = {
@@ -62,7 +75,7 @@ class Language(Task):
     def train_data(self, place: Place) -> TextStreams:
         text = self.text
         corpus = open_corpus(self.location, "train", self.tokenizer, cache=text.cache)
-        return TextStreams(
+        streams = TextStreams(
             corpus.tokens,
             batch_size=self.recipe.data.batch_size,
             length=text.length,
@@ -72,9 +85,13 @@ class Language(Task):
             world_size=place.world_size,
             device=place.device,
         )
+        if place.device.type == "cuda":  # others are not waited for
+            self._streams = streams
+        return streams
 
     def loss(self, model: nn.Module, batch: TextBatch) -> Tensor:
-        return model(input_ids=batch.inputs, targets=batch.targets).loss
+        given = {} if self._most_rare is None else {"most_rare": self._most_rare}
+        return model(input_ids=batch.inputs, targets=batch.targets, **given).loss
 
     def count(self, model: nn.Module, place: Place) -> Tensor:
         """(summed loss, targets)."""

@@ -42,3 +42,14 @@ def test_a_text_shorter_than_a_batch_is_refused():
     with pytest.raises(InputError, match=r"27 tokens is shorter than one batch: 4 streams x 6"):
         TextStreams(np.arange(27), batch_size=4, length=6)
     TextStreams(np.arange(28), batch_size=4, length=6)
+
+
+@pytest.mark.parametrize("shift", [False, True])
+def test_the_most_rare_words_of_any_batch_are_counted(shift):
+    tokens = np.random.default_rng(0).zipf(1.3, 3000).clip(max=99).astype(np.uint16)
+    streams = TextStreams(tokens, batch_size=5, length=8, shift=shift)
+    batches = [batch.targets for epoch in range(200) for batch in streams.epoch(epoch)]
+    for low, high in ((10, 40), (40, 100), (200, 300)):
+        counts = [int(((t >= low) & (t < high)).sum()) for t in batches]
+        most = streams.most_between(low, high)
+        assert most >= max(counts) and (not shift or most == max(counts))

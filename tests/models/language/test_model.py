@@ -258,12 +258,13 @@ def test_rotary_positions_see_distances_alone(gains):
     assert not torch.allclose(here, stretched, atol=1e-2)
 
 
-def test_rotary_positions_equal_llamas():
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_rotary_positions_equal_llamas(is_trained):
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     from pidformer.models.language.positions import rotated, rotation
 
-    x, positions = torch.randn(2, 3, 5, 8), torch.arange(5)[None]
+    x, positions = torch.randn(2, 3, 5, 8, requires_grad=is_trained), torch.arange(5)[None]
     turn = rotation(positions, 8, 10000.0)
     powers = 10000.0 ** -(torch.arange(0, 8, 2) / 8)
     angles = positions[..., None] * torch.cat([powers, powers])

@@ -75,6 +75,14 @@ class TextStreams:
             window = self._window(begin, begin + self.length + 1)
             yield TextBatch(window[:, :-1], window[:, 1:])
 
+    def most_between(self, low: int, high: int) -> int:
+        """The most tokens from `low` to below `high` among a batch's targets, in any epoch."""
+        inside = np.zeros(self._stream, dtype=np.int64)
+        for stream in self._tokens:
+            inside += (stream >= low) & (stream < high)
+        before = inside.cumsum()
+        return int((before[self.length :] - before[: -self.length]).max())
+
     def _window(self, begin: int, end: int) -> Tensor:
         if self._kept is not None:
             return self._kept[:, begin:end].long()

@@ -2,7 +2,7 @@
 # B batch, N tokens, C width, V vocabulary
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +55,7 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: int | Tensor | None = None,
         reduction: str = "mean",
+        most_rare: Sequence[int] | None = None,
         **options: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Logits (B, N, V), or the loss alone.
@@ -63,7 +64,8 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
         moved already (by trainers that cut a sequence into shards) and count instead of them.
         `targets` (B, K) are the tokens to predict at the last K places, and only those are
         projected. -100 counts nowhere. With `targets`, and while training an adaptive softmax with
-        labels, no logits are made; `reduction="none"` gives the loss of each target.
+        labels, no logits are made; `reduction="none"` gives the loss of each target. `most_rare` is
+        what an adaptive softmax is promised of them (`AdaptiveSoftmax`).
         """
         check_keywords(type(self).forward, options, has_positions=position_ids is not None)
         if targets is not None and past_key_values is None:
@@ -91,7 +93,7 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
             is_loss_all = self.training and isinstance(self.lm_head, AdaptiveSoftmax)
         loss = None
         if targets is not None:
-            loss = self.nll(hidden[:, -targets.shape[1] :], targets)
+            loss = self.nll(hidden[:, -targets.shape[1] :], targets, most_rare)
             if reduction == "mean":
                 counted = (targets != IGNORED).sum()
                 loss = loss.sum() / (counted if num_items_in_batch is None else num_items_in_batch)
@@ -110,9 +112,11 @@ class PIDformerForCausalLM(PIDformerPreTrainedModel, GenerationMixin):
         )
         return self._given_back(found, return_dict)
 
-    def nll(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def nll(
+        self, hidden: Tensor, targets: Tensor, most_rare: Sequence[int] | None = None
+    ) -> Tensor:
         """-log p(target) for hidden states (..., C) and targets (...), in float32."""
-        flat = nll(self.lm_head, hidden.flatten(0, -2), targets.flatten().long())
+        flat = nll(self.lm_head, hidden.flatten(0, -2), targets.flatten().long(), most_rare)
         return flat.view(targets.shape)
 
     def generate(self, *args: Any, **options: Any) -> Any:
