@@ -326,7 +326,7 @@ def _numbers(
         outs = make(*inputs)
     if not with_backward:
         return outs[0]
-    pull = [torch.randn(x.shape, device="cuda", dtype=x.dtype) for x in outs]
+    pull = [torch.randn_like(x) for x in outs]  # the layout that `_time` gives back, too
     return torch.autograd.grad(outs, inputs[:1], pull)[0]
 
 
