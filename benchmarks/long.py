@@ -7,8 +7,8 @@ GPU without the host's time. The contenders: SDPA; PID attention (SDPA and our p
 FlexAttention; FlexAttention and the control compiled as one, which Inductor may put into
 attention's own kernel. Whether it did is in a row's note: the kernels that it wrote for a layer.
 
-Outputs and gradients are compared with float64 first, at the fewest tokens. If FlexAttention is off,
-its row is left out; if PID attention is, the run ends.
+Outputs and gradients are compared with float64 first, at the fewest tokens. If FlexAttention is
+off, its row is left out; if PID attention is, the run ends.
 """
 # B batch, H heads, N tokens, D head dim
 
