@@ -49,7 +49,7 @@ MARK = "pytest.mark.gpu"
 PARTS = 5
 """Of the check, each a process."""
 WAYS = "now,descent,gelu,gelu+descent,mixed+descent,combo"
-DEVICE = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
+DEVICE: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +104,7 @@ def _pieces() -> dict[str, Piece]:
         "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **DEVICE),
         "sliding": Piece(
             command="benchmarks.language --only sliding",
-            limit=180,
+            limit=240,
             dry="--device cpu --tokens 264 --naive 2 --batch 4",
         ),
         "bench-model-tiny-eager": _network("tiny-eager", 120),

@@ -41,8 +41,8 @@ def check_laws() -> None:
 
 def _laws() -> list[Callable[[], bool]]:
     sizes = ((7, 3, False), (65, 1, True), (197, 3, False), (1025, 1, True))
-    sizes = sizes if DEVICE == "cuda" else sizes[:1]
-    return [partial(check_law, law, *size) for law, size in itertools.product(LAWS, sizes)]
+    few = sizes if DEVICE == "cuda" else sizes[:1]
+    return [partial(check_law, law, *size) for law, size in itertools.product(LAWS, few)]
 
 
 def _check_all(cases: Sequence[Callable[[], bool]]) -> None:

@@ -49,10 +49,14 @@ STEPS, ROUNDS = 5, 9  # steps a graph, replays of it
 
 
 def main() -> None:
-    part = next((word.split("/") for word in sys.argv[1:] if "/" in word), None)
-    sections = {
+    part = None
+    for word in sys.argv[1:]:
+        if "/" in word:
+            place, parts = map(int, word.split("/"))
+            part = place, parts
+    sections: dict[str, Callable[[], None]] = {
         "ceilings": ceilings,
-        "check": partial(check, part and (int(part[0]), int(part[1]))),
+        "check": partial(check, part),
         "laws": check_laws,
         "time": timings,
         "tune": tune,
