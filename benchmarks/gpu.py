@@ -40,7 +40,7 @@ from pidformer.devices import usable_cores
 from pidformer.errors import unknown
 
 ROOT = Path(__file__).parent.parent
-AT_ONCE = max(1, min(8, usable_cores() // 2))
+AT_ONCE = max(1, min(12, usable_cores() - 4))
 """Pieces beside each other; most of their time they compile."""
 BENCH_SECONDS = 480
 """For all sections of `pidformer bench` together, goal."""
