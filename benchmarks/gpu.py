@@ -140,6 +140,7 @@ def _checks() -> dict[str, Piece]:
         ),
         **{name: Piece(command=f"{PYTEST} -m gpu {file}", **tests) for name, file in files.items()},
         **kernels,
+        "test-ops-slow": Piece(command=f"{PYTEST} -m slow tests/ops", **tests | {"dry": None}),
     }
 
 
