@@ -70,4 +70,5 @@ if __name__ == "__main__":
             found = compiled(kernel, absent, options).asm
             assert "cubin" in found
             assert ("prefetch.global.L2" in found["ptx"]) == options.get("PREFETCH", False)
+            assert "pure = false" not in found["ttir"]  # for PyTorch it would write everywhere
             print(kernel.__name__, "without", *sorted(absent))
