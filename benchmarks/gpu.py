@@ -3,15 +3,16 @@
     python -m benchmarks gpu --out DIR [--minutes 25] [PIECE...]
     python -m benchmarks gpu --out DIR --dry [PIECE...]     # on a CPU: do the pieces run?
 
-In this order: what the device reaches (ceilings), the kernels against float64 (check), the tests
-that need a device, every section of `pidformer bench`, the goals, the paths that have to be asked
-for with a verdict each (`benchmarks.paths`), attacks on 512 images, a suite as users run it,
-attention and control as one kernel (long), growth, ways to compile, the loop, and the loop on text.
+The most valuable first. Beside each other, as they time nothing: the kernels against float64 and
+the tests that need a device. Then one by one: what the device reaches, the rows that the goals are
+about, the paths that have to be asked for with a verdict each (`benchmarks.paths`), attention and
+control as one kernel, and what has no goal. The goals close every call.
 
-Each piece is a process with a limit of its own, so that a crash or a hang costs that piece alone.
-What it prints is shown, and kept in DIR/PIECE.txt; how it ended is a line of DIR/pieces.jsonl;
-numbers go to DIR/results.jsonl. Pieces that are done in DIR are not run again unless they are
-named: the same command goes on where the last one ended. Without an installation, PYTHONPATH=src.
+Each piece is a process with a limit of its own, so that a crash or a hang costs that piece alone;
+it begins if half of its limit is left. What it prints is shown, and kept in DIR/PIECE.txt; how it
+ended is a line of DIR/pieces.jsonl; numbers go to DIR/results.jsonl as they come. The same command
+goes on where the last one ended: what is done, has failed or used up its limit is not run again,
+unless it is named. Without an installation, PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -25,26 +26,31 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.paths import PATHS
-from pidformer.bench import SECTIONS
+from benchmarks import goals
+from pidformer.devices import usable_cores
 from pidformer.errors import unknown
 
 ROOT = Path(__file__).parent.parent
-SHORTEST = 20
-"""Seconds that must be left for a piece to begin."""
+AT_ONCE = max(1, min(12, usable_cores() - 4))
+"""Pieces beside each other; most of their time they compile."""
 BENCH_SECONDS = 480
 """For all sections of `pidformer bench` together, goal."""
 PYTEST = "pytest -q --tb=short -p no:cacheprovider -p benchmarks._failures"
 TEXT = "gutenberg/softmax.yaml"
+MARK = "pytest.mark.gpu"
+PARTS = 5
+"""Of the check, each a process."""
 WAYS = "now,descent,gelu,gelu+descent,mixed+descent,combo"
+DEVICE: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,72 +65,57 @@ class Piece:
     """More words in a dry run; None: it says nothing without a GPU."""
     needs: tuple[str, ...] = ()
     """Modules without which it is left out."""
+    is_timed: bool = True
+    """Whether it needs the device for itself."""
 
     def words(self, folder: Path, *, is_dry: bool) -> list[str]:
         more = self.dry if is_dry else self.gpu
         return [word.format(out=folder) for word in shlex.split(f"{self.command} {more or ''}")]
 
+    def why_not(self, left: float, *, is_dry: bool) -> str:
+        """Why it does not begin; "" if it does."""
+        if missing := [name for name in self.needs if find_spec(name) is None]:
+            return f"{', '.join(missing)} not installed"
+        if is_dry and self.dry is None:
+            return "it says nothing without a GPU"
+        return "no time is left" if left < self.limit / 2 else ""
+
 
 def _pieces() -> dict[str, Piece]:
-    marked = sorted(
-        str(path.relative_to(ROOT))
-        for path in (ROOT / "tests").rglob("test_*.py")
-        if "mark.gpu" in path.read_text()
-    )
-    limits = {"model": 420, "train": 240, "attack": 240}
-    device: dict[str, Any] = {"gpu": "--device cuda", "dry": "--device cpu --rounds 1"}
-    tests = ("pytest", "hypothesis")
     return {
+        **_checks(),
         "ceilings": Piece(command="benchmarks.kernels ceilings", limit=60, dry=None),
-        "check": Piece(command="benchmarks.kernels check", limit=420),
-        "tests": Piece(
-            command=f"{PYTEST} -m gpu --continue-on-collection-errors",
-            gpu=" ".join(marked),
-            dry="tests/ops",
-            limit=300,
-            needs=tests,
-        ),
-        "kernel-tests": Piece(
-            command=f"{PYTEST} -m 'not slow'",
-            gpu="tests/ops",
-            dry="tests/ops/test_launch.py",
-            limit=240,
-            needs=tests,
-        ),
-        **{
-            f"bench-{name}": Piece(
-                command=f"pidformer bench {name} --out {{out}}",
-                limit=limits.get(name, 150),
-                needs=("transformers",) if name == "generate" else (),
-                **device,
-            )
-            for name in SECTIONS
-        },
-        "goals": Piece(command="benchmarks.goals --read {out}", limit=60),
-        **{
-            name: Piece(command=f"benchmarks.paths {name} --out {{out}}", limit=180, **device)
-            for name in PATHS
-        },
+        "bench-model-tiny-graphs": _network("tiny-graphs", 480),
+        "bench-operator": _bench("operator", 240),
+        "bench-attack": _bench("attack", 200),
+        "bench-train": _bench("train", 240),
+        "bench-generate": _bench("generate", 280),
+        "bench-model-small-compiled": _network("small-compiled", 240),
+        "bench-model-base-compiled": _network("base-compiled", 240),
+        **{name: _path(name, 160) for name in ("prefetch", "direct", "gelu", "exclude")},
+        "long": Piece(command="benchmarks.long --out {out}", limit=400, **DEVICE),
+        "bench-model-tiny-compiled": _network("tiny-compiled", 300),
+        "recorded": _path("recorded", 160),
         "attacks-512": Piece(
             command="benchmarks.attacks --image 64 --steps 10 --rounds 3",
             gpu="--device cuda --batch 512",
             dry="--batch 2",
             limit=120,
         ),
-        "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **device),
+        "suite": Piece(command="benchmarks.suite --out {out}", limit=180, **DEVICE),
         "sliding": Piece(
             command="benchmarks.language --only sliding",
             limit=300,
             dry="--device cpu --tokens 264 --naive 2 --batch 4",
         ),
-        "long": Piece(command="benchmarks.long --out {out}", limit=300, **device),
-        "growth": Piece(command="benchmarks.growth --out {out}", limit=180, **device),
+        "bench-model-tiny-eager": _network("tiny-eager", 120),
+        "growth": Piece(command="benchmarks.growth --out {out}", limit=180, **DEVICE),
+        "loop": Piece(command="benchmarks.loop", limit=180, dry="--device cpu"),
         "ways": Piece(
             command=f"benchmarks.ways --only {WAYS} --out {{out}}/ways-kernels.txt",
             limit=480,
             dry=None,
         ),
-        "loop": Piece(command="benchmarks.loop", limit=180, dry="--device cpu"),
         **{
             f"loop-text-{mode}": Piece(
                 command=f"benchmarks.loop --gains none --recipe {TEXT} --set train.compile={mode}",
@@ -138,6 +129,46 @@ def _pieces() -> dict[str, Piece]:
     }
 
 
+def _checks() -> dict[str, Piece]:
+    """The kernels against float64, and the tests of each file that needs a device."""
+    parts = {f"check-{part}": f"check {part}/{PARTS}" for part in range(1, PARTS + 1)}
+    kernels = {
+        name: Piece(command=f"benchmarks.kernels {words}", limit=300, is_timed=False)
+        for name, words in {**parts, "check-laws": "laws"}.items()
+    }
+    tests: dict[str, Any] = {"limit": 300, "needs": ("pytest", "hypothesis"), "is_timed": False}
+    files = {
+        "test-" + path.stem.removeprefix("test_"): path.relative_to(ROOT)
+        for path in sorted((ROOT / "tests").rglob("test_*.py"))
+        if MARK in path.read_text() and path.parent != ROOT / "tests/ops"
+    }
+    return {
+        "test-ops": Piece(
+            command=f"{PYTEST} -m 'not slow'",
+            gpu="tests/ops",
+            dry="tests/ops/test_launch.py",
+            **tests,
+        ),
+        **{name: Piece(command=f"{PYTEST} -m gpu {file}", **tests) for name, file in files.items()},
+        **kernels,
+        "test-ops-slow": Piece(command=f"{PYTEST} -m slow tests/ops", **tests | {"dry": None}),
+    }
+
+
+def _bench(section: str, limit: int) -> Piece:
+    needs = ("transformers",) if section == "generate" else ()
+    command = f"pidformer bench {section} --out {{out}}"
+    return Piece(command=command, limit=limit, needs=needs, **DEVICE)
+
+
+def _network(name: str, limit: int) -> Piece:
+    return Piece(command=f"benchmarks.model {name} --out {{out}}", limit=limit, **DEVICE)
+
+
+def _path(name: str, limit: int) -> Piece:
+    return Piece(command=f"benchmarks.paths {name} --out {{out}}", limit=limit, **DEVICE)
+
+
 PIECES = _pieces()
 
 
@@ -147,73 +178,108 @@ def main() -> None:
         sys.exit("benchmarks gpu needs a CUDA device; --dry tries its pieces on this CPU")
     if wrong := [name for name in options.pieces if name not in PIECES]:
         raise unknown("piece", wrong[0], PIECES)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended from outside"))  # and so its pieces
     options.out.mkdir(parents=True, exist_ok=True)
-    options.out = options.out.resolve()
-    ended = time.monotonic() + 60 * options.minutes
-    done = {} if options.pieces else {k: x for k, x in _read(options.out) if x["state"] == "done"}
-    for name in options.pieces or PIECES:
-        if name in done:
-            continue
-        found = run_piece(
-            PIECES[name], options.out / f"{name}.txt", ended - time.monotonic(), is_dry=options.dry
-        )
-        with (options.out / "pieces.jsonl").open("a") as file:
-            file.write(json.dumps({"piece": name, **found}) + "\n")
-        print(f"-- {name}: {_state(found)}", flush=True)
-    sys.exit(summary(options.out))
+    folder, ended = options.out.resolve(), time.monotonic() + 60 * options.minutes
+    over = set() if options.pieces else {name for name, found in _read(folder) if _is_over(found)}
+    names = [name for name in options.pieces or PIECES if name not in over]
+    while names:
+        group = list(takewhile(lambda name: not PIECES[name].is_timed, names)) or names[:1]
+        names = names[len(group) :]
+        pieces, left = {name: PIECES[name] for name in group}, ended - time.monotonic()
+        for name, found in run_pieces(pieces, folder, left, is_dry=options.dry):
+            with (folder / "pieces.jsonl").open("a") as file:
+                file.write(json.dumps({"piece": name, **found}) + "\n")
+            print(f"-- {name}: {_state(found)}", flush=True)
+    sys.exit(summary(folder))
 
 
-def run_piece(piece: Piece, log: Path, left: float, *, is_dry: bool) -> dict[str, Any]:
-    """Run a piece, show what it prints as it comes, and say how it ended."""
-    missing = [name for name in piece.needs if find_spec(name) is None]
-    if missing:
-        return {"state": "left out", "why": f"{', '.join(missing)} not installed"}
-    if is_dry and piece.dry is None:
-        return {"state": "left out", "why": "it says nothing without a GPU"}
-    if left < SHORTEST:
-        return {"state": "left out", "why": "no time is left"}
-    command = [sys.executable, "-m", *piece.words(log.parent, is_dry=is_dry)]
-    print(f"\n## {' '.join(command[2:])}\n", flush=True)
-    begun, limit = time.monotonic(), min(piece.limit, left)
-    # Unbuffered: what is stopped has said how far it came.
-    environment = {**os.environ, "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
-    if is_dry:
-        environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    with log.open("w") as written, log.open() as seen, _process(command, written, environment) as p:
-        code = None
-        while code is None and time.monotonic() - begun < limit:
-            with suppress(subprocess.TimeoutExpired):
-                code = p.wait(timeout=0.2)
-            sys.stdout.write(seen.read())
-            sys.stdout.flush()
-    seconds = round(time.monotonic() - begun, 1)
-    if code is None:
-        return {"state": "stopped", "why": f"not done within {limit:.0f} s", "seconds": seconds}
-    if code:
-        lines = log.read_text().strip().splitlines() or [""]
-        return {"state": "failed", "why": f"exit code {code}: {lines[-1]}", "seconds": seconds}
-    return {"state": "done", "seconds": seconds}
-
-
-@contextmanager
-def _process(
-    command: list[str], log: Any, environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """A process and, at the end, the end of all that it began."""
-    process = subprocess.Popen(
-        command,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        cwd=ROOT,
-        start_new_session=True,
-    )
+def run_pieces(
+    pieces: Mapping[str, Piece], folder: Path, left: float, *, is_dry: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Run pieces beside each other, show what they print as it comes, and say how each ended."""
+    waiting, running, ended = dict(pieces), dict[str, _Running](), time.monotonic() + left
     try:
-        yield process
+        while waiting or running:
+            while waiting and len(running) < AT_ONCE:
+                name = next(iter(waiting))
+                piece, left = waiting.pop(name), ended - time.monotonic()
+                if why := piece.why_not(left, is_dry=is_dry):
+                    yield name, {"state": "left out", "why": why}
+                    continue
+                words = piece.words(folder, is_dry=is_dry)
+                print(f"\n## {' '.join(words)}\n", flush=True)
+                running[name] = _Running(
+                    words, folder / f"{name}.txt", min(piece.limit, left), is_dry
+                )
+            time.sleep(0.2)
+            for name, one in list(running.items()):
+                found = one.found()
+                one.show(f"{name}: " if len(pieces) > 1 else "", is_last=found is not None)
+                if found is not None:
+                    del running[name]
+                    yield name, found
     finally:
+        for one in running.values():
+            one.stop()
+
+
+class _Running:
+    """A process with all that it begins, what it prints, and its limit."""
+
+    def __init__(self, words: list[str], log: Path, limit: float, is_dry: bool) -> None:
+        # Unbuffered: what is stopped has said how far it came.
+        environment = {**os.environ, "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
+        if is_dry:
+            environment |= {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+        self.begun, self.limit, self.log = time.monotonic(), limit, log
+        with log.open("w") as written:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", *words],
+                stdout=written,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+        self.seen, self.rest = log.open(errors="replace"), ""
+
+    def show(self, prefix: str, *, is_last: bool) -> None:
+        """What it has printed since; with a prefix, whole lines."""
+        text, self.rest = self.rest + self.seen.read(), ""
+        if prefix and not is_last:
+            whole, end, self.rest = text.rpartition("\n")
+            text = whole + end
+        lines = text.splitlines(keepends=True)
+        print("".join(prefix + line for line in lines), end="", flush=True)
+        if is_last:
+            self.seen.close()
+
+    def found(self) -> dict[str, Any] | None:
+        """How it ended, if it has; at its limit it is ended."""
+        code, seconds = self.process.poll(), round(time.monotonic() - self.begun, 1)
+        if code is None and seconds < self.limit:
+            return None
+        self.stop()
+        if code is None:
+            why = f"not done within {self.limit:.0f} s"
+            return {"state": "stopped", "why": why, "seconds": seconds}
+        if code:
+            lines = self.log.read_text(errors="replace").strip().splitlines() or [""]
+            return {"state": "failed", "why": f"exit code {code}: {lines[-1]}", "seconds": seconds}
+        return {"state": "done", "seconds": seconds}
+
+    def stop(self) -> None:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def _is_over(found: Mapping[str, Any]) -> bool:
+    """Whether another run would hardly end another way; what had less than its limit may."""
+    if found["state"] == "stopped":
+        return found["piece"] in PIECES and found["seconds"] >= PIECES[found["piece"]].limit
+    return found["state"] in ("done", "failed")
 
 
 def summary(folder: Path) -> int:
@@ -222,10 +288,10 @@ def summary(folder: Path) -> int:
     print("\n| piece | how it ended |\n|---|---|")
     for name, found in ended.items():
         print(f"| {name} | {_state(found)} |")
-    for name in ("goals", "ceilings"):
-        if ended.get(name, {}).get("state") == "done":
-            print((folder / f"{name}.txt").read_text())
-    bench = [ended.get(f"bench-{name}", {}) for name in SECTIONS]
+    if ended.get("ceilings", {}).get("state") == "done":
+        print((folder / "ceilings.txt").read_text())
+    goals.show(goals.goals(goals.kept(folder)))
+    bench = [ended.get(name, {}) for name in PIECES if name.startswith("bench-")]
     if all(found.get("state") == "done" for found in bench):
         seconds = sum(found["seconds"] for found in bench)
         print(f"all of `pidformer bench`: {seconds:.0f} s, goal {BENCH_SECONDS} s or less")

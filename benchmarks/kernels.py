@@ -1,14 +1,16 @@
 """The kernels by themselves: are they right, how long do they take, which tiles are best.
 
-    python -m benchmarks.kernels [ceilings] [check] [time] [tune] [gelu]   default: check, time
-    python -m benchmarks.kernels time tune 65                        shapes of 65 tokens only
+    python -m benchmarks.kernels [SECTION...]       check and time, if none is named
+    python -m benchmarks.kernels check 2/3          cases 2, 5, 8 and so on
+    python -m benchmarks.kernels time tune 65       shapes of 65 tokens only
 
-All need a CUDA device, but `check`: with TRITON_INTERPRET=1 it takes a few small cases on a CPU.
-`ceilings` measures what this device copies and multiplies at most. `check` compares outputs and
-gradients with float64 on fresh random numbers and fails loudly. `time` gives the median ms of a
-controlled layer, forward and with backward. `tune` times the tiles of `short_attention` one by one,
-if their numbers are those of SDPA and the epilogue; the best belong into `ops/dispatch.py`. `gelu`
-does all three for `bias_gelu`, beside Inductor's.
+All need a CUDA device but `check` and `laws`, which take a few small cases on a CPU with
+TRITON_INTERPRET=1. `ceilings` measures what this device copies and multiplies at most. `check`
+compares outputs and gradients with float64 on fresh random numbers and fails loudly; laws beyond
+PID come last, but `check 2/3` leaves them to `laws`. `time` gives the median ms of a controlled
+layer, forward and with backward. `tune` times the tiles of `short_attention` one by one, if their
+numbers are those of SDPA and the epilogue; the best belong into `ops/dispatch.py`. `gelu` does all
+three for `bias_gelu`, beside Inductor's.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
-from benchmarks.kernel_checks import DEVICE, GAINS, LIMIT, check, relative
+from benchmarks.kernel_checks import DEVICE, GAINS, LIMIT, check, check_laws, relative
 from pidformer.bench.timing import recorded
 from pidformer.control import PIDGains, PIDState
 from pidformer.control.pid import pid_step
@@ -47,19 +49,26 @@ STEPS, ROUNDS = 5, 9  # steps a graph, replays of it
 
 
 def main() -> None:
-    sections = {
+    part = None
+    for word in sys.argv[1:]:
+        if "/" in word:
+            place, parts = map(int, word.split("/"))
+            part = place, parts
+    sections: dict[str, Callable[[], None]] = {
         "ceilings": ceilings,
-        "check": check,
+        "check": partial(check, part),
+        "laws": check_laws,
         "time": timings,
         "tune": tune,
         "gelu": gelus,
     }
-    asked = [word for word in sys.argv[1:] if not word.isdigit()] or ["check", "time"]
+    names = [word for word in sys.argv[1:] if not word[0].isdigit()]
+    asked = names or ["check", "time"]
     if wrong := [name for name in asked if name not in sections]:
         sys.exit(f"unknown section {wrong[0]!r}; known: {', '.join(sections)}")
-    if DEVICE == "cpu" and not (asked == ["check"] and dispatch.is_interpreted()):
+    if DEVICE == "cpu" and not ({*asked} <= {"check", "laws"} and dispatch.is_interpreted()):
         sys.exit(
-            "benchmarks.kernels needs a CUDA device; `check` also runs with TRITON_INTERPRET=1"
+            "benchmarks.kernels needs a CUDA device; `check` and `laws` run with TRITON_INTERPRET=1"
         )
     name = "Triton's interpreter" if DEVICE == "cpu" else torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}\n", flush=True)
@@ -326,7 +335,7 @@ def _numbers(
         outs = make(*inputs)
     if not with_backward:
         return outs[0]
-    pull = [torch.randn(x.shape, device="cuda", dtype=x.dtype) for x in outs]
+    pull = [torch.randn_like(x) for x in outs]  # the layout that `_time` gives back, too
     return torch.autograd.grad(outs, inputs[:1], pull)[0]
 
 

@@ -34,6 +34,7 @@ from statistics import median
 from typing import Any, TypeVar
 
 import torch
+import torch._dynamo
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
@@ -85,6 +86,8 @@ def _compare_sliding(label: str, device: torch.device, options: argparse.Namespa
     is_gpu = device.type == "cuda"
     ways = [("eager", name) for name in (("fp32", "tf32", "bf16") if is_gpu else ("fp32",))]
     if options.compile:
+        # One function for all blocks: a graph for each kind of state, of batch, and the last block.
+        torch._dynamo.config.recompile_limit = 64
         ways += [("compiled blocks", name) for _, name in ways if name != "bf16"]
     if is_gpu:
         ways.insert(2, (OURS, "tf32"))

@@ -11,8 +11,9 @@ import torch
 
 from benchmarks import gpu, paths
 from benchmarks.goals import kept
-from benchmarks.gpu import Piece, run_piece
-from pidformer.bench import model
+from benchmarks.gpu import Piece, run_pieces
+from benchmarks.model import NETWORKS
+from pidformer.bench import SECTIONS, model
 from pidformer.bench.timing import Workload, rows_of
 from pidformer.errors import InputError
 from pidformer.ops import gelu
@@ -39,6 +40,12 @@ def pieces(monkeypatch):
     }
     monkeypatch.setattr(gpu, "PIECES", chosen)
     return chosen
+
+
+def run_piece(piece, folder, left):
+    """How one alone ends."""
+    ((_, found),) = run_pieces({"x": piece}, folder, left, is_dry=True)
+    return found
 
 
 def call(monkeypatch, *arguments):
@@ -85,12 +92,14 @@ def test_a_second_call_goes_on_and_a_named_piece_is_run_again(pieces, monkeypatc
 
 def test_no_piece_begins_that_has_no_time(tmp_path):
     piece = Piece(command=RIGHT, limit=60)
-    assert run_piece(piece, tmp_path / "x.txt", 5.0, is_dry=True)["state"] == "left out"
+    assert run_piece(piece, tmp_path, 29.0)["state"] == "left out"
     assert not (tmp_path / "x.txt").exists()
+    assert run_piece(piece, tmp_path, 31.0)["state"] == "done"
 
 
 def test_the_seconds_of_all_sections_are_added_once_they_are_there(tmp_path, capsys):
-    lines = [{"piece": f"bench-{name}", "state": "done", "seconds": 80} for name in gpu.SECTIONS]
+    names = [name for name in gpu.PIECES if name.startswith("bench-")]
+    lines = [{"piece": name, "state": "done", "seconds": 80} for name in names]
     for count in (len(lines) - 1, len(lines)):
         (tmp_path / "pieces.jsonl").write_text("\n".join(map(json.dumps, lines[:count])) + "\n")
         assert gpu.summary(tmp_path) == 0
@@ -104,7 +113,7 @@ def test_what_hangs_is_ended_with_its_children(tmp_path):
     code = f"import time; time.sleep(4); open({str(marker)!r}, 'w')"
     run = f"import subprocess; subprocess.run([{sys.executable!r}, '-c', {code!r}])"
     piece = Piece(command=f"{RUN} {shlex.quote(run)}", limit=2)
-    assert run_piece(piece, tmp_path / "x.txt", 60.0, is_dry=True)["state"] == "stopped"
+    assert run_piece(piece, tmp_path, 60.0)["state"] == "stopped"
     time.sleep(4)
     assert not marker.exists()
 
@@ -112,17 +121,59 @@ def test_what_hangs_is_ended_with_its_children(tmp_path):
 def test_unknown_pieces_and_a_missing_gpu_are_one_line(monkeypatch, tmp_path):
     if not torch.cuda.is_available():
         assert "--dry" in call(monkeypatch, "--out", tmp_path)
-    monkeypatch.setattr("sys.argv", ["gpu", "--out", str(tmp_path), "--dry", "chek"])
-    with pytest.raises(InputError, match="did you mean 'check'"):
+    monkeypatch.setattr("sys.argv", ["gpu", "--out", str(tmp_path), "--dry", "chek-1"])
+    with pytest.raises(InputError, match="did you mean 'check-1'"):
         gpu.main()
 
 
-def test_every_path_and_section_has_a_piece():
+def test_every_path_section_and_test_has_a_piece():
     assert set(paths.PATHS) < set(gpu.PIECES)
-    assert {f"bench-{name}" for name in gpu.SECTIONS} < set(gpu.PIECES)
+    models = {f"bench-model-{name}" for name in NETWORKS}
+    others = {f"bench-{name}" for name in SECTIONS if name != "model"}
+    assert {name for name in gpu.PIECES if name.startswith("bench-")} == models | others
+    words = " ".join(" ".join(piece.words(gpu.ROOT, is_dry=False)) for piece in gpu.PIECES.values())
+    tests = gpu.ROOT / "tests"
+    for path in tests.rglob("test_*.py"):
+        if gpu.MARK in path.read_text() and path.parent != tests / "ops":
+            assert f"-m gpu {path.relative_to(gpu.ROOT)}" in words
+    assert "not slow tests/ops" in words and "check 5/5" in words and "kernels laws" in words
+
+
+def test_what_is_right_comes_first_and_then_the_goals_and_the_verdicts():
     order = list(gpu.PIECES)
-    assert order.index("check") < order.index("bench-operator") < order.index("goals")
-    assert "tests/ops/test_launch.py" in gpu.PIECES["tests"].gpu
+    untimed = [name for name in order if not gpu.PIECES[name].is_timed]
+    assert order[: len(untimed)] == untimed and all(x[:5] in ("check", "test-") for x in untimed)
+    named = ["bench-model-tiny-graphs", "bench-operator", "bench-train", "prefetch", "long", "ways"]
+    assert sorted(named, key=order.index) == named
+    assert all(piece.limit / 2 < 9 * 60 for piece in gpu.PIECES.values())  # calls of nine minutes
+
+
+def test_pieces_without_times_run_beside_each_other(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(gpu, "AT_ONCE", 2)
+    meet = "import pathlib, sys, time; here, there = map(pathlib.Path, {!r}); here.touch()\n"
+    meet += "while not there.exists(): time.sleep(0.05)\nprint('met')"
+    doors = [str(tmp_path / name) for name in "ab"]
+    pieces = {
+        name: Piece(command=f"{RUN} {shlex.quote(meet.format(each))}", limit=60, is_timed=False)
+        for name, each in (("one", doors), ("two", doors[::-1]))
+    }
+    found = dict(run_pieces(pieces, tmp_path, 60.0, is_dry=True))
+    assert {each["state"] for each in found.values()} == {"done"}
+    out = capsys.readouterr().out
+    assert "one: met\n" in out and "two: met\n" in out
+    assert (tmp_path / "one.txt").read_text().startswith("met\n")
+
+
+def test_only_what_may_end_another_way_is_run_again(pieces, monkeypatch, tmp_path):
+    lines = [
+        {"piece": "crash", "state": "failed"},
+        {"piece": "hang", "state": "stopped", "seconds": 2.2},
+        {"piece": "right", "state": "stopped", "seconds": 59.0},
+    ]
+    (tmp_path / "pieces.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
+    call(monkeypatch, "--out", tmp_path, "--dry")
+    again = [json.loads(line) for line in (tmp_path / "pieces.jsonl").open()][len(lines) :]
+    assert [line["piece"] for line in again] == ["missing", "on a GPU", "right"]
 
 
 def times(*ratios):
@@ -187,7 +238,8 @@ def test_a_path_that_breaks_down_gets_a_verdict_and_no_times(monkeypatch, tmp_pa
 @pytest.mark.slow
 def test_a_dry_run_goes_through_its_pieces(tmp_path):
     """One piece of each kind; the others are the same commands with other words."""
-    named = ["ceilings", "check", "bench-operator", "goals", "direct", "long", "growth", "loop"]
+    named = ["check-1", "check-laws", "test-devices", "ceilings", "bench-model-tiny-graphs"]
+    named += ["bench-operator", "direct", "long", "growth", "loop"]
     words = [sys.executable, "-m", "benchmarks", "gpu", "--out", str(tmp_path), "--dry", *named]
     done = subprocess.run([*words, "--minutes", "60"], capture_output=True, text=True, cwd=gpu.ROOT)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr

@@ -40,7 +40,7 @@ def test_on_a_gpu_growth_is_of_kernels_and_memory_grows_with_what_is_kept():
     assert {row.mode for row in rows if row.what != growth.STATE} == {"recorded"}
     for label in (model.TWIN, model.PID):
         shallow, deep = (r for r in rows if r.what == growth.OVER_DEPTH and r.label == label)
-        assert 1.5 < deep.peak_bytes / shallow.peak_bytes < 2.5
+        assert 1.2 < deep.peak_bytes / shallow.peak_bytes < 2.2  # the head's part stays
 
 
 def test_a_tensor_that_is_twice_in_a_state_counts_once():

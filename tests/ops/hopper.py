@@ -20,6 +20,9 @@ GELU = {"WIDTH": 768, "CHUNK": 128, "BLOCK": 16, "COLUMNS": 256}
 TF32 = {"D": 16, "BLOCK_D": 16, "CAUSAL": True, "PRECISION": "tf32"}
 ONE_TILE = {"BLOCK_N": 64, "BLOCK_TAIL": 0, "LEAN": False}
 WITH_TAIL = {"BLOCK_N": 64, "BLOCK_TAIL": 16, "LEAN": True}
+FORWARD = {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": False}
+FETCHED = FORWARD | {"PREFETCH": True}
+FEW_TOKENS = {"BLOCK_M": 16, "BLOCK_N": 16, "PARTS": 1, "D": 16, "BLOCK_D": 16}
 TILES = (
     (epilogue_kernels.control_forward, {"BLOCK": 32}),
     (epilogue_kernels.control_backward, {"BLOCK": 32}),
@@ -28,18 +31,12 @@ TILES = (
     (epilogue_kernels.exclude_backward, {"BLOCK": 32}),
     (gelu_kernels.gelu_forward, GELU),
     (gelu_kernels.gelu_backward, GELU),
-    (
-        short_kernels.short_forward,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": False},
-    ),
-    (
-        short_kernels.short_forward,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 16, "PARTS": 2, "PREFETCH": True},
-    ),
-    (
-        short_kernels.short_forward,
-        {"BLOCK_M": 64, "BLOCK_N": 64, "BLOCK_TAIL": 64, "PARTS": 1, "PREFETCH": False, **TF32},
-    ),
+    (short_kernels.short_forward, FORWARD),
+    (short_kernels.short_forward, FETCHED),
+    (short_kernels.short_forward, FETCHED | FEW_TOKENS),
+    (short_kernels.short_forward, FETCHED | {"D": 80, "BLOCK_D": 128, "PARTS": 4}),
+    (short_kernels.short_forward, FETCHED | {"BLOCK_TAIL": 64, "CAUSAL": True, "GROUP": 2}),
+    (short_kernels.short_forward, FORWARD | {"BLOCK_TAIL": 64, "PARTS": 1, **TF32}),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": True, **ONE_TILE}),
     (short_kernels.short_backward, {"BLOCK_M": 32, "TURNED": False, **ONE_TILE}),
     (short_kernels.short_backward, {"BLOCK_M": 16, "TURNED": True, **WITH_TAIL}),
@@ -72,5 +69,8 @@ def compiled(kernel, absent, options):
 if __name__ == "__main__":
     for kernel, options in TILES:
         for absent in ({"gains"}, FIRST, PROPORTIONAL):
-            assert "cubin" in compiled(kernel, absent, options).asm
+            found = compiled(kernel, absent, options).asm
+            assert "cubin" in found
+            assert ("prefetch.global.L2" in found["ptx"]) == options.get("PREFETCH", False)
+            assert "pure = false" not in found["ttir"]  # for PyTorch it would write everywhere
             print(kernel.__name__, "without", *sorted(absent))

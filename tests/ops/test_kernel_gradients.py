@@ -1,13 +1,15 @@
 """Gradients through the Triton kernels: of gains, networks, states; twice, in batches, again."""
 
+from typing import ClassVar
+
 import pytest
 import torch
 
 from pidformer import LearnedGains, PIDGains, PIDState, pid_attention, scan_blocks
 from pidformer.control.gains import GainTensors
-from pidformer.ops import epilogue, kernels
+from pidformer.ops import attention, dispatch, kernels
 from tests.ops.chains import DEVICE, GAINS, LIMIT, needs_kernels, network, ours, placed, relative
-from tests.ops.test_attention import layers
+from tests.ops.test_attention import layers, run
 
 pytestmark = needs_kernels
 
@@ -143,38 +145,73 @@ def test_a_checkpointed_block_is_recomputed_on_its_kernels(around):
     assert torch.equal(*found)
 
 
-@pytest.mark.parametrize("kv_heads", [2, 1])
-def test_attention_gets_its_gradient_in_one_layout_whatever_came_back(kv_heads):
-    """That of merged heads, (B, N, H, D) in memory."""
-    shapes = [(2, heads, 9, 16) for heads in (2, *[kv_heads] * 4)]
-    out, value, *state = (torch.randn(shape, device=DEVICE) for shape in shapes)
-    pull = torch.randn(2, 9, 2, 16, device=DEVICE).transpose(1, 2)
+class Watched(torch.autograd.Function):
+    """Attention whose backward notes how its gradient lies in memory."""
+
+    steps: ClassVar[list[tuple[int, ...]]] = []
+
+    @staticmethod
+    def forward(ctx, out):
+        return out.view_as(out)
+
+    @staticmethod
+    def backward(ctx, grad):
+        Watched.steps.append(grad.stride())
+        return grad
+
+
+@pytest.mark.parametrize("name", ["triton", "torch"])
+@pytest.mark.parametrize("kind", ["whole", "causal", "masked", "grouped"])
+@pytest.mark.parametrize("law", [None, GAINS, "xsa", "resformer"])
+def test_attention_gets_its_gradient_in_one_layout_whatever_came_back(law, kind, name, monkeypatch):
+    """That of merged heads, (B, N, H, D) in memory: of every layer, also where none is added to."""
+    sdpa = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(Watched, "steps", [])
+    monkeypatch.setattr(attention, "_is_cudnns", lambda out: True)
+    monkeypatch.setattr(
+        attention.F,
+        "scaled_dot_product_attention",
+        lambda *given, **options: Watched.apply(sdpa(*given, **options)),
+    )
+    monkeypatch.setattr(dispatch, "LONGEST", 0)
+    options = {"is_causal": kind == "causal"}
+    if kind == "masked":
+        options["attn_mask"] = torch.ones(5, 5, dtype=torch.bool, device=DEVICE).tril()
+    kv_heads = 1 if kind == "grouped" else 2
+    qkvs = placed(layers(3, heads=2, kv_heads=kv_heads, dim=16, tokens=5), torch.float32, True)
+    merged = torch.randn(2, 5, 2, 16, device=DEVICE).transpose(1, 2)
     found = []
-    for grad in (pull, pull.contiguous()):
-        own = out.clone().requires_grad_()
-        with kernels("triton"):
-            u, _ = epilogue.control(own, value, PIDState(*state), PIDGains(p=0.4, i=0.1, d=0.05))
-        found += torch.autograd.grad(u, own, grad)
-    assert found[0].stride() == found[1].stride() == pull.stride()
-    assert torch.equal(*found)
+    for pull in (merged, merged.contiguous(), merged[..., :1].expand_as(merged)):
+        state, outs = None, []
+        with kernels(name):
+            for q, k, v in qkvs:
+                out, state = pid_attention(q, k, v, state, law, **options)
+                outs.append(out)
+        leaves = [x for layer in qkvs for x in layer]
+        found.append(torch.autograd.grad(outs, leaves, [pull] * len(outs)))
+    assert len(Watched.steps) == 3 * len(qkvs) and set(Watched.steps) == {merged.stride()}
+    for a, b in zip(*found[:2], strict=True):
+        torch.testing.assert_close(a, b)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA device")
-def test_gradients_are_right_in_either_layout_of_what_comes_back():
+@pytest.mark.parametrize("name", ["triton", "torch"])
+def test_gradients_are_right_in_either_layout_of_what_comes_back(name):
     """cuDNN's attention, which torch 2.11 takes here, keeps the layout of the first call."""
-    qkv = [x.cuda().bfloat16() for x in layers(1, heads=3, kv_heads=1, tokens=300, dim=64)[0]]
-    state = PIDState(*(torch.randn_like(qkv[2]) for _ in range(3)))
-    pull = torch.randn(len(qkv[0]), 300, 3, 64, device=DEVICE).transpose(1, 2)
-    gains = PIDGains(p=0.4, i=0.1, d=0.05)
+    drawn = layers(2, heads=3, kv_heads=1, tokens=600, dim=64)
+    qkvs = [[x.cuda().bfloat16() for x in layer] for layer in drawn]
+    pull = torch.randn(2, 600, 3, 64, device=DEVICE).transpose(1, 2)
 
     def gradients(grad, dtype, name):
-        leaves = [x.to(dtype).requires_grad_() for x in qkv]
-        with kernels(name):
-            out, _ = pid_attention(*leaves, state, gains, is_causal=True)
-        return torch.autograd.grad(out, leaves, grad.to(dtype))
+        leaves = [[x.to(dtype).requires_grad_() for x in layer] for layer in qkvs]
+        with kernels(name):  # the first layer is attention alone
+            outs = run(leaves, PIDGains(p=0.4, i=0.1, d=0.05), is_causal=True)
+        return torch.autograd.grad(
+            outs, [x for layer in leaves for x in layer], [grad.to(dtype)] * 2
+        )
 
     expected = gradients(pull, torch.float64, "torch")
     for grad in (pull, pull.contiguous()):
-        for a, b in zip(gradients(grad, torch.bfloat16, "triton"), expected, strict=True):
+        for a, b in zip(gradients(grad, torch.bfloat16, name), expected, strict=True):
             assert relative(a, b) < 4 * LIMIT[torch.bfloat16]

@@ -13,13 +13,19 @@ from pidformer.ops.token import ROWS, TokenControl
 ROWS_OF_TOKENS, HEADS, SIZE, WIDTH = 3, 2, 4, 5
 
 
-def compare(gains, first="free", dtype=torch.float64, query_heads=HEADS, device="cpu", **linear):
-    """Both ways through the layers; their largest difference, over the values' size."""
+def compare(gains, first="free", dtype=torch.float64, query_heads=HEADS, digits=None, **linear):
+    """Both ways through the layers; their largest difference, over the values' size.
+
+    `digits`: a type that factors of the projection are rounded to first.
+    """
+    device = linear.get("device", "cpu")
     torch.manual_seed(0)
     state, token, worst = None, None, 0.0
     for of_layer in gains:
-        project = nn.Linear(WIDTH, HEADS * SIZE, dtype=dtype, device=device, **linear)
+        project = nn.Linear(WIDTH, HEADS * SIZE, dtype=dtype, **linear)
         x = torch.randn(ROWS_OF_TOKENS, 1, WIDTH, dtype=dtype, device=device)
+        if digits is not None:
+            project, x = project.to(digits).to(dtype), x.to(digits).to(dtype)
         out = torch.randn(ROWS_OF_TOKENS, query_heads, 1, SIZE, dtype=dtype, device=device)
         with torch.no_grad():
             value = project(x).view(ROWS_OF_TOKENS, HEADS, 1, SIZE)
@@ -117,8 +123,8 @@ def test_tf32_does_not_touch_the_control():
     from pidformer.devices import tf32
 
     gains = [PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)] * 40
-    with tf32():
-        exact = compare(gains, dtype=torch.float32, device="cuda")
+    with tf32():  # which takes factors of bfloat16's digits as they are
+        exact = compare(gains, dtype=torch.float32, device="cuda", digits=torch.bfloat16)
     assert exact < 1e-5
 
 

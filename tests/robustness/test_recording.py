@@ -1,6 +1,7 @@
 """Recorded gradient steps: the same numbers as without, and what is not recorded."""
 
 import warnings
+import weakref
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
@@ -139,9 +140,9 @@ class Refused:
         self.log, self.breaks = log, breaks
 
     def capture_begin(self, **given):
-        if self.breaks == "begin":
-            raise RuntimeError("begin")
         self.log.append(("begin", given["pool"]))
+        if self.breaks == "begin":  # the allocator has been told by then
+            raise RuntimeError("begin")
 
     def capture_end(self):
         raise RuntimeError("end\nmore")
@@ -166,16 +167,37 @@ def test_a_recording_that_fails_gives_its_pool_back(breaks, monkeypatch):
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     for name in ("endAllocateToPool", "releasePool"):
-        call = f"_cuda_{name}"
         note = partial(lambda name, *given: log.append((name, *given)), name)
-        monkeypatch.setattr(torch._C, call, note, raising=False)
+        monkeypatch.setattr(torch._C, f"_cuda_{name}", note, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", lambda: None, raising=False)
     monkeypatch.setattr(recordings, "_failed", [])
     found = recordings._record(lambda x: (x,), (torch.ones(2, 2),), 2, None)
     assert found == (None, breaks)
     given_back = [("endAllocateToPool", 0, (0, 7)), ("releasePool", 0, (0, 7))]
-    assert log == ([] if breaks == "begin" else [("begin", (0, 7)), "reset", *given_back])
-    assert len(recordings._failed) == (breaks == "end")
+    assert log == [("begin", (0, 7)), "reset", *given_back] and len(recordings._failed) == 1
+
+
+def test_tensors_go_before_the_memory_that_they_hold_is_given_back(monkeypatch):
+    seen, recorder, output = [], recordings.Recorder(), torch.ones(2)
+    left = weakref.ref(output)
+    graph = SimpleNamespace(reset=lambda: seen.append("reset"))
+    recorder._found["key"] = recordings._Recording(graph, (), (output,))
+    del output
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: seen.append(left()))
+    recorder.close()
+    assert seen == ["reset", None]
+
+
+def test_no_pool_is_shared_once_a_recording_has_failed(monkeypatch):
+    pools, recorder = [], recordings.Recorder()
+    graph = SimpleNamespace(reset=lambda: None, pool=lambda: (0, 7))
+    recorder._found["key"] = recordings._Recording(graph, (), ())
+    monkeypatch.setattr(recordings, "_record", lambda *given: pools.append(given[-1]))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1, 2))
+    for failed in ([], [graph]):
+        monkeypatch.setattr(recordings, "_failed", failed)
+        recorder._record(None, (), 2)
+    assert pools == [(0, 7), None]
 
 
 def gpu(test):
@@ -204,7 +226,13 @@ def unrecorded(threat, model, *given, **options):
 
 
 @pytest.fixture
-def replays(monkeypatch):
+def always(monkeypatch):
+    """Steps are recorded however busy the device is, and the shares of time with it."""
+    monkeypatch.setattr(recordings, "HOST_BOUND", 0.0)
+
+
+@pytest.fixture
+def replays(always, monkeypatch):
     """The rows of each replay, in a scope that records."""
     rows, replay = [], recordings._Recording.replay
 
@@ -245,11 +273,12 @@ def test_a_replay_is_the_step_bit_for_bit(name, threat, replays):
 
 
 @gpu
+@pytest.mark.usefixtures("deterministic")
+@pytest.mark.filterwarnings("ignore")
 def test_fgsm_is_recorded_over_batches(replays):
     model = network(gains="0.4,0.1,0.05")
     given = [batch(16, seed) for seed in range(4)] + [batch(11, 5), batch(3, 6)]
-    with recorded():
-        found = [FGSM(eps=EPS)(model, *each) for each in given]
+    found = [FGSM(eps=EPS)(model, *each) for each in given]
     assert replays == [(16, 16), (16, 16), (16, 16), (11, 16)]  # recorded, replayed, ragged
     for each, images in zip(given, found, strict=True):
         expected = unrecorded(FGSM(eps=EPS), model, *each)
@@ -319,6 +348,7 @@ def test_a_model_that_draws_is_not_recorded(monkeypatch, replays):
 
 
 @gpu
+@pytest.mark.usefixtures("always")
 def test_memory_is_returned():
     model, given = network(gains="0.4,0.1,0.05"), batch(64)
     unrecorded(PLAIN, model, *given)
@@ -335,7 +365,7 @@ def test_memory_is_returned():
 
 
 @gpu
-@pytest.mark.usefixtures("deterministic")
+@pytest.mark.usefixtures("always", "deterministic")
 @pytest.mark.filterwarnings("ignore")
 def test_weights_may_change_in_place_within_a_scope():
     model, given = network(gains="0.4,0.1,0.05"), batch(8)

@@ -15,6 +15,7 @@ from pidformer.ops import dispatch, plain
 from pidformer.ops.epilogue import control as control_epilogue
 from pidformer.ops.epilogue import takes_gains
 from pidformer.ops.exclude import exclude, excludes, takes_exclude
+from pidformer.ops.layout import token_rows
 from pidformer.ops.plan import LawPlan, planned
 from pidformer.ops.short import short_attention
 
@@ -111,7 +112,17 @@ def _attention(
             options["is_causal"] = True
         else:
             attn_mask = _causal_mask(q, k, attn_mask)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options)
+    if out.requires_grad and not torch.compiler.is_compiling() and _is_cudnns(out):
+        # Its backward takes the layout of a shape's first gradient for that of all others (torch
+        # 2.11), so all come in one; compiled code has one as it is.
+        out.register_hook(token_rows)
+    return out
+
+
+def _is_cudnns(out: Tensor) -> bool:
+    """Whether this may be the output of cuDNN's attention."""
+    return out.is_cuda and out.ndim == 4 and out.dtype in (torch.bfloat16, torch.float16)
 
 
 def _own_values(q: Tensor, v: Tensor, value: Tensor | None) -> Tensor:

@@ -15,7 +15,7 @@ its gradient go too.
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -143,9 +143,6 @@ class _Control(torch.autograd.Function):
             grad = zero_gradient(ctx, grad_integral, grad_initial, grad_value)
         if grad is None:
             return (None,) * 13
-        # Attention gets its gradient in one layout, whatever came back: cuDNN's backward takes the
-        # layout of the first gradient for that of all others of a shape (seen with torch 2.11).
-        grad = grad if ctx.is_plain else cast(Tensor, token_rows(grad))
         gains = d_gains = None
         if ctx.saved_tensors:
             gains, value, initial, previous, total = ctx.saved_tensors

@@ -83,13 +83,19 @@ def _control_columns(
 
 @triton.jit
 def _prefetch(base, rows, step, D: tl.constexpr):
-    """Ask the device's second cache for rows of D numbers, each line of 128 bytes once."""
+    """Ask the device's second cache for rows of D numbers, each line of 128 bytes once.
+
+    Zeros, for each row. Use them: the instruction is said to be pure, or `torch.compile` would take
+    every tensor of the kernel for one that it writes, and copy it first.
+    """
     LINE: tl.constexpr = 1024 // base.dtype.element_ty.primitive_bitwidth
+    zeros = tl.zeros_like(rows)
     for column in tl.static_range(0, D, LINE):
-        tl.inline_asm_elementwise(
+        zeros += tl.inline_asm_elementwise(
             "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [base + rows * step + column],
-            dtype=tl.int32, is_pure=False, pack=1,
+            dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
+    return zeros
 
 
 @triton.jit
@@ -121,16 +127,18 @@ def short_forward(
     columns = tl.arange(0, BLOCK_D)
     start = program % chunks * BLOCK_M
     rows = start + tl.arange(0, BLOCK_M)
+    place = rows
     if PREFETCH:  # what the control reads at the end, while scores are computed
         there = tl.minimum(rows, tokens - 1)
         if initial is not None:
-            _prefetch(initial + batch * initial_b + head * initial_h, there, initial_n, D)
+            place += _prefetch(initial + batch * initial_b + head * initial_h, there, initial_n, D)
         if previous is not None:
-            _prefetch(previous + batch * previous_b + head * previous_h, there, previous_n, D)
+            at = batch * previous_b + head * previous_h
+            place += _prefetch(previous + at, there, previous_n, D)
         if integral is not None:
             sums = integral + batch * tokens * heads * D + head * D
-            _prefetch(sums, there, heads * D, D)
-    query = _load_rows(q, rows, columns, q_n, tokens, True, D, BLOCK_D)
+            place += _prefetch(sums, there, heads * D, D)
+    query = _load_rows(q, place, columns, q_n, tokens, True, D, BLOCK_D)
     mixed = tl.zeros([BLOCK_M, BLOCK_D], dtype=tl.float32)
     top = tl.full([BLOCK_M], float("-inf"), dtype=tl.float32)
     total = tl.zeros([BLOCK_M], dtype=tl.float32)

@@ -98,19 +98,20 @@ class Recorder:
     ) -> tuple["_Recording | None", str | None]:
         if torch.cuda.mem_get_info()[0] < torch.cuda.memory_reserved():
             torch.cuda.empty_cache()  # what is kept for later calls is out of reach of a recording
-        pool = next((kept.graph.pool() for kept in self._kept()), None)  # None: one of its own
+        kept = [] if _failed else self._kept()
+        pool = kept[0].graph.pool() if kept else None  # None: one of its own
         return _record(work, inputs, rows, pool)
 
     def _kept(self) -> list["_Recording"]:
         return [recording for recording in self._found.values() if recording is not None]
 
     def close(self) -> None:
-        """Drop all recordings and give the memory of the pool that they share back."""
-        kept = self._kept()
+        """Drop all recordings, their tensors first, and give back the pool that they share."""
+        graphs = [recording.graph for recording in self._kept()]
         self._found.clear()
-        for recording in kept:
-            recording.graph.reset()
-        if kept:
+        for graph in graphs:
+            graph.reset()
+        if graphs:
             torch.cuda.empty_cache()
 
     __del__ = close
@@ -238,19 +239,17 @@ def _record(
     pool = torch.cuda.graph_pool_handle() if pool is None else pool
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    has_begun, was_collecting = False, gc.isenabled()
+    was_collecting = gc.isenabled()
     gc.disable()  # what it frees might be another graph's, which no recording survives
     try:
         with torch.cuda.stream(side):
             graph.capture_begin(pool=pool, capture_error_mode="thread_local")
-            has_begun = True
             try:
                 outputs = work(*static)
             finally:
                 graph.capture_end()
     except RuntimeError as error:
-        if has_begun:
-            _forget_capture(graph, pool)
+        _forget_capture(graph, pool)
         return None, str(error).splitlines()[0]
     finally:
         if was_collecting:
@@ -262,7 +261,8 @@ def _record(
 
 
 _failed: list[torch.cuda.CUDAGraph] = []
-"""Kept, since the allocator may go on asking a graph whether it is being recorded."""
+"""Kept, since allocators may go on asking a graph whether it is being recorded; that of pinned
+memory refuses its pool from then on, so no pool is shared any more."""
 
 
 def _forget_capture(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
@@ -274,7 +274,7 @@ def _forget_capture(graph: torch.cuda.CUDAGraph, pool: Any) -> None:
     generator.graphsafe_set_state(generator.clone_state())
     try:
         torch._C._cuda_endAllocateToPool(device, pool)
-    except RuntimeError:  # it had ended: the graph gives the pool back
+    except RuntimeError:  # it had not begun, or had ended: the graph gives the pool back
         return
     torch._C._cuda_releasePool(device, pool)
 
