@@ -135,6 +135,7 @@ def test_another_recursion_has_spectra_and_no_certificate(run, tmp_path, monkeyp
     assert "no_certificate" in records["spectrum"].settings  # the last one
     assert "no_certificate" not in records["token_similarity"].settings
     assert len(records["spectrum"].details["layers"]) == 2
+    assert f"{records['spectrum'].metrics['min_real']:+.3f}" in out  # in the table
     assert 0 < records["control_scale"].metrics["ratio"] < 10
 
 

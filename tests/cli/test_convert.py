@@ -128,6 +128,7 @@ def test_bad_input_gets_one_line(run, arguments, words, tmp_path):
         ("deti", "did you mean 'deit'?"),
         ("0.1,0.2", "P,I,D or P,I,D,BETA"),
         ("nan,0,0", "finite, got nan"),
+        ("gated", "do not fit gains gated: a gate, a learned reference and learned gains are"),
     ],
 )
 def test_gains_that_are_none_write_no_run(run, softmax, tmp_path, gains, words):

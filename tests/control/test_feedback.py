@@ -21,6 +21,7 @@ from pidformer.control import (
     spectral_radius,
     stability_report,
     stable_interval,
+    steady_state,
 )
 from pidformer.control.feedback import DiscreteGains, acting_law, token_bound
 from pidformer.control.gains import as_gains
@@ -185,11 +186,13 @@ def test_names_fields_and_what_is_refused():
         ({"skip": "much"}, "gain skip must be a number"),
         ({"skip": 1, "q": 1}, "gain 'q'"),
         ({"skip": math.nan}, "gain skip must be finite"),
+        ({"skipp": 1}, "unknown gain 'skipp'; did you mean 'skip'"),
     ):
         with pytest.raises(InputError, match=words):
             as_feedback(wrong)
-    with pytest.raises(InputError, match="terms beyond"):
-        as_gains(Feedback(skip=1))
+    for other in (Feedback(skip=1), discretised("deit", step=0.5)):
+        with pytest.raises(InputError, match="plain PID gains are needed here"):
+            as_gains(other)
     with pytest.raises(InputError, match="unknown preset 'xsa'"):
         as_gains("xsa")
     for step in (0, 1.5, math.nan, "x"):
@@ -229,9 +232,25 @@ def test_gains_say_their_discretisation_in_text_and_fields():
         ("xsa,implicit", "terms beyond"),
         ({"p": 0.1, "derivative": "both"}, "unknown derivative 'both'"),
         ({"skip": 0.1, "step": 0.5}, "terms beyond"),
+        ("implicit", "holds no gains; put them in front"),
+        ("step=0.5", "holds no gains; put them in front"),
     ):
         with pytest.raises(InputError, match=words):
             as_feedback(wrong)
+
+
+def test_a_discretisation_is_said_once():
+    with pytest.raises(InputError, match="say their discretisation; leave out another"):
+        discretised("deit,implicit", derivative="implicit")
+
+
+def test_what_takes_plain_gains_knows_the_names_of_the_family():
+    kernel, v0 = torch.full((2, 2), 0.5, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
+    assert torch.equal(steady_state(kernel, v0, "pid"), v0)
+    assert PIDGains.preset("neutreno") == RELATIVES["p"]
+    for other in ("laplacian", "deit,step=0.5"):
+        with pytest.raises(InputError, match="plain PID gains are needed here"):
+            steady_state(kernel, v0, other)
 
 
 @settings(max_examples=20, deadline=None)
@@ -253,6 +272,9 @@ def test_simulate_takes_the_relatives():
     torch.testing.assert_close(found[2], (kernel - torch.eye(2)) @ (kernel - torch.eye(2)) @ v0)
     residual = simulate(kernel, v0, "resformer", 2)
     torch.testing.assert_close(residual[2], kernel @ (v0 + kernel @ v0) / 2)
+    for law in ("gated", "value_embedding"):
+        with pytest.raises(InputError, match="reads the input of a network"):
+            simulate(kernel, v0, law, 2)
 
 
 @pytest.mark.parametrize("d", [0.7, 50.0])

@@ -131,6 +131,16 @@ def test_a_learned_mix_with_a_learned_reference(build):
     assert all(bool((p.grad != 0).any()) for p in model.parameters())
 
 
+def test_a_learned_reference_is_there_for_the_first_layer_to_learn():
+    """Its control acts there, as the reference does not come from that layer's values."""
+    law = {"p": 0.4, "embedded": 1}
+    for gains in (law, [{"p": 0.4, "skip": 0.1}, "value_embedding", "resformer"]):
+        model = tiny_model(gains, learn_gains=True)
+        learned = [p for name, p in model.named_parameters() if "raw_terms" in name]
+        model(some_tokens()).logits.square().sum().backward()
+        assert len(learned) == 3 and all(bool((p.grad != 0).all()) for p in learned)
+
+
 def test_a_share_of_the_gate_begins_at_attention(build, images):
     from pidformer.nn.gains import set_gain_share
 

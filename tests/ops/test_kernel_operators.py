@@ -101,4 +101,4 @@ def test_the_compiler_takes_every_kernel():
         [sys.executable, str(script)], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 49
+    assert len(done.stdout.splitlines()) == 51

@@ -1,11 +1,12 @@
 import pytest
 import torch
+from matplotlib.colors import to_rgb
 from PIL import Image
 
 import pidformer as pf
 from pidformer.analysis import certify, joint_trajectories, token_trajectory
 from pidformer.report.analysis_figures import similarity_figure, spectrum_figure
-from pidformer.report.panels import PID, SOFTMAX, run_colors
+from pidformer.report.panels import GOOD, PID, SOFTMAX, run_colors
 from pidformer.report.trajectory import FRAMES, trajectory_plot
 from tests.report.runs import small_vit
 
@@ -42,6 +43,21 @@ def test_spectra_of_controlled_and_free_models(tmp_path, images):
     }
     spectrum_figure(models, tmp_path / "a.png")
     assert is_picture(tmp_path / "a.png")
+
+
+def test_green_is_where_every_head_is_stable(tmp_path, images):
+    """One head is stable in the whole picture, the other nearly nowhere."""
+    model, greens = small_vit({"skip": 0.1, "own": 0.8}, learn_gains=True), []
+    light = tuple(round(255 - 0.15 * (255 - 255 * c)) for c in to_rgb(GOOD))
+    for skip in (0.1, -3.0):
+        for block in model.blocks:
+            block.attn.gains.raw_terms.data[0, 1] = skip
+        spectrum_figure({"skip": certify(model, images)}, tmp_path / "a.png")
+        with Image.open(tmp_path / "a.png") as picture:
+            near = (abs(a - b) < 3 for pixel in picture.convert("RGB").getdata()
+                    for a, b in [(sum(pixel), sum(light))] if pixel[1] > pixel[0])  # fmt: skip
+            greens.append(sum(near))
+    assert greens[0] > 10_000 and greens[1] < greens[0] / 100
 
 
 @pytest.mark.slow

@@ -11,11 +11,12 @@ import pidformer as pf
 from pidformer import results
 from pidformer.evaluation import evaluate_segmentation
 from pidformer.files import is_temporary
-from pidformer.report.hub import publish_run
+from pidformer.report.hub import model_card, publish_run
 from pidformer.runs.weights import fingerprint
 from tests.data.pairs import write_parquet
 from tests.processes import Process
 from tests.report.fresh import classifiers, fresh_run
+from tests.report.runs import make_run
 from tests.training.test_segmentation import recipe as segmenter
 from tests.training.tiny import tiny_recipe
 
@@ -70,6 +71,22 @@ def test_what_the_card_says_can_be_typed(measured, tmp_path, run, monkeypatch):
     code, _, wrong = run("evaluate", "FOLDER", "--limit", 8)
     assert code == 0, wrong
     assert commands[1][1:3] == ["pidformer", "train"]
+
+
+@pytest.mark.parametrize(
+    ("gains", "words"),
+    [
+        (None, "softmax attention: "),
+        ("xsa", "; gains Feedback(exclude=1.0) (xsa)."),
+        ("{skip: -0.5}", "; gains Feedback(skip=-0.5)."),
+        ("0.4,0,0", "; gains PIDGains(p=0.4, i=0.0, d=0.0, beta=1.0) (P)."),
+    ],
+)
+def test_the_card_names_the_method(tmp_path, gains, words):
+    run = make_run(tmp_path / "run", gains)
+    card = model_card(run, pf.load(run))
+    assert words in card and "PID attention" not in card
+    assert ("attention with feedback" in card) is (gains is not None)
 
 
 def test_a_published_segmenter_loads_to_the_same_logits_without_paths(tmp_path):

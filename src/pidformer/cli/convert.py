@@ -25,7 +25,8 @@ def convert(
 
     Options:
         model: timm:NAME, timm:NAME@FILE, a run folder, or a Hugging Face folder.
-        --gains: P,I,D[,BETA], or a preset: default, deit, segmenter, lm.
+        --gains: P,I,D[,BETA], or a preset: default, deit, segmenter, lm; or another method: xsa,
+            laplacian, resformer.
         --out: New folder for the converted model.
         --layers: Layers to control, as 4-11 or 1,3,5; all by default.
         --first-layer: free: sets the reference; controlled: is controlled too.

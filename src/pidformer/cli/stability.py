@@ -50,11 +50,13 @@ def stability(
     """
     from pidformer.control import PIDGains, as_spectrum, design_gains, discretised, stability_report
     from pidformer.control.feedback import is_linear
+    from pidformer.control.stability import check_range
 
     if sum(option is not None for option in (preset, gains, design)) > 1:
         raise InputError("give one of --preset, --gains and --design, not several")
-    if kernel is not None and disc:
-        raise InputError("give one of --kernel and --disc, not both")
+    if sum(map(bool, (kernel, disc, kappa_min))) > 1:
+        raise InputError("give one of --kappa-min, --kernel and --disc, not several")
+    check_range(kappa_min)
     matrix = _load_kernel(kernel) if kernel else None
     kappas: Any = "disc" if disc else None
     if matrix is not None:
@@ -68,7 +70,8 @@ def stability(
     else:
         if gains is not None and "," not in gains:
             PIDGains.parse(gains)  # a name is a preset
-        chosen = discretised(gains or preset or "deit", **form)
+        named = "deit" if preset is None else preset
+        chosen = discretised(named if gains is None else gains, **form)
     if plot is not None and type(chosen) is not PIDGains:
         raise InputError(f"--plot draws the loop of PID gains; leave it out for {chosen!r}")
     if not is_linear(chosen):

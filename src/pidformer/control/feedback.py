@@ -184,9 +184,7 @@ def token_bound(law: Feedback) -> float | None:
 
 
 RELATIVES: Mapping[str, PIDGains] = {
-    "p": PIDGains(p=0.6),
-    "neutreno": PIDGains(p=0.6),
-    "pid": PIDGains(p=0.4, i=0.1, d=0.05),
+    **{name: PRESETS[name] for name in ("p", "neutreno", "pid")},
     "xsa": Feedback(exclude=1.0),
     "laplacian": Feedback(skip=-1.0),
     "resformer": Feedback(first=0.5, own=0.5),
@@ -201,7 +199,6 @@ REFUSED: Mapping[str, str] = {
     "controller reads a token's own values; skipinit is (a + b A) v",
 }
 """Methods that the law does not have, with the reason."""
-_BEYOND = {field.name for field in fields(Feedback)} - set(PIDGains.__dataclass_fields__)
 
 
 def as_feedback(given: Any) -> PIDGains:
@@ -224,7 +221,7 @@ def as_feedback(given: Any) -> PIDGains:
         known = {**PRESETS, **RELATIVES}
         check_known("preset", given, known)
         return known[given]
-    if isinstance(given, Mapping) and not _BEYOND.isdisjoint(given):
+    if isinstance(given, Mapping) and not PIDGains.__dataclass_fields__.keys() >= given.keys():
         return Feedback.from_dict(given)
     return as_gains(given)
 
@@ -245,8 +242,18 @@ def discretised(
     given = as_feedback(gains)
     if form == DiscreteGains():
         return given
-    own = as_gains(given)
-    return replace(form, p=own.p, i=own.i, d=own.d, beta=own.beta)
+    if isinstance(given, DiscreteGains):
+        raise InputError(f"{given} say their discretisation; leave out another one")
+    if isinstance(given, Feedback):
+        raise InputError(
+            f"steps and implicit derivatives are for PID gains; {given} has terms beyond them"
+        )
+    return replace(form, p=given.p, i=given.i, d=given.d, beta=given.beta)
+
+
+def as_plain_gains(given: Any) -> PIDGains:
+    """PID gains of Definition 1; other laws, and other discretisations, are refused."""
+    return as_gains(as_feedback(given))
 
 
 def _without_steps(given: Any) -> tuple[Any, dict[str, Any]]:
@@ -261,4 +268,6 @@ def _without_steps(given: Any) -> tuple[Any, dict[str, Any]]:
         if name in steps:
             raise InputError(f"gains say their {name} twice: {given!r}")
         steps[name] = parts.pop().removeprefix("step=")
+    if steps and not parts:
+        raise InputError(f"{given!r} holds no gains; put them in front, as in deit,implicit")
     return ",".join(parts) if steps else given, steps

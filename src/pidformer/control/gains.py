@@ -92,7 +92,7 @@ class PIDGains:
 
     @classmethod
     def preset(cls, name: str) -> "PIDGains":
-        """Gains by name: "default", or the paper's "deit", "segmenter" and "lm"."""
+        """Gains by name: "default" (also "p", "neutreno"), "pid", the paper's "deit", ..."""
         check_known("preset", name, PRESETS)
         return PRESETS[name]
 
@@ -138,7 +138,11 @@ PAPER_GAINS: Mapping[str, PIDGains] = {
     "segmenter": PIDGains(p=0.5, i=0.3, d=0.05, beta=1.0),
     "lm": PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3),
 }
-PRESETS: Mapping[str, PIDGains] = {"default": PIDGains(p=0.6), **PAPER_GAINS}
+PRESETS: Mapping[str, PIDGains] = {
+    **dict.fromkeys(("default", "p", "neutreno"), PIDGains(p=0.6)),
+    "pid": PIDGains(p=0.4, i=0.1, d=0.05),
+    **PAPER_GAINS,
+}
 """`default` is what the study of docs/study.md supports; docs/control.md has the reason."""
 
 GainsLike = PIDGains | str | Mapping[str, float] | Sequence[float]
@@ -163,7 +167,7 @@ def as_gains(given: GainsLike) -> PIDGains:
     """
     if isinstance(given, PIDGains):
         if type(given) is not PIDGains:
-            raise InputError(f"PID gains are needed here, and {given} has terms beyond them")
+            raise InputError(f"plain PID gains are needed here, got {given}")
         return given
     if isinstance(given, str):
         return PIDGains.preset(given) if is_name(given) else PIDGains.parse(given)

@@ -132,8 +132,10 @@ def stability_report(
         stable = bool(schur_cohn(gains, points).all())
         allowed = gain_margin_over(points, gains)
     radii = spectral_radius(gains, points)
-    worst = int(radii.argmax())
-    radius = float(radii[worst])
+    radius = float(radii.max())
+    tied = radii > radius - ROUNDING  # the one nearest to the real axis is shown
+    off_axis = points.to(torch.complex128).imag.abs()
+    worst = int(torch.where(tied, off_axis, torch.inf).argmin())
     if kappas is not None:
         stable = stable and radius < 1 - ROUNDING  # eigenvalues are rounded, that of 1 too
     return StabilityReport(

@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple, get_args
 import torch
 from torch import Tensor
 
-from pidformer.control.feedback import Feedback
-from pidformer.control.gains import GainsLike, PIDGains, as_gains
+from pidformer.control.feedback import Feedback, as_plain_gains
+from pidformer.control.gains import GainsLike, PIDGains
 from pidformer.control.stability import as_pid, in_order, poles
 from pidformer.errors import InputError, check_known
 
@@ -93,6 +93,6 @@ def frequency_response(gains: GainsLike, kappa: Any, omega: Any) -> FrequencyRes
 def root_locus(gains: GainsLike, name: GainName, values: Any, kappa: Any = 0.0) -> Tensor:
     """The poles (V, ..., 3) as one gain takes `values` (V,) and the others stay."""
     check_known("gain", name, get_args(GainName))
-    start = as_gains(gains)
+    start = as_plain_gains(gains)
     numbers = [float(value) for value in torch.as_tensor(values, dtype=torch.float64).flatten()]
     return torch.stack([poles(replace(start, **{name: value}), kappa) for value in numbers])

@@ -16,8 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pidformer.control.feedback import Feedback, acting_law, as_feedback, with_own
-from pidformer.control.gains import GainsLike, PIDGains, as_gains
+from pidformer.control.feedback import (
+    Feedback,
+    acting_law,
+    as_feedback,
+    as_plain_gains,
+    with_own,
+)
+from pidformer.control.gains import GainsLike, PIDGains
 from pidformer.control.pid import FirstLayer, PIDController, PIDState
 from pidformer.errors import InputError
 
@@ -85,7 +91,7 @@ def trajectory(kernel: Any, v0: Any, gains: GainsLike | None, times: Any) -> Ten
     With an integral, W = V - F obeys (1 + D) W'' = B W' - I W from W(0) = (beta - 1) V_0 and
     W'(0) = (B V_0 + P F) / (1 + D), solved as a first-order system of twice the size.
     """
-    gains = PIDGains() if gains is None else as_gains(gains)
+    gains = PIDGains() if gains is None else as_plain_gains(gains)
     kernel = as_kernel(kernel)
     v0 = as_values(v0, len(kernel))
     times = torch.as_tensor(times, dtype=torch.float64, device=v0.device)
@@ -115,7 +121,7 @@ def transfer_matrix(kernel: Any, gains: GainsLike | None) -> Tensor:
     eigenvalue. P, PD: beta P ((1 + P) Id - K)^-1, a non-negative matrix with row sums beta. With an
     integral: beta Id, whatever the kernel.
     """
-    gains = PIDGains() if gains is None else as_gains(gains)
+    gains = PIDGains() if gains is None else as_plain_gains(gains)
     kernel = as_kernel(kernel)
     eye = identity(kernel)
     if gains.i > 0:
@@ -161,7 +167,7 @@ def sensitivity(kernel: Any, gains: GainsLike | None) -> Sensitivity:
     The kernel is held fixed. In a network the input also moves queries and keys, which adds a
     first-order term, bounded by (beta / P) |dK| |V_0|, that the paper leaves out.
     """
-    gains = None if gains is None else as_gains(gains)
+    gains = None if gains is None else as_plain_gains(gains)
     matrix = transfer_matrix(kernel, gains)
     gain = float(torch.linalg.matrix_norm(matrix, ord=torch.inf))
     controlled = gains is not None and (gains.p > 0 or gains.i > 0)
@@ -174,11 +180,14 @@ def simulate(
 ) -> Tensor:
     """The layer recursion v_{l+1} = K v_l + control_l, all states: (steps + 1, N, D).
 
-    Of any law: `gains` may be what `as_feedback` takes, another discretisation too.
+    `gains` may be what `as_feedback` takes, another discretisation too; a gate and a learned
+    reference, which read a network's input, are refused.
     """
     kernel = as_kernel(kernel)
     value = start = as_values(v0, len(kernel))
     law = acting_law(PIDGains() if gains is None else as_feedback(gains))
+    if isinstance(law, Feedback) and (law.gate or law.embedded):
+        raise InputError(f"{law} reads the input of a network, of which the recursion has none")
     controller = PIDController(law, first_layer)
     state: PIDState | None = None
     values = [value]

@@ -59,6 +59,8 @@ def learned_layers(
             "skipinit starts without attention (own = 0), so learn its coefficients: "
             "learn_gains=True in Python, model.learn_gains=true in a recipe"
         )
+    if any(getattr(layer, "embedded", 0) for layer in gains):
+        first_layer = "controlled"  # the reference is there before the first layer
     learned = [
         learn_gains and acts_in_layer(layer, depth, first_layer)
         for depth, layer in enumerate(gains)

@@ -90,8 +90,8 @@ def spectrum_figure(models: Mapping[str, Certificate], path: str | Path) -> None
     """A row of layers for each model, to `path`.
 
     Every dot is an eigenvalue of one head's attention on one image (a fixed share of them when
-    there are many). The circle has radius one; green is where the head's gains are stable; dots
-    outside are red. Gains that differ between heads are drawn for the first.
+    there are many). The circle has radius one; dots that their head's gains do not hold are
+    red. Green is where the gains of every head are stable.
     """
     check_format(path)
     if not models:
@@ -119,9 +119,10 @@ def _draw_layer(axes: Axes, certificate: Certificate, layer: int) -> None:
     controllers, kappas = certificate.controllers, certificate.spectrum.kappas[layer]
     acts = controllers.acts(layer)
     if acts:
-        stable = _stable_grid(controllers.layers[layer][0])
+        stable = np.min([_stable_grid(gains) for gains in set(controllers.layers[layer])], axis=0)
         axes.contourf(_LINE, _LINE, stable, levels=[0.5, 1.5], colors=[GOOD], alpha=0.15)
-        axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
+        if stable.min() < stable.max():
+            axes.contour(_LINE, _LINE, stable, levels=[0.5], colors=[GOOD], linewidths=1.2)
     angle = np.linspace(0, 2 * np.pi, 300)
     axes.plot(np.cos(angle), np.sin(angle), color=GREY, linewidth=1)
     color = PID if controllers.layers else SOFTMAX

@@ -29,11 +29,10 @@ def analysis_table(models: Sequence[Analysis]) -> Table:
 
 
 def _loop(model: Analysis) -> list[str]:
-    """Numbers of the certificate's record, and of the spectrum that it stands on."""
-    if "certificate" not in model.records:
-        return ["-"] * 4
-    found = model.records["certificate"].metrics
-    lowest = f"{model.records['spectrum'].metrics['min_real']:+.3f}"
+    """Numbers of the spectrum, and of the certificate where the law has one."""
+    spectrum, certificate = (model.records.get(what) for what in ("spectrum", "certificate"))
+    lowest = "-" if spectrum is None else f"{spectrum.metrics['min_real']:+.3f}"
+    found = {} if certificate is None else certificate.metrics
     if "share_outside" not in found or "worst_radius" not in found:
         return [lowest, "-", "-", "-"]
     return [

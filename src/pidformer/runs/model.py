@@ -128,12 +128,19 @@ def build_network(recipe: Mapping[str, Any], build: Mapping[str, Any]) -> Any:
 
 
 def fill_network(
-    recipe: Mapping[str, Any], info: Mapping[str, Any], weights: Mapping[str, Tensor], run: Path
+    recipe: Mapping[str, Any],
+    info: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    run: Path,
+    gains: Any = None,
 ) -> Any:
-    """The network of a run folder with these weights, if they fit."""
+    """The network of a run folder with these weights, if they fit; `gains` if it is given others,
+    which stand in `recipe`."""
     model = build_network(recipe, info["build"])
-    refusal = f"the weights in {run} do not fit its recipe.yaml and model.json"
-    put_weights(model, weights, refusal)
+    what = "its recipe.yaml and model.json"
+    if gains is not None:
+        what = f"gains {gains}: a gate, a learned reference and learned gains are weights"
+    put_weights(model, weights, f"the weights in {run} do not fit {what}")
     return model
 
 
@@ -185,7 +192,7 @@ def _load_network(
         return fill_network(recipe, info, found, run)
     trained = build_network(recipe, info["build"]).gains
     changed = {**recipe, "model": recipe["model"] | {"gains": gains}}
-    model = fill_network(changed, info, found, run)
+    model = fill_network(changed, info, found, run, gains)
     if model.gains != trained:
         warnings.warn(
             f"run {run} was trained with gains {trained}, loaded with {model.gains}", stacklevel=3

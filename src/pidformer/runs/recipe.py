@@ -25,7 +25,7 @@ class ModelRecipe:
     gains: Any = None
     """None (softmax), a preset, P,I,D[,BETA][,implicit][,step=H], fields, or a list by layer."""
     learn_gains: bool = False
-    """Train the gains too, inside the stable region."""
+    """Train the gains too; PID gains stay inside the stable region."""
     first_layer: Literal["free", "controlled"] = "free"
     """Whether the first layer only sets the reference (free) or is controlled."""
     attention_residual: bool = True

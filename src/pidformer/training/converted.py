@@ -93,7 +93,7 @@ def _from_run(run: Path, gains: Any, out: Path, layers: Any, first: FirstLayer) 
         raise InputError("layers are for timm and Hugging Face models; give a run gains by layer")
     recipe["model"] |= {"gains": _plain(gains), "first_layer": first}
     # What cannot be loaded is not written. The recipe is written as it was: so the two are twins.
-    model = fill_network(recipe_from(recipe).to_dict(), info, weights, run)
+    model = fill_network(recipe_from(recipe).to_dict(), info, weights, run, gains)
     weights = unmarked(weights) | marks(model.state_dict())
     return _write(out, recipe, info, weights, gains)
 
