@@ -6,6 +6,7 @@ looked into. A query of a long window differs from one of training in what it at
 farther away, more keys) and, with control, in what is fed back. Each is put back alone:
 
     near        a query sees the 64 keys nearest to it, as in training
+    layer 1     the same in all layers but this one (the first is layer 1)
     thinned     64 keys, spread over the window: new distances, the old number
     squeezed    positions times 64 / window: old distances, a new number
     control     what is fed back is that of the near pass, attention that of the long window
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from pidformer.data.text import open_corpus
 from pidformer.models.language import block
-from pidformer.models.language.masks import causal_mask
+from pidformer.models.language.masks import Mask, causal_mask
 from pidformer.runs.model import load_language
 from pidformer.statistics import mean_over_seeds
 from pidformer.training import load_recipe
@@ -51,6 +52,7 @@ SET = [
 ]
 PARTS = {"reference": "initial", "sum": "integral", "previous": "previous"}
 SWAPS = ("control", *PARTS)
+LAYER = "layer "
 WAYS = ("near", "thinned", "squeezed", *SWAPS)
 
 
@@ -127,6 +129,24 @@ def _attention(then: Callable[..., tuple[Tensor, Any]]) -> Iterator[None]:
         setattr(block, name, original)
 
 
+@contextmanager
+def _near_but(blocks: nn.ModuleList, far: int, window: int) -> Iterator[None]:
+    """All layers but one see the nearest keys."""
+    near = {"mask": Mask(seen_keys(window, "near"), False)}
+    hooks = [
+        block.register_forward_pre_hook(
+            lambda _, given, named: (given, named | near), with_kwargs=True
+        )
+        for depth, block in enumerate(blocks)
+        if depth != far
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 class Changed(nn.Module):
     """A model as `window_nll` calls it, in one of the ways above."""
 
@@ -144,6 +164,9 @@ class Changed(nn.Module):
         if self.way == "squeezed":
             places = torch.arange(window)[None] * min(1.0, LENGTH / window)
             return self.model(**given, position_ids=places)
+        if self.way.startswith(LAYER):
+            with _near_but(self.model.blocks, int(self.way[len(LAYER) :]) - 1, window):
+                return self.model(**given)
         if self.way not in SWAPS:
             return self.model(**given, attention_mask=seen_keys(window, self.way))
         tape = Tape()
@@ -170,7 +193,8 @@ def losses(run: Path, data: Path, limit: int, ways: bool) -> dict[str, float]:
     rows = {str(window): loss(window) for window in WINDOWS}
     if ways:
         is_controlled = found.model.gains is not None
-        rows |= {way: loss(WINDOWS[-1], way) for way in WAYS if is_controlled or way not in SWAPS}
+        tried = [*WAYS, *(f"{LAYER}{k + 1}" for k in range(len(found.model.blocks)))]
+        rows |= {way: loss(WINDOWS[-1], way) for way in tried if is_controlled or way not in SWAPS}
     return rows
 
 
