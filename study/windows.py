@@ -20,7 +20,7 @@ With `--steps 8000 --positions rope` the rows differ as the published ones do.
 import argparse
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,7 +130,7 @@ def _attention(then: Callable[..., tuple[Tensor, Any]]) -> Iterator[None]:
 
 
 @contextmanager
-def _near_but(blocks: nn.ModuleList, far: int, window: int) -> Iterator[None]:
+def _near_but(blocks: Iterable[nn.Module], far: int, window: int) -> Iterator[None]:
     """All layers but one see the nearest keys."""
     near = {"mask": Mask(seen_keys(window, "near"), False)}
     hooks = [
@@ -150,9 +150,10 @@ def _near_but(blocks: nn.ModuleList, far: int, window: int) -> Iterator[None]:
 class Changed(nn.Module):
     """A model as `window_nll` calls it, in one of the ways above."""
 
-    def __init__(self, model: nn.Module, way: str | None) -> None:
+    def __init__(self, model: Any, way: str | None) -> None:
         super().__init__()
         self.model, self.way = model, way
+        self.layers: list[nn.Module] = list(model.blocks)
 
     def forward(self, input_ids: Tensor, targets: Tensor, reduction: str) -> Any:
         if not len(input_ids):
@@ -165,7 +166,7 @@ class Changed(nn.Module):
             places = torch.arange(window)[None] * min(1.0, LENGTH / window)
             return self.model(**given, position_ids=places)
         if self.way.startswith(LAYER):
-            with _near_but(self.model.blocks, int(self.way[len(LAYER) :]) - 1, window):
+            with _near_but(self.layers, int(self.way[len(LAYER) :]) - 1, window):
                 return self.model(**given)
         if self.way not in SWAPS:
             return self.model(**given, attention_mask=seen_keys(window, self.way))
@@ -193,7 +194,7 @@ def losses(run: Path, data: Path, limit: int, ways: bool) -> dict[str, float]:
     rows = {str(window): loss(window) for window in WINDOWS}
     if ways:
         is_controlled = found.model.gains is not None
-        tried = [*WAYS, *(f"{LAYER}{k + 1}" for k in range(len(found.model.blocks)))]
+        tried = [*WAYS, *(f"{LAYER}{k + 1}" for k in range(found.model.config.num_hidden_layers))]
         rows |= {way: loss(WINDOWS[-1], way) for way in tried if is_controlled or way not in SWAPS}
     return rows
 
