@@ -50,7 +50,9 @@ def test_the_numbers_of_the_first_screen_are_those_of_the_table_and_of_performan
     first, rest = README.split("\n## Install\n")
     differences = re.findall(r"[+\u2212][\d.]+ \[[^\]]+\]", first)
     made = rest.split("<!-- results:")[1].split("<!-- end of results -->")[0]
-    assert differences and all(f"{found}; 300 epochs, 5 seeds" in made for found in differences)
+    table = made.split("\n\n**Use**")[0]
+    assert "300 epochs, 5 seeds unless said" in table.splitlines()[2]
+    assert differences and all(f"| {found} |" in table for found in differences)
     costs = first.split("**What it costs:**")[1].splitlines()[0]
     measured = (ROOT / "docs/performance.md").read_text(encoding="utf-8").split("## Measured")[1]
     ratios = re.findall(r"\d\.\d\d", costs)

@@ -39,13 +39,13 @@ def test_what_may_be_recorded():
 
 
 def test_an_inner_scope_is_part_of_the_outer():
-    assert recordings.current() is None
+    assert recordings.current.get() is None
     with recorded():
-        outer = recordings.current()
+        outer = recordings.current.get()
         with recorded():
-            assert recordings.current() is outer
-        assert recordings.current() is outer
-    assert recordings.current() is None
+            assert recordings.current.get() is outer
+        assert recordings.current.get() is outer
+    assert recordings.current.get() is None
 
 
 class Fake:
@@ -385,7 +385,7 @@ def test_without_a_gpu_nothing_is_recorded(monkeypatch):
     images, labels = torch.rand(2, 3, 2, 2), torch.tensor([0, 1])
     with recorded():
         assert PLAIN(model, images, labels).shape == images.shape
-    assert queries.current() is None
+    assert queries.current.get() is None
 
 
 def test_nothing_is_recorded_that_was_not_asked_for():
@@ -393,7 +393,7 @@ def test_nothing_is_recorded_that_was_not_asked_for():
 
     class Model(nn.Module):
         def forward(self, x):
-            seen.append(queries.current())
+            seen.append(queries.current.get())
             return x.flatten(1)[:, :3]
 
     PLAIN(Model().eval(), torch.rand(2, 3, 2, 2), torch.tensor([0, 1]))

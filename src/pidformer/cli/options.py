@@ -76,15 +76,14 @@ def print_json(found: Any) -> None:
 
 
 @contextmanager
-def resumable(out: Path, *, is_shown: bool = True) -> Iterator[None]:
+def resumable(out: Path) -> Iterator[None]:
     """Work that saves what it has when it is stopped: says so, and ends with the signal's code."""
     from pidformer.interrupts import Interrupted, exit_code
 
     try:
         yield
     except (Interrupted, KeyboardInterrupt) as stopped:
-        if is_shown:
-            typer.echo(f"saved in {out}; run the same command to go on", err=True)
+        typer.echo(f"saved in {out}; run the same command to go on", err=True)
         raise typer.Exit(exit_code(stopped)) from None
 
 

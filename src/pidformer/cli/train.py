@@ -4,7 +4,7 @@ from pathlib import Path
 
 import typer
 
-from pidformer.cli.options import Data, Device, Json, print_json, resumable
+from pidformer.cli.options import Data, Device, Json, print_json
 
 _LINES = {
     "miou": "mIoU {miou:.2f} %, pixel accuracy {pixel_accuracy:.2f} %, "
@@ -36,6 +36,7 @@ def train(
         --out: Run folder; runs/RECIPE-seedN by default.
         --seed: Same as seed=N.
     """
+    from pidformer.interrupts import Interrupted, exit_code
     from pidformer.training.engine import is_main_process
     from pidformer.training.recipe import load_recipe, recipe_name
     from pidformer.training.run import train as run_training
@@ -43,7 +44,7 @@ def train(
     given = list(overrides or []) + ([] if seed is None else [f"seed={seed}"])
     chosen = load_recipe(recipe, given)
     folder = out or Path("runs") / f"{recipe_name(recipe)}-seed{chosen.seed}"
-    with resumable(folder, is_shown=is_main_process()):
+    try:
         scores = run_training(
             chosen,
             folder,
@@ -51,6 +52,10 @@ def train(
             device=device,
             compile_on_cpu=any(text.strip().startswith("train.compile") for text in given),
         )
+    except Interrupted as stopped:  # a signal while compiling saves nothing, and goes further up
+        if is_main_process():
+            typer.echo(f"saved in {folder}; run the same command to go on", err=True)
+        raise typer.Exit(exit_code(stopped)) from None
     if not is_main_process():
         return
     if as_json:

@@ -88,7 +88,7 @@ LANGUAGE: dict[str, Kind] = {
     "num_key_value_heads": optional(count(512)),
     "intermediate_size": optional(count(1_000_000)),
     "max_position_embeddings": count(10_000_000),
-    "sliding_window": optional(count(10_000_000, low=2)),
+    "sliding_window": optional(count(10_000_000, low=0)),
     "cutoffs": optional(each(count(100_000_000), 64)),
     **{name: choice(*names) for name, names in CHOICES.items()},
     "norm_eps": number(1, "above 0 and at most 1", above=0),
