@@ -13,6 +13,7 @@ from pidformer.data.text import Perturbation, open_corpus
 from pidformer.errors import InputError
 from pidformer.evaluation.language import (
     LanguageSetup,
+    _seeing,
     evaluate_language,
     evaluate_language_robustness,
 )
@@ -200,6 +201,10 @@ def test_attention_that_slides_over_a_longer_window_sees_the_training_length(tra
     found = setup.measure("strided", window=32, is_sliding=True).metrics["loss"]
     model, length = setup.loaded.model, setup.loaded.length
     assert length < 32 and model.config.sliding_window is None  # as it was
+    model.config.sliding_window = 2  # a run whose attention slides already
+    with _seeing(model, length):
+        assert model.config.sliding_window == 2
+    assert model.config.sliding_window == 2
     tokens = torch.from_numpy(setup.tokens.astype("int64"))
     seen = torch.ones(1, 1, 32, 32).tril().triu(1 - length).bool()
     losses = []

@@ -293,11 +293,12 @@ def _row(protocol: str, split: str, window: int, length: int, noise: Perturbatio
 
 @contextmanager
 def _seeing(model: Any, tokens: int | None) -> Iterator[None]:
-    """A token sees so many tokens at most; None: as the model has it."""
+    """A token sees so many tokens at most, or as few as in training; None: as the model has it."""
     if tokens is None:
         yield
         return
-    before, model.config.sliding_window = model.config.sliding_window, tokens
+    before = model.config.sliding_window
+    model.config.sliding_window = min(tokens, before or tokens)
     try:
         yield
     finally:
