@@ -133,10 +133,9 @@ def transfer_matrix(kernel: Any, gains: GainsLike | None) -> Tensor:
         return gains.beta * eye
     if gains.p > 0:
         return torch.linalg.solve(-drift_matrix(kernel, gains), gains.beta * gains.p * eye)
-    left, sizes, right = torch.linalg.svd(kernel - eye)
+    # A float32 kernel's rows sum to one with an error that would hide an eigenvalue of 1.
+    left, sizes, right = torch.linalg.svd(kernel / kernel.sum(-1, keepdim=True) - eye)
     fixed = sizes <= 1e-12 * len(kernel)
-    if not bool(fixed.any()):
-        fixed[-1] = True  # rows sum to one up to rounding, so 1 is always an eigenvalue
     left, right = left[:, fixed], right[fixed].T  # null spaces of (K - Id)^T and of K - Id
     return right @ torch.linalg.solve(left.T @ right, left.T)
 
