@@ -69,3 +69,21 @@ def test_transforms_and_watchers_see_pytorch():
             pid_attention(q, k, v, None, GAINS)
         torch.func.grad(lambda v: pid_attention(q, k, v, None, GAINS)[0].sum())(v)
     assert Watch.seen == 1
+
+
+@pytest.mark.filterwarnings(
+    "ignore::torch.jit.TracerWarning", "ignore:.*torch.jit:DeprecationWarning"
+)
+def test_a_trace_is_of_pytorchs_operations(monkeypatch):
+    """Traced sizes are tensors, which no plan of ours can be made of."""
+    monkeypatch.setattr(dispatch, "_warned", set())
+    first, one, other = placed(layers(3, heads=2, dim=16), torch.float32)
+
+    def run(q, k, v):
+        _, state = pid_attention(*first, None, GAINS)
+        return pid_attention(q, k, v, state, GAINS)[0]
+
+    with kernels("triton"), pytest.warns(UserWarning, match=r"torch\.jit"):
+        traced = torch.jit.trace(run, one, check_trace=False)
+    with kernels("torch"):
+        torch.testing.assert_close(traced(*other), run(*other), rtol=1e-4, atol=1e-5)

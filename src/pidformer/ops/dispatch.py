@@ -242,6 +242,8 @@ def is_rounded() -> bool:
 
 def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | None:
     """Why our kernels cannot take these inputs, in one line; None if they can."""
+    if is_transformed():
+        return "ours are not for torch.func, forward gradients, torch.jit, export, function modes"
     if q.ndim != 4:
         return f"the kernels take (batch, heads, tokens, head dim), got {tuple(q.shape)}"
     if not torch.compiler.is_compiling() and is_traceable_wrapper_subclass(q):
@@ -256,8 +258,6 @@ def _obstacle(q: Tensor, v: Tensor, state: tuple[Tensor, ...] | None) -> str | N
         for x in state:
             if x.ndim != 4 or x.device != v.device:
                 return "the state is not on the device of the values"
-    if is_transformed():
-        return "under torch.func, forward-mode gradients, export or a function mode only PyTorch's"
     return _unusable(q.device.type, q.device.index)
 
 
@@ -267,11 +267,11 @@ def is_usable(x: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether `torch.func`, forward-mode gradients, export or a function mode is at work."""
+    """Whether `torch.func`, forward gradients, a trace, export or a function mode is at work."""
     if torch.compiler.is_compiling():
         # `is_exporting()` is true under torch 2.11's compiler too
         return torch.compiler._is_exporting_flag
-    if torch._C._are_functorch_transforms_active():
+    if torch._C._are_functorch_transforms_active() or torch.jit.is_tracing():
         return True
     if torch.autograd.forward_ad._current_level >= 0:
         return True

@@ -30,13 +30,13 @@ def takes(out: Tensor, value: Tensor, state: PIDState | None, gains: Gains) -> b
     """Whether the formulas here compute this, and nobody looks at, traces or transforms it."""
     if state is None or type(gains) is not PIDGains or out.dtype not in _WIDE:
         return False  # the cheapest first: this is asked in every layer
-    if torch.compiler.is_compiling() or torch.jit.is_tracing() or is_in_torch_dispatch_mode():
+    if torch.compiler.is_compiling() or is_in_torch_dispatch_mode() or dispatch.is_transformed():
         return False
     shape, dtype = value.shape, out.dtype
     for x in (value, *state):
         if x.dtype is not dtype or x.shape != shape or type(x) not in PLAIN:
             return False
-    return not dispatch.is_transformed()
+    return True
 
 
 def control_forward(*inputs: Any, is_ours: bool = False) -> tuple[Tensor, Tensor]:
