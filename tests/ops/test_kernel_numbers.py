@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from pidformer import PIDGains, pid_attention
-from pidformer.ops import kernels
+from pidformer import LearnedGains, PIDGains, PIDState, pid_attention
+from pidformer.ops import epilogue, kernels
+from pidformer.ops.exclude import exclude
 from tests.ops.chains import DEVICE, GAINS, LIMIT, chain, needs_kernels, ours, placed, relative
 from tests.ops.test_attention import direct, layers
 
@@ -128,3 +129,25 @@ def test_heads_merge_without_a_copy(way):
     qkvs = placed(layers(2, heads=2, dim=16, dtype=torch.float64), torch.float16)
     out = chain(qkvs, GAINS, way)[0][-1]
     assert out.transpose(1, 2).is_contiguous()
+
+
+def test_tokens_may_lie_farther_apart_than_32_bits_count(tmp_path):
+    """As the values of 175,000 tokens do in a projection of 12,288 numbers each."""
+    step, shape = 2**30, (1, 1, 4, 16)
+    if DEVICE == "cuda":
+        room = torch.empty(3 * step + 16, dtype=torch.float16, device=DEVICE)
+    else:  # a file of holes, as little of which is in memory as is written
+        file = str(tmp_path / "holes")
+        room = torch.from_file(file, shared=True, size=3 * step + 16, dtype=torch.float16)
+    far = room.as_strided(shape, (0, 0, step, 1))
+    far.copy_(torch.randn(shape))
+    near, out = far.contiguous(), torch.randn(shape, device=DEVICE).half()
+    found = []
+    for v in (far, near):
+        state, v = PIDState(v + 0, out, v), v.detach().requires_grad_()
+        gains = LearnedGains(PIDGains(p=0.4, i=0.1, d=0.05), 1).to(DEVICE)
+        u, _ = epilogue.control(out, v, state, gains())
+        u = exclude(u, v, 0.5)
+        found.append([u, *torch.autograd.grad(u.sum(), [v, *gains.parameters()])])
+    for a, b in zip(*found, strict=True):
+        assert torch.equal(a, b)

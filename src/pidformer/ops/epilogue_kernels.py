@@ -93,14 +93,14 @@ def store_state_gradients(
 def _tile(tokens, heads, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
     """Which rows of which value head a program has, and their mask.
 
-    Also where the sample begins in (B, N, Hkv, D), and where in it the rows are: only the first
-    can pass 2^31.
+    Also where the sample begins in (B, N, Hkv, D), and where in it the rows are. Both can pass
+    2^31: 175,000 tokens of q, k and v with 32 heads of 128 do.
     """
     chunks = tl.cdiv(tokens, BLOCK)
     program = tl.program_id(0)
     batch = (program // chunks // heads).to(tl.int64)
-    head = program // chunks % heads
-    row = (program % chunks * BLOCK + tl.arange(0, BLOCK))[:, None]
+    head = (program // chunks % heads).to(tl.int64)
+    row = (program % chunks * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
     column = tl.arange(0, BLOCK_D)[None, :]
     mask = (row < tokens) & (column < D)
     sample = batch * tokens * heads * D
