@@ -341,8 +341,11 @@ def _numbers(
 
 @contextlib.contextmanager
 def _tiles(**tiles: Tiles) -> Iterator[None]:
-    """Within this block these tiles and no others."""
+    """Within this block these tiles and no others, whatever was decided for a size before."""
     with contextlib.ExitStack() as stack:
+        for name in ("_forward_plan", "_backward_plan"):  # which keep what they decide
+            plan = getattr(short, name)
+            stack.enter_context(mock.patch.object(short, name, plan.__wrapped__))
         for name, chosen in tiles.items():
             stack.enter_context(mock.patch.object(dispatch, name, lambda *_, c=chosen: c))
         yield
