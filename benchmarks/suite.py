@@ -46,7 +46,7 @@ def suite(setting: BenchSetting, images: int | None = None) -> Iterator[list[Tim
         jpegs = encoded(32, (size.image, size.image), setting.seed)
         write_set(data, jpegs, train=size.batch, val=images)
         recipe = loop_recipe(size, GAINS, setting.seed)
-        train(recipe, run, data=data, device=setting.device.type, is_shown=False)
+        train(recipe, run, data=data, device=str(setting.device), is_shown=False)
         setup = Setup(subject=open_subject(str(run)), location=data, device=setting.device)
         warm = Suite(whole.name, whole.description, tuple(rows[:2]))
         run_suite(setup, warm, folder=Path(folder) / "warm", is_shown=False)  # kernels compile

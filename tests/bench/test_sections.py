@@ -1,12 +1,13 @@
 """Each section with tiny sizes on the CPU, and the command."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from pidformer import results
-from pidformer.bench import attack, generate, model, operator, train
+from pidformer.bench import attack, bench, generate, model, operator, train
 from pidformer.bench.timing import GAINS, BenchSetting, Timing
 from pidformer.control import PIDGains
 from pidformer.ops import pid_attention
@@ -110,14 +111,15 @@ def test_train_rows_are_the_trainers_own(monkeypatch):
     seen = {}
     real = train.run_training
 
-    def spy(recipe, run, **options):
-        real(recipe, run, **options)
+    def spy(recipe, run, device, **options):
+        assert device == "cpu:0"  # the one that is measured, not any of its kind
+        real(recipe, run, device="cpu", **options)
         logged = [r for r in results.read(run) if r.kind == "train"]
         seen[run.name] = [r.metrics["images_per_second"] for r in logged]
 
     monkeypatch.setattr(train, "run_training", spy)
     size = train.SMALL._replace(batch=4, windows=4, skipped=1, depth=2, image=16, jpegs=2)
-    loop, *reading = list(train.train(CPU, size))
+    loop, *reading = list(train.train(replace(CPU, device=torch.device("cpu:0")), size))
     assert [row.label for row in loop] == [model.TWIN, model.PID] == list(seen)
     for row in loop:
         assert row.rounds == 3 and row.value == pytest.approx(sorted(seen[row.label][1:])[1])
@@ -175,6 +177,16 @@ def test_bad_input_is_one_line(run, tmp_path, arguments, said):
     file.touch()
     code, out, err = run("bench", *(a.format(file=file) for a in arguments))
     assert code == 2 and said in err and err.count("\n") == 1 and not out
+
+
+def test_the_gpu_that_is_asked_for_is_the_one_that_graphs_record(monkeypatch):
+    """Recorded on another, a graph is empty, and replays take no time."""
+    chosen = []
+    monkeypatch.setattr("pidformer.bench.run.as_device", torch.device)
+    monkeypatch.setattr("pidformer.bench.run.header", lambda setting: {})
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    bench("none", sections={"none": lambda setting: iter(())}, device="cuda:1")
+    assert chosen == [torch.device("cuda:1")]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

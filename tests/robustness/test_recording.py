@@ -10,6 +10,7 @@ import pytest
 import timm
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import pidformer.models  # noqa: F401  (registers them)
 from pidformer.robustness import APGD, FAB, FGSM, PGD, SLD, accuracy_under, queries
@@ -386,6 +387,18 @@ def test_without_a_gpu_nothing_is_recorded(monkeypatch):
     with recorded():
         assert PLAIN(model, images, labels).shape == images.shape
     assert queries.current.get() is None
+
+
+def test_a_recording_is_made_on_the_device_of_the_images(monkeypatch):
+    """On another one nothing would be recorded, and a replay would do nothing."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or recorded())
+    monkeypatch.setattr(recordings.Recorder, "run", lambda *given: tuple(entered))
+    with FakeTensorMode():
+        images = torch.empty(2, 3, 2, 2, device="cuda:1")
+    with recorded():
+        found = queries.ascent(nn.Linear(2, 2).eval(), images, torch.sum)
+    assert found == (torch.device("cuda:1"),)
 
 
 def test_nothing_is_recorded_that_was_not_asked_for():

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from pidformer import results
 from pidformer.bench.attack import attack
 from pidformer.bench.generate import generate
@@ -64,6 +66,8 @@ def bench(
     if section != ALL and section not in sections:
         raise unknown("section", section, [*sections, ALL])
     place = as_device(device)
+    if place.type == "cuda" and place.index is not None:
+        torch.cuda.set_device(place)  # CUDA graphs are recorded on the current one
     default = GPU_ROUNDS if place.type == "cuda" else CPU_ROUNDS
     setting = BenchSetting(
         device=place,

@@ -86,7 +86,7 @@ def _images_per_second(
     """The trainer's own numbers, a window each."""
     recipe = loop_recipe(size, gains, setting.seed)
     try:
-        run_training(recipe, run, data=data, device=setting.device.type, is_shown=False)
+        run_training(recipe, run, data=data, device=str(setting.device), is_shown=False)
     except Interrupted as stopped:
         raise_for(stopped.number)
     logged = [r.metrics["images_per_second"] for r in results.read(run) if r.kind == "train"]

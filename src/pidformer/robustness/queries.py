@@ -90,7 +90,8 @@ def ascent(
         return _ascent(model, loss, images, *classes)
     precision = model.precision if isinstance(model, Searching) else "float32"
     work = partial(_ascent, model, loss)
-    return recorder.run(plain, precision, loss, work, images, *classes)  # type: ignore
+    with torch.cuda.device(images.device):  # a graph records the current one
+        return recorder.run(plain, precision, loss, work, images, *classes)  # type: ignore
 
 
 def _ascent(
