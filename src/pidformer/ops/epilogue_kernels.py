@@ -39,7 +39,7 @@ def control_tile(
 ):
     """p e + i S + d (v_{l-1} - v) of a tile; stores S = S_{l-1} + e, unless there is no i.
 
-    The integral is at `base` (a sample, which may pass 2^31) plus `at` (a tile).
+    The integral is at `base`, which may pass 2^31, plus `at`, within a tile.
     """
     error = beta * initial - value
     total = error
@@ -91,20 +91,22 @@ def store_state_gradients(
 
 @triton.jit
 def _tile(tokens, heads, BLOCK: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr):
-    """Which rows of which value head a program has, and their mask.
+    """Which rows of which value head a program has: batch, head, first row; rows, columns, mask.
 
-    Also where the sample begins in (B, N, Hkv, D), and where in it the rows are. Both can pass
-    2^31: 175,000 tokens of q, k and v with 32 heads of 128 do.
+    Then where in (B, N, Hkv, D) the first row begins, and where the others are from there. Only
+    what a row can be from the first of its tile stays below 2^31: of q, k and v in one projection
+    with 32 heads of 128, 175,000 tokens do not.
     """
     chunks = tl.cdiv(tokens, BLOCK)
     program = tl.program_id(0)
     batch = (program // chunks // heads).to(tl.int64)
     head = (program // chunks % heads).to(tl.int64)
-    row = (program % chunks * BLOCK + tl.arange(0, BLOCK)).to(tl.int64)[:, None]
+    begin = (program % chunks * BLOCK).to(tl.int64)
+    row = tl.arange(0, BLOCK)[:, None]
     column = tl.arange(0, BLOCK_D)[None, :]
-    mask = (row < tokens) & (column < D)
-    sample = batch * tokens * heads * D
-    return batch, head, row, column, sample, (row * heads + head) * D + column, mask
+    mask = (row < tokens - begin) & (column < D)
+    start = ((batch * tokens + begin) * heads + head) * D
+    return batch, head, begin, row, column, mask, start, row * heads * D + column
 
 
 @triton.jit
@@ -115,37 +117,35 @@ def control_forward(
     p, i, d, beta, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    batch, head, begin, row, column, mask, start, at = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     p, i, d = head_gains(gains, head, heads, p, i, d)
     beta = single(beta)
-    value += batch * value_b + head * value_h
-    initial += batch * initial_b + head * initial_h
+    value += batch * value_b + head * value_h + begin * value_n
+    initial += batch * initial_b + head * initial_h + begin * initial_n
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-    before = load_previous(
-        previous, first, batch * previous_b + head * previous_h, row * previous_n + column, mask
-    )
+    base = batch * previous_b + head * previous_h + begin * previous_n
+    before = load_previous(previous, first, base, row * previous_n + column, mask)
     control = control_tile(
-        now, first, before, integral, integral_new, sample, at, mask, mask,
-        p, i, d, beta,
-    )  # fmt: skip
+        now, first, before, integral, integral_new, start, at, mask, mask, p, i, d, beta
+    )
+    out += batch * out_b + head * GROUP * out_h + begin * out_n
     for member in range(GROUP):
-        query_head = head * GROUP + member
-        source = out + batch * out_b + query_head * out_h
-        mixed = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
-        to = u + sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        source = out + member * out_h + row * out_n + column
+        mixed = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+        to = u + start * GROUP + (row * heads * GROUP + member) * D + column
         tl.store(to, (mixed + control).to(u.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def group_gradient(
-    grad, head, row, column, heads, mask,
+    grad, row, column, heads, mask,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """A sample's gradient of the output, (N, H, D), summed over the queries of a value head."""
+    """A tile's gradient of the output, rows of (H, D), summed over the queries of a value head."""
     total = tl.zeros([BLOCK, BLOCK_D], dtype=tl.float32)
     for member in tl.static_range(GROUP):
-        at = (row * heads * GROUP + head * GROUP + member) * D + column
+        at = (row * heads * GROUP + member) * D + column
         total += tl.load(grad + at, mask=mask, other=0.0).to(tl.float32)
     return total
 
@@ -157,18 +157,16 @@ def control_backward(
     p, i, d, beta, tokens, heads,
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    _batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    _batch, head, _begin, row, column, mask, start, at = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     p, i, d = head_gains(gains, head, heads, p, i, d)
     beta = single(beta)
-    total = group_gradient(
-        grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
-    )
-    change = value_gradient(total, grad_integral, grad_value, sample, at, mask, p, i, d)
+    total = group_gradient(grad + start * GROUP, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D)
+    change = value_gradient(total, grad_integral, grad_value, start, at, mask, p, i, d)
     store_state_gradients(
         total, grad_integral, grad_initial, d_integral, d_initial, d_previous,
-        sample, at, mask, p, i, d, beta,
+        start, at, mask, p, i, d, beta,
     )  # fmt: skip
-    tl.store(d_value + sample + at, change.to(d_value.dtype.element_ty), mask=mask)
+    tl.store(d_value + start + at, change.to(d_value.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -181,21 +179,18 @@ def gain_gradient(
 ):  # fmt: skip
     """Sums of g e, g S and g (v_{l-1} - v_l) over a tile, into partial (programs, 3)."""
     beta = single(beta)
-    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
-    value += batch * value_b + head * value_h
-    initial += batch * initial_b + head * initial_h
-    total = group_gradient(
-        grad + sample * GROUP, head, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D
-    )
+    batch, head, begin, row, column, mask, start, at = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    value += batch * value_b + head * value_h + begin * value_n
+    initial += batch * initial_b + head * initial_h + begin * initial_n
+    total = group_gradient(grad + start * GROUP, row, column, heads, mask, GROUP, D, BLOCK, BLOCK_D)
     now = tl.load(value + row * value_n + column, mask=mask, other=0.0).to(tl.float32)
     first = tl.load(initial + row * initial_n + column, mask=mask, other=0.0).to(tl.float32)
-    before = load_previous(
-        previous, first, batch * previous_b + head * previous_h, row * previous_n + column, mask
-    )
+    base = batch * previous_b + head * previous_h + begin * previous_n
+    before = load_previous(previous, first, base, row * previous_n + column, mask)
     to = partial + tl.program_id(0).to(tl.int64) * 3
     tl.store(to, tl.sum(tl.sum(total * (beta * first - now), 1), 0))
     if integral_new is not None:
-        summed = tl.load(integral_new + sample + at, mask=mask, other=0.0).to(tl.float32)
+        summed = tl.load(integral_new + start + at, mask=mask, other=0.0).to(tl.float32)
         tl.store(to + 1, tl.sum(tl.sum(total * summed, 1), 0))
     else:
         tl.store(to + 1, 0.0)
@@ -227,15 +222,16 @@ def exclude_forward(
     GROUP: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """u = y - share (y.n) n with n = v / |v|."""
-    batch, head, row, column, sample, _at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    batch, head, begin, row, column, mask, start, _at = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     share = _share(shares, head, share)
-    n, _ = _direction(value + batch * value_b + head * value_h, row, column, value_n, mask)
+    value += batch * value_b + head * value_h + begin * value_n
+    n, _ = _direction(value, row, column, value_n, mask)
+    out += batch * out_b + head * GROUP * out_h + begin * out_n
     for member in range(GROUP):
-        query_head = head * GROUP + member
-        source = out + batch * out_b + query_head * out_h
-        y = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
+        source = out + member * out_h + row * out_n + column
+        y = tl.load(source, mask=mask, other=0.0).to(tl.float32)
         y -= share * tl.sum(y * n, 1)[:, None] * n
-        to = u + sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        to = u + start * GROUP + (row * heads * GROUP + member) * D + column
         tl.store(to, y.to(u.dtype.element_ty), mask=mask)
 
 
@@ -250,16 +246,17 @@ def exclude_backward(
 
     parts (programs,): -(g.n) (y.n) of a tile, the gradient of its head's share.
     """
-    batch, head, row, column, sample, at, mask = _tile(tokens, heads, BLOCK, D, BLOCK_D)
+    batch, head, begin, row, column, mask, start, at = _tile(tokens, heads, BLOCK, D, BLOCK_D)
     share = _share(shares, head, share)
-    n, inverse = _direction(value + batch * value_b + head * value_h, row, column, value_n, mask)
+    value += batch * value_b + head * value_h + begin * value_n
+    n, inverse = _direction(value, row, column, value_n, mask)
     dn = tl.zeros([BLOCK, BLOCK_D], dtype=tl.float32)
     both = tl.zeros([BLOCK], dtype=tl.float32)
+    out += batch * out_b + head * GROUP * out_h + begin * out_n
     for member in range(GROUP):
-        query_head = head * GROUP + member
-        source = out + batch * out_b + query_head * out_h
-        y = tl.load(source + row * out_n + column, mask=mask, other=0.0).to(tl.float32)
-        there = sample * GROUP + (row * heads * GROUP + query_head) * D + column
+        source = out + member * out_h + row * out_n + column
+        y = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+        there = start * GROUP + (row * heads * GROUP + member) * D + column
         g = tl.load(grad + there, mask=mask, other=0.0).to(tl.float32)
         along_g, along_y = tl.sum(g * n, 1), tl.sum(y * n, 1)
         dn -= along_g[:, None] * y + along_y[:, None] * g
@@ -267,6 +264,6 @@ def exclude_backward(
         d_y = g - share * along_g[:, None] * n
         tl.store(d_out + there, d_y.to(d_out.dtype.element_ty), mask=mask)
     dn = share * inverse * (dn - tl.sum(dn * n, 1)[:, None] * n)
-    tl.store(d_value + sample + at, dn.to(d_value.dtype.element_ty), mask=mask)
+    tl.store(d_value + start + at, dn.to(d_value.dtype.element_ty), mask=mask)
     if parts is not None:
         tl.store(parts + tl.program_id(0).to(tl.int64), tl.sum(both, 0))
