@@ -73,40 +73,20 @@ def goals(rows: Sequence[Timing]) -> list[Goal]:
 
 
 def _goals() -> list[tuple[str, float, bool, Finder]]:
-    long = {"tokens": 4096, "head_dim": 64}
+    """Text, limit, whether that is the most, and what finds the number."""
+    long, wide = {"tokens": 4096, "head_dim": 64}, {"batch": 256, "tokens": 197}
     steps = [
-        ("tiny", model.TRAINING, "graphs", 1.04),
-        ("tiny", model.INFERENCE, "graphs", 1.03),
-        ("small", model.TRAINING, "compiled", 1.03),
-        ("base", model.TRAINING, "compiled", 1.03),
+        ("tiny", model.TRAINING, "graphs", 1.04, model.PID),
+        ("tiny", model.INFERENCE, "graphs", 1.03, model.PID),
+        ("small", model.TRAINING, "compiled", 1.03, model.PID),
+        ("base", model.TRAINING, "compiled", 1.03, model.PID),
+        ("tiny", model.INFERENCE, "graphs", 1.01, model.P),
     ]
+    attacks = (("FGSM", ""), (_PGD, ""), (_PGD, ", early stop"), (_PGD, ", bfloat16"))
     return [
         *(_step(*step, twin) for step in steps for twin in (model.TWIN, model.SDPA_TWIN)),
-        *(
-            _step("tiny", model.INFERENCE, "graphs", 1.01, twin, model.P)
-            for twin in (model.TWIN, model.SDPA_TWIN)
-        ),
-        *(
-            (
-                f"DeiT-tiny/16-224 peak training memory, PID / softmax twin, {mode}",
-                1.01,
-                True,
-                lambda rows, mode=mode: _peak(rows.find(_TINY, model.PID, mode, **_DEIT)),
-            )
-            for mode in ("compiled", "graphs")
-        ),
-        *(
-            (
-                f"DeiT-tiny/16-224 training throughput, PID with CUDA graphs / timm's, {mode}",
-                1.25,
-                False,
-                lambda rows, mode=mode: _over(
-                    _value(rows.find(_TINY, model.TIMM, mode, **_DEIT)),
-                    _value(rows.find(_TINY, model.PID, "graphs", **_DEIT)),
-                ),
-            )
-            for mode in ("compiled", "graphs")
-        ),
+        *(_peak(mode) for mode in ("compiled", "graphs")),
+        *(_throughput(mode) for mode in ("compiled", "graphs")),
         (
             "64 pixels, patch 8: training loop with PID, images/s",
             80_000,
@@ -116,66 +96,40 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
             ),
         ),
         *(
-            (
+            _ratio(
                 f"language model, decoding, batch {batch}: tokens/s, PID / softmax twin",
-                0.97,
-                False,
-                lambda rows, batch=batch: rows.ratio(
-                    generate.DECODING, generate.PID, "compiled", batch=batch, words=267735
-                ),
+                *(0.97, False, generate.DECODING, generate.PID, "compiled"),
+                batch=batch,
+                words=267735,
             )
             for batch in (1, 64)
         ),
         *(
-            (
-                f"{what}, 4096 tokens of 64: PID / attention",
-                1.05,
-                True,
-                lambda rows, what=what: rows.ratio(what, operator.PID, **long),
+            _ratio(f"{what}, {text}", limit, True, what, operator.PID, **sizes)
+            for text, limit, sizes in (
+                ("4096 tokens of 64: PID / attention", 1.05, long),
+                ("256 x 3 heads of 197 tokens: PID / attention, eager", 1.6, wide),
             )
             for what in (operator.FORWARD, operator.BOTH)
         ),
-        *(
-            (
-                f"{what}, 256 x 3 heads of 197 tokens: PID / attention, eager",
-                1.6,
-                True,
-                lambda rows, what=what: rows.ratio(what, operator.PID, batch=256, tokens=197),
-            )
-            for what in (operator.FORWARD, operator.BOTH)
-        ),
-        (
+        _ratio(
             f"{operator.BOTH}, batch 1, 16 heads of 256 tokens: PID / attention, recorded",
-            1.1,
-            True,
-            lambda rows: rows.ratio(
-                operator.BOTH, operator.PID, "recorded", **operator.FEW._asdict()
-            ),
+            *(1.1, True, operator.BOTH, operator.PID, "recorded"),
+            **operator.FEW._asdict(),
         ),
         *(
-            (
+            _ratio(
                 f"{what}{way}, recorded: images/s, ours / a minimal loop in float32",
-                1.5,
-                False,
-                lambda rows, what=what, way=way: rows.ratio(
-                    f"DeiT-tiny, {what}", attack.OURS + way + attack.IN_A_ROW, batch=64, image=224
-                ),
+                *(1.5, False, f"DeiT-tiny, {what}", attack.OURS + way + attack.IN_A_ROW),
+                **_IMAGES,
             )
-            for what, way in (
-                ("FGSM", ""),
-                (_PGD, ""),
-                (_PGD, ", early stop"),
-                (_PGD, ", bfloat16"),
-            )
+            for what, way in attacks
         ),
         *(
-            (
+            _ratio(
                 f"{_PGD}{way}: images/s, PID / softmax twin",
-                0.95,
-                False,
-                lambda rows, way=way: rows.ratio(
-                    f"DeiT-tiny, {_PGD} of the twins{way}", model.PID, batch=64, image=224
-                ),
+                *(0.95, False, f"DeiT-tiny, {_PGD} of the twins{way}", model.PID),
+                **_IMAGES,
             )
             for way in ("", attack.IN_A_ROW)
         ),
@@ -183,12 +137,18 @@ def _goals() -> list[tuple[str, float, bool, Finder]]:
 
 
 _PGD = f"PGD-{attack.LARGE.steps}"
-_DEIT = {"image": 224, "patch": 16}
+_DEIT, _IMAGES = {"image": 224, "patch": 16}, {"batch": 64, "image": 224}
 _TINY = f"DeiT-tiny, {model.TRAINING}"
 
 
+def _ratio(
+    text: str, limit: float, is_most: bool, what: str, label: str, mode: str = "", **sizes: int
+) -> tuple[str, float, bool, Finder]:
+    return text, limit, is_most, lambda rows: rows.ratio(what, label, mode, **sizes)
+
+
 def _step(
-    name: str, step: str, mode: str, limit: float, twin: str, own: str = model.PID
+    name: str, step: str, mode: str, limit: float, own: str, twin: str
 ) -> tuple[str, float, bool, Finder]:
     what = f"DeiT-{name}, {step}"
     text = f"DeiT-{name}/16-224 {step}, {own} / {twin}, {mode}"
@@ -202,8 +162,22 @@ def _step(
     )
 
 
-def _peak(row: Timing | None) -> float | None:
-    return row.peak_ratio if row else None
+def _peak(mode: str) -> tuple[str, float, bool, Finder]:
+    def found(rows: _Rows) -> float | None:
+        row = rows.find(_TINY, model.PID, mode, **_DEIT)
+        return row.peak_ratio if row else None
+
+    text = f"DeiT-tiny/16-224 peak training memory, PID / softmax twin, {mode}"
+    return text, 1.01, True, found
+
+
+def _throughput(mode: str) -> tuple[str, float, bool, Finder]:
+    def found(rows: _Rows) -> float | None:
+        theirs = rows.find(_TINY, model.TIMM, mode, **_DEIT)
+        return _over(_value(theirs), _value(rows.find(_TINY, model.PID, "graphs", **_DEIT)))
+
+    text = f"DeiT-tiny/16-224 training throughput, PID with CUDA graphs / timm's, {mode}"
+    return text, 1.25, False, found
 
 
 def _value(row: Timing | None) -> float | None:

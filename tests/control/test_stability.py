@@ -216,7 +216,7 @@ def test_settling_depth_is_the_first_depth_below_one_per_cent():
     for radius in (0.2, 0.5, 0.8126, 0.99):
         depth = settling_depth(radius)
         assert radius**depth <= 0.01 < radius ** (depth - 1)
-    assert settling_depth(0.0) == 1 and settling_depth(1.0) is None
+    assert settling_depth(0.0) == 1 and settling_depth(1.0) is settling_depth(math.nan) is None
 
 
 def test_report_prints_and_serialises():
@@ -270,3 +270,9 @@ def test_an_eigenvalue_that_rounding_puts_below_one_is_not_called_stable(seed):
     kernel = softmax_kernel(5, seed=seed)
     report = stability_report(PIDGains(i=0.2), kappas=torch.linalg.eigvals(kernel))
     assert not report.stable and report.verdict.startswith("marginal")
+    assert report.settling_depth is None
+
+
+def test_of_modes_that_are_equally_bad_a_real_one_is_shown():
+    """Without control the radius is |kappa|: all of the circle, up to rounding."""
+    assert abs(stability_report(PIDGains(), kappas="disc").worst_kappa.imag) < 1e-12

@@ -261,8 +261,8 @@ def gain_margin_over(points: Tensor, gains: PIDGains, derivative: Derivative = "
 
 
 def settling_depth(radius: float) -> int | None:
-    """Layers until radius^depth <= 1 %, at least one; None for radius >= 1."""
-    if radius >= 1:
+    """Layers until radius^depth <= 1 %, at least one; None unless radius < 1."""
+    if not radius < 1:  # nor NaN
         return None
     return max(1, math.ceil(math.log(SETTLED) / math.log(radius) - 1e-9)) if radius > 0 else 1
 
