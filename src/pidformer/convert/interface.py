@@ -9,6 +9,7 @@ the same gradients.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
 
+import threading
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from pidformer.ops.attention import feed_back, mixed_values, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
+_waiting = threading.local()
 
 
 class Tape:
@@ -87,9 +89,8 @@ def pid_attention_forward(
 
     A query head's value is that of its group. A module without a controller just attends.
     """
-    tape: Tape | None = options.pop(KEYWORD, None)
-    held = module.__dict__.pop(KEYWORD, None)
-    tape = held if tape is None else tape
+    called, tape = handed()
+    tape = options.pop(KEYWORD, tape if called is module else None)
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
     if tape is None and hasattr(getattr(module, "config", None), "pidformer"):
@@ -174,14 +175,29 @@ class WatchedCache:
         return getattr(self.__dict__["cache"], name)
 
 
+def hand(module: Any, tape: Tape | None) -> None:
+    """Let a tape wait until attention, inside the same call of its module, asks for it.
+
+    It waits in the thread: others may be calling the same module.
+    """
+    _waiting.held = module, tape
+
+
+def handed() -> tuple[Any, Tape | None]:
+    """The module that was called last, and the tape that waits for it; asked again, neither."""
+    found = getattr(_waiting, "held", (None, None))
+    _waiting.held = None, None
+    return found
+
+
 def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each call of an attention module: its cache becomes a `WatchedCache`.
 
-    The tape waits at the module until the interface is called, inside the same call, as some
-    modules keep their keyword arguments to themselves. Recomputed under checkpointing, the module
-    is handed its own tape again.
+    The tape waits for the interface, as some modules keep their keyword arguments to themselves.
+    Recomputed under checkpointing, the module is handed its own tape again.
     """
-    tape = module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
+    tape = kwargs.get(KEYWORD)
+    hand(module, tape)
     if tape is None:
         return args, kwargs
 
