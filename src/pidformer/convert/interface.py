@@ -42,8 +42,8 @@ class Tape:
         """For models that hand it down as `output_attentions`."""
         return self.keeps_weights
 
-    def read(self, layer: int) -> PIDState | None:
-        """What layer `layer - 1` wrote; None for the first layer."""
+    def read(self, layer: int, device: torch.device) -> PIDState | None:
+        """What layer `layer - 1` wrote, on this layer's device; None for the first layer."""
         if layer == 0:
             return None
         if layer - 1 not in self._states:
@@ -51,7 +51,10 @@ class Tape:
                 f"layer {layer} ran without layer {layer - 1} before it; a controller needs every "
                 "layer in every forward pass (turn off layer drop and early exit)"
             )
-        return self._states[layer - 1]
+        state = self._states[layer - 1]
+        if state.initial.device == device:
+            return state
+        return type(state)(*(part.to(device) for part in state))
 
     def write(self, layer: int, state: PIDState) -> None:
         """Keep the state after `layer`; a second time changes nothing."""
@@ -98,7 +101,7 @@ def pid_attention_forward(
     is_controlled = hasattr(module, "pid_layer")
     if is_controlled:
         assert tape is not None  # a converted model's configuration says so
-        state, gains = tape.read(module.pid_layer), acting_gains(module)
+        state, gains = tape.read(module.pid_layer, value.device), acting_gains(module)
         own = tape.own_values(module.pid_layer, value, query.shape[2])
         if own is value:  # what a cache keeps is mixed already
             value = mixed_values(value, state, gains)
@@ -166,7 +169,8 @@ class WatchedCache:
     def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
         layer = self.module.pid_layer
         self.tape.note(layer, value)
-        mixed = mixed_values(value, self.tape.read(layer), acting_gains(self.module))
+        state = self.tape.read(layer, value.device)
+        mixed = mixed_values(value, state, acting_gains(self.module))
         if self.cache is None:
             return key, mixed
         return self.cache.update(key, mixed, *args, **options)

@@ -62,7 +62,7 @@ def add_control(projection: Any, args: tuple[Tensor]) -> tuple[Tensor] | None:
     layer, (merged,) = module.pid_layer, args
     own = tape.own_values(layer, None, merged.shape[1])
     heads = merged.unflatten(-1, (-1, own.shape[-1])).transpose(1, 2)  # (B, H, N, D)
-    gains, state = acting_gains(module), tape.read(layer)
+    gains, state = acting_gains(module), tape.read(layer, own.device)
     out, after = feed_back(heads, own, state, gains, module.first_layer)
     assert after is not None
     tape.write(layer, after)
