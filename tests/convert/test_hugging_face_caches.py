@@ -3,10 +3,12 @@
 import pytest
 import torch
 import transformers as hf
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 
 import pidformer as pf
 from pidformer.errors import InputError
 from tests.convert.hugging_face import CAUSAL, FAMILIES, batch, build
+from tests.convert.hugging_face_types import TYPES
 
 GAINS = pf.PIDGains(p=0.4, i=0.2, d=0.1, beta=0.8)
 
@@ -89,6 +91,21 @@ def test_generate_gives_the_attentions_of_every_step(cache):
     assert len(out.attentions) == 3 and all(len(step) == 3 for step in out.attentions)
     for step in out.attentions:
         torch.testing.assert_close(step[2].sum(-1), torch.ones_like(step[2].sum(-1)))
+
+
+@pytest.mark.parametrize(
+    ("family", "parts"),
+    [("llama", ["layers.1", "layers.2", "norm"]), (TYPES["bloom"], ["h.1", "h.2", "ln_f"])],
+)
+@pytest.mark.parametrize("gains", [GAINS, "resformer"])
+@torch.no_grad()
+def test_layers_on_two_devices_hand_the_state_on(family, parts, gains):
+    """As device_map="auto" spreads them. The second device here only knows shapes."""
+    model = pf.convert(build(family), gains).base_model
+    for part in map(model.get_submodule, parts):
+        add_hook_to_module(part.to("meta"), AlignDevicesHook("meta"))
+    out = model(**batch(family)).last_hidden_state
+    assert out.is_meta and out.shape == (2, 7, 32)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 import inspect
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -155,8 +157,11 @@ def test_checkpointing_keeps_gradients_and_a_saved_model_loads(family, tmp_path)
     assert plain.keys() == checkpointed.keys()
     for name, gradient in plain.items():
         torch.testing.assert_close(checkpointed[name], gradient, rtol=1e-4, atol=1e-5)
-    model.eval().save_pretrained(tmp_path)
     with torch.no_grad():
+        for name, parameter in model.eval().named_parameters():
+            if ".gains." in name:  # as after training: in each layer others
+                parameter += torch.randn_like(parameter)
+        model.save_pretrained(tmp_path)
         torch.testing.assert_close(run(pf.from_pretrained(tmp_path), x), run(model, x))
 
 
@@ -220,6 +225,33 @@ def test_transformers_does_not_load_own_attention_without_its_controller(name, t
     attention = next(m for m in model.modules() if hasattr(m, "pid_layer"))
     with pytest.raises(InputError, match="runs without the controller"):
         attention(torch.zeros(1, 2, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "projection"), [("bloom", "query_key_value"), ("siglip_vision_model", "q_proj")]
+)
+@torch.no_grad()
+def test_threads_that_share_a_model_keep_their_states_apart(name, projection):
+    """Each layer is called by both before it attends for either."""
+    model, x = pf.convert(build(TYPES[name]), GAINS), batch(TYPES[name])
+    other = {key: part.flip(0) for key, part in x.items()}
+    wanted = run(model, x)
+    both = threading.Barrier(2, timeout=60)
+
+    def meet(*_):
+        both.wait()
+
+    for module in model.modules():
+        if hasattr(module, "pid_layer"):
+            module.get_submodule(projection).register_forward_hook(meet)
+
+    @torch.no_grad()  # which each thread says for itself
+    def last(given):
+        return model(**given)[0]
+
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(last, (x, other)))
+    torch.testing.assert_close(found, [wanted, wanted.flip(0)])
 
 
 @torch.no_grad()

@@ -3,6 +3,7 @@ import pickle
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import timm
 import torch
@@ -134,6 +135,8 @@ def test_layers_choose_what_is_controlled():
     none = GAINS.scaled(0)
     assert chosen.gains == (none, GAINS, none, GAINS)
     assert torch.equal(chosen(x), pf.convert(model, [none, GAINS, none, GAINS])(x))
+    assert pf.convert(model, GAINS, layers=np.array([1, 3])).gains == chosen.gains
+    assert pf.convert(model, GAINS, layers=2).gains == (none, none, GAINS, none)
     assert not torch.equal(chosen(x), pf.convert(model, GAINS)(x))
 
 
@@ -201,6 +204,20 @@ def test_quantised_layers_are_called_not_read():
         block.attn.qkv, block.attn.proj = Packed(block.attn.qkv), Packed(block.attn.proj)
     assert torch.equal(pf.convert(model, pf.PIDGains())(x), model(x))
     assert not torch.equal(pf.convert(model, GAINS)(x), model(x))
+
+
+@pytest.mark.parametrize("family", ["vit", "eva02", "beit"])
+@torch.no_grad()
+def test_an_adapter_of_the_projections_is_not_passed_by(family):
+    """Merged into the weights it gives what it gave beside them."""
+    peft = pytest.importorskip("peft")
+    model, x = pf.convert(timm_model(family), GAINS), images()
+    before = model(x)
+    lora = peft.LoraConfig(r=2, target_modules=["qkv"], init_lora_weights=False)
+    adapted = peft.get_peft_model(model, lora).eval()
+    beside = adapted(x)
+    assert not torch.allclose(beside, before, atol=1e-3)
+    torch.testing.assert_close(adapted.merge_and_unload()(x), beside, rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
@@ -324,6 +341,9 @@ def test_bad_arguments_get_one_line_and_change_nothing():
         ({"gains": [GAINS] * 3}, "gains for 3 layers do not fit a model of 4"),
         ({"gains": None}, "convert needs gains"),
         ({"gains": GAINS, "layers": [4]}, "layers must be numbers from 0 to 3"),
+        ({"gains": GAINS, "layers": 3.0}, "as \\[1, -1\\], got 3.0"),
+        ({"gains": GAINS, "layers": [True, False, False, True]}, "got True"),
+        ({"gains": GAINS, "layers": np.array([True, False])}, "got .*True"),
         ({"gains": GAINS, "first_layer": "fre"}, "did you mean 'free'"),
         ({"gains": pf.PIDGains(), "learn_gains": True}, "learn_gains needs"),
     ):

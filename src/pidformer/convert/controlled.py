@@ -13,6 +13,7 @@ from pidformer.control.pid import PIDState
 from pidformer.convert.mark import Mark
 from pidformer.models.gains import is_gain
 from pidformer.models.vit import ControlledDepth
+from pidformer.ops.token import plain_weight
 
 Carried = tuple[Tensor, PIDState | None]
 
@@ -70,10 +71,9 @@ def projected(attention: Any, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         packed = attention.qkv(x)
     else:
         bias = torch.cat((attention.q_bias, attention.k_bias, attention.v_bias))
-        if attention.qkv_bias_separate:
-            packed = attention.qkv(x) + bias
-        else:
-            packed = F.linear(x, attention.qkv.weight, bias)
+        weight = None if attention.qkv_bias_separate else plain_weight(attention.qkv)
+        # timm reads the weight always, and passes an adapter (LoRA) by
+        packed = attention.qkv(x) + bias if weight is None else F.linear(x, weight, bias)
     packed = packed.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
     q, k, v = packed.unbind(0)
     return q, k, v

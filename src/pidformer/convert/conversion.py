@@ -53,7 +53,7 @@ class Conversion:
         by_layer = [layer or PIDGains() for layer in layer_gains(resolved, depth)]
         refuse_terms(by_layer, dict.fromkeys(("gate", "embedded"), _NEW_WEIGHTS))
         if layers is not None:
-            chosen = {_checked(layer, depth) for layer in layers}
+            chosen = _chosen(layers, depth)
             by_layer = [g if n in chosen else PIDGains(beta=g.beta) for n, g in enumerate(by_layer)]
         learned_layers(by_layer, learn_gains, first_layer)  # refuses what nothing would learn
         return cls(gains=tuple(by_layer), first_layer=first_layer, learn_gains=learn_gains)
@@ -120,9 +120,14 @@ def shown_gains(attention: Any) -> str:
     return "" if isinstance(attention.gains, nn.Module) else f"gains={attention.gains!r}"
 
 
-def _checked(layer: int, depth: int) -> int:
-    if not isinstance(layer, int) or not -depth <= layer < depth:
-        raise InputError(
-            f"layers must be numbers from 0 to {depth - 1} (or -1 for the last), got {layer!r}"
-        )
-    return layer % depth
+def _chosen(layers: Iterable[int], depth: int) -> set[int]:
+    """The layers that are named, counted from 0. A switch per layer, True or False, names none."""
+    named = list(layers) if isinstance(layers, Iterable) else [layers]
+    for layer in named:
+        is_number = hasattr(layer, "__index__") and type(layer) is not bool
+        if not is_number or not -depth <= layer < depth:
+            raise InputError(
+                f"layers must be numbers from 0 to {depth - 1} (or -1 for the last), as [1, -1], "
+                f"got {layer!r}"
+            )
+    return {int(layer) % depth for layer in named}

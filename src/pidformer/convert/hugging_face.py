@@ -251,6 +251,9 @@ def _load_gains(model: nn.Module, folder: Path) -> None:
 
 
 def _place(name: str) -> tuple[str, str]:
-    """The number of the layer and the name of the gain: ("2", "raw_load")."""
+    """The number of the layer and the name of the gain: ("2", "raw_load").
+
+    It is the first number: T5's layers have numbered parts (block.2.layer.0).
+    """
     parts = name.split(".")
-    return [part for part in parts if part.isdigit()][-1], parts[-1]
+    return next(part for part in parts if part.isdigit()), parts[-1]

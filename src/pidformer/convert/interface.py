@@ -9,6 +9,7 @@ the same gradients.
 """
 # B batch, H heads, Hkv key/value heads, N tokens, M keys, D head dim
 
+import threading
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from pidformer.ops.attention import feed_back, mixed_values, of_queries
 
 NAME = "pidformer"
 KEYWORD = "pid_tape"
+_waiting = threading.local()
 
 
 class Tape:
@@ -40,8 +42,8 @@ class Tape:
         """For models that hand it down as `output_attentions`."""
         return self.keeps_weights
 
-    def read(self, layer: int) -> PIDState | None:
-        """What layer `layer - 1` wrote; None for the first layer."""
+    def read(self, layer: int, device: torch.device) -> PIDState | None:
+        """What layer `layer - 1` wrote, on this layer's device; None for the first layer."""
         if layer == 0:
             return None
         if layer - 1 not in self._states:
@@ -49,7 +51,10 @@ class Tape:
                 f"layer {layer} ran without layer {layer - 1} before it; a controller needs every "
                 "layer in every forward pass (turn off layer drop and early exit)"
             )
-        return self._states[layer - 1]
+        state = self._states[layer - 1]
+        if state.initial.device == device:
+            return state
+        return type(state)(*(part.to(device) for part in state))
 
     def write(self, layer: int, state: PIDState) -> None:
         """Keep the state after `layer`; a second time changes nothing."""
@@ -87,9 +92,8 @@ def pid_attention_forward(
 
     A query head's value is that of its group. A module without a controller just attends.
     """
-    tape: Tape | None = options.pop(KEYWORD, None)
-    held = module.__dict__.pop(KEYWORD, None)
-    tape = held if tape is None else tape
+    called, tape = handed()
+    tape = options.pop(KEYWORD, tape if called is module else None)
     wants_weights = bool(options.pop("output_attentions", False))
     wants_weights = wants_weights or (tape is not None and tape.keeps_weights)
     if tape is None and hasattr(getattr(module, "config", None), "pidformer"):
@@ -97,7 +101,7 @@ def pid_attention_forward(
     is_controlled = hasattr(module, "pid_layer")
     if is_controlled:
         assert tape is not None  # a converted model's configuration says so
-        state, gains = tape.read(module.pid_layer), acting_gains(module)
+        state, gains = tape.read(module.pid_layer, value.device), acting_gains(module)
         own = tape.own_values(module.pid_layer, value, query.shape[2])
         if own is value:  # what a cache keeps is mixed already
             value = mixed_values(value, state, gains)
@@ -165,7 +169,8 @@ class WatchedCache:
     def update(self, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Any:
         layer = self.module.pid_layer
         self.tape.note(layer, value)
-        mixed = mixed_values(value, self.tape.read(layer), acting_gains(self.module))
+        state = self.tape.read(layer, value.device)
+        mixed = mixed_values(value, state, acting_gains(self.module))
         if self.cache is None:
             return key, mixed
         return self.cache.update(key, mixed, *args, **options)
@@ -174,14 +179,29 @@ class WatchedCache:
         return getattr(self.__dict__["cache"], name)
 
 
+def hand(module: Any, tape: Tape | None) -> None:
+    """Let a tape wait until attention, inside the same call of its module, asks for it.
+
+    It waits in the thread: others may be calling the same module.
+    """
+    _waiting.held = module, tape
+
+
+def handed() -> tuple[Any, Tape | None]:
+    """The module that was called last, and the tape that waits for it; asked again, neither."""
+    found = getattr(_waiting, "held", (None, None))
+    _waiting.held = None, None
+    return found
+
+
 def watch_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Before each call of an attention module: its cache becomes a `WatchedCache`.
 
-    The tape waits at the module until the interface is called, inside the same call, as some
-    modules keep their keyword arguments to themselves. Recomputed under checkpointing, the module
-    is handed its own tape again.
+    The tape waits for the interface, as some modules keep their keyword arguments to themselves.
+    Recomputed under checkpointing, the module is handed its own tape again.
     """
-    tape = module.__dict__[KEYWORD] = kwargs.get(KEYWORD)
+    tape = kwargs.get(KEYWORD)
+    hand(module, tape)
     if tape is None:
         return args, kwargs
 

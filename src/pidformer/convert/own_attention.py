@@ -14,7 +14,14 @@ from torch import Tensor
 from transformers import EncoderDecoderCache
 
 from pidformer.convert.families import PROJECTIONS
-from pidformer.convert.interface import KEYWORD, Tape, WatchedCache, without_controller
+from pidformer.convert.interface import (
+    KEYWORD,
+    Tape,
+    WatchedCache,
+    hand,
+    handed,
+    without_controller,
+)
 from pidformer.nn.gains import acting_gains
 from pidformer.ops.attention import feed_back
 
@@ -39,7 +46,7 @@ def watch_values(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, d
     projection = getattr(module, PROJECTIONS[type(module).__name__])
     if add_control not in projection._forward_pre_hooks.values():
         projection.register_forward_pre_hook(add_control)
-    projection.__dict__[KEYWORD] = module, tape
+    hand(module, tape)
     name = next(name for name in CACHES if name in inspect.signature(module.forward).parameters)
     cache = kwargs.get(name)
     if isinstance(cache, EncoderDecoderCache):
@@ -49,13 +56,13 @@ def watch_values(module: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, d
 
 def add_control(projection: Any, args: tuple[Tensor]) -> tuple[Tensor] | None:
     """Before the projection of merged heads (B, N, H D): the control of the layer."""
-    module, tape = projection.__dict__.pop(KEYWORD, (None, None))
+    module, tape = handed()
     if tape is None:  # an adapter around it was given the control
         return None
     layer, (merged,) = module.pid_layer, args
     own = tape.own_values(layer, None, merged.shape[1])
     heads = merged.unflatten(-1, (-1, own.shape[-1])).transpose(1, 2)  # (B, H, N, D)
-    gains, state = acting_gains(module), tape.read(layer)
+    gains, state = acting_gains(module), tape.read(layer, own.device)
     out, after = feed_back(heads, own, state, gains, module.first_layer)
     assert after is not None
     tape.write(layer, after)

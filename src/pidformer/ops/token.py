@@ -76,6 +76,10 @@ class TokenControl:
         control = torch.mv(self._columns, weights).view(self._heads)
         out.view(rows, heads, -1, size).add_(control)  # a value head serves its group of queries
 
+    @property
+    def device(self) -> torch.device:
+        return self._columns.device
+
     def state(self) -> PIDState:
         """The same as the controller's own state, for a layer that goes another way."""
         step = self._step

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from accelerate import cpu_offload
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
@@ -42,6 +43,32 @@ def test_a_model_offloaded_by_accelerate_gives_the_same_numbers(model):
                     assert torch.equal(mine[name], theirs[name]), (name, options)
     greedy = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
     assert torch.equal(offloaded.generate(tokens, **greedy), model.generate(tokens, **greedy))
+
+
+@torch.no_grad()
+def test_hooks_around_layers_change_nothing_that_is_asked_for():
+    """As accelerate's `dispatch_model` puts them there: arguments of a layer are copied."""
+    model, tokens = tiny_model(GAINS), some_tokens()
+    asked = {"output_attentions": True, "output_hidden_states": True}
+    wanted = model(tokens, **asked)
+    for layer in model.model.layers:
+        add_hook_to_module(layer, AlignDevicesHook("cpu"))
+    found = model(tokens, **asked)
+    for name in ("attentions", "hidden_states"):
+        assert len(found[name]) == len(wanted[name])
+        assert all(map(torch.equal, found[name], wanted[name]))
+
+
+@torch.no_grad()
+def test_a_token_is_decoded_across_devices(gains):
+    """The second device here only knows shapes."""
+    model, tokens = tiny_model(gains).model, some_tokens()
+    for part in (*model.layers[1:], model.norm):
+        add_hook_to_module(part.to("meta"), AlignDevicesHook("meta"))
+    cache = DynamicCache()
+    for part in (tokens, tokens[:, :1]):
+        out = model(part, past_key_values=cache, use_cache=True).last_hidden_state
+        assert out.is_meta and out.shape == (*part.shape, 32)
 
 
 @pytest.mark.parametrize("name", ["tied", "untied", "bias"])

@@ -61,18 +61,18 @@ class CausalAttention(nn.Module):
         rotation: Rotation | None = None,
         cache: Any = None,
         places: Tensor | None = None,
-        kernels: list[Tensor] | None = None,
+        keep_kernel: Callable[[Tensor], None] | None = None,
         last: int | None = None,
     ) -> tuple[Tensor, State]:
         """`last` gives the outputs of the last tokens alone, without a cache.
 
-        The attention matrix (B, H, N, M), which SDPA does not show, is added to `kernels`, and
+        `keep_kernel` is given the attention matrix (B, H, N, M), which SDPA does not show;
         gradients reach it.
         """
-        if cache is not None and kernels is None and self._is_decoding(x, state):
+        if cache is not None and keep_kernel is None and self._is_decoding(x, state):
             return self._decode(x, state, mask, rotation, cache, places)  # type: ignore[arg-type]
         if isinstance(state, TokenControl):
-            state = state.state()
+            state = PIDState(*(part.to(x.device) for part in state.state()))
         asking, whole = x, state
         if last is not None:
             asking, mask = x[:, -last:], mask.of_last(last)
@@ -90,10 +90,11 @@ class CausalAttention(nn.Module):
         v, gate = mixed_values(value, whole, gains), gate_of(self, asking)
         if cache is not None:
             k, v = cache.update(k, v, self.depth, {"cache_position": places})  # (B, Hkv, M, D)
-        if kernels is not None:  # they are looked at: gradients reach them
-            weights = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
-            kernels.append(F.dropout(weights, dropout))
-            out = kernels[-1].to(v.dtype) @ of_queries(v, q)
+        if keep_kernel is not None:
+            kernel = scores(q, k, mask.attn_mask, mask.is_causal).float().softmax(-1)
+            kernel = F.dropout(kernel, dropout)
+            keep_kernel(kernel)
+            out = kernel.to(v.dtype) @ of_queries(v, q)
             out, state = feed_back(out, value, state, gains, self.first_layer, **gate)
         else:
             out, state = pid_attention(
@@ -117,7 +118,7 @@ class CausalAttention(nn.Module):
             x.shape[1] == 1
             and not torch.is_grad_enabled()
             and not torch.compiler.is_compiling()
-            and not isinstance(state, PIDState)
+            and (state is None or (isinstance(state, TokenControl) and state.device == x.device))
             and (self.gains is None or type(self.gains) is PIDGains)
             and self.gain_share is None
         )

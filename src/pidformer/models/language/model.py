@@ -185,7 +185,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
         keep_states = _asked(output_hidden_states, self.config, "output_hidden_states")
         states: list[Tensor] = [x] if keep_states else []
         keep_kernels = _asked(output_attentions, self.config, "output_attentions")
-        kernels: list[Tensor] | None = [] if keep_kernels else None
+        kernels: list[Tensor] = []
         places = None
         if past_key_values is not None:
             places = torch.arange(tokens.shape[1], device=x.device) + past
@@ -206,7 +206,7 @@ class PIDformerModel(PIDformerPreTrainedModel):
             rotation=turned,
             cache=past_key_values,
             places=places,
-            kernels=kernels,
+            keep_kernel=kernels.append if keep_kernels else None,  # a list would be copied by hooks
         )
         x = dropped(self.dropout, self.norm(x))
         found = BaseModelOutputWithPast(
