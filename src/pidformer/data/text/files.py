@@ -17,6 +17,8 @@ SPLITS = {
     "test": ("test",),
 }
 _OPENERS: dict[str, Callable[[IO[bytes]], Any]] = {".xz": lzma.open, ".gz": gzip.open}
+MARK = "\ufeff"
+"""A byte order mark, which Windows writes before UTF-8."""
 BLOCK = 2**20
 """Characters in a block, to the end of the line. Tokens do not depend on how many work on them."""
 
@@ -65,14 +67,16 @@ def text_blocks(
 ) -> Iterator[str]:
     """The text of all files in order, in blocks of whole lines, each line with its newline.
 
-    `advance` is told how many bytes on disk have been read. A file that is empty, binary, not
-    UTF-8 or damaged is named.
+    A file's byte order mark is no part of its text. `advance` is told how many bytes on disk have
+    been read. A file that is empty, binary, not UTF-8 or damaged is named.
     """
     for path in paths:
         is_empty = True
         with open(path, "rb") as raw:
             seen = 0
             for block in _file_blocks(path, raw):
+                if not seen:
+                    block = block.removeprefix(MARK)
                 is_empty = is_empty and not block.strip()
                 advance(raw.tell() - seen)
                 seen = raw.tell()
