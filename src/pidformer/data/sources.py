@@ -14,7 +14,7 @@ from pidformer.data.pictures import UnreadableImage
 from pidformer.errors import InputError, some
 
 TRAIN = "train"
-VALIDATION = ("val", "validation", "test")
+VALIDATION = ("val", "validation", "valid", "test")
 HELD_OUT = 10
 Item = TypeVar("Item", covariant=True)
 
@@ -127,7 +127,7 @@ def evenly(count: int, wanted: int | None) -> list[int]:
 
 
 def stored_names(split: str) -> tuple[str, ...]:
-    """Names to look for, best first: "val" may be stored as "validation" or "test"."""
+    """Names to look for, best first: "val" may be stored as any of `VALIDATION`."""
     return VALIDATION if split == "val" else (split,)
 
 

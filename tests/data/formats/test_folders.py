@@ -54,9 +54,28 @@ def test_missing_split_and_classes(tmp_path):
     assert "no class folder" in refused_images(tmp_path, "val")
 
 
-@pytest.mark.parametrize("stored", ["val", "validation", "test"])
+@pytest.mark.parametrize("stored", ["val", "validation", "valid", "test"])
 def test_validation_has_other_names(tmp_path, stored):
     write_folders(tmp_path / "folders", {"train": {"cat": 1}, stored: {"cat": 2}})
     assert len(open_images(tmp_path / "folders", "val")) == 2
     write_parquet(tmp_path / "parquet" / f"{stored}.parquet", [0, 1, 1])
     assert len(open_images(tmp_path / "parquet", "val")) == 3
+
+
+def test_hidden_folders_hold_no_images(tmp_path):
+    """Jupyter keeps copies in .ipynb_checkpoints, macOS attributes in __MACOSX."""
+    write_folders(tmp_path, {"": {"cat": 3, "dog": 2}, "cat": {".ipynb_checkpoints": 2}})
+    write_folders(tmp_path, {"__MACOSX": {"cat": 1}, ".cache": {"cat": 1}})
+    with pytest.warns(UserWarning, match="held out"):
+        train, val = open_images(tmp_path, "train"), open_images(tmp_path, "val")
+    assert train.classes == val.classes == ("cat", "dog")
+    assert sorted([*train.labels.tolist(), *val.labels.tolist()]) == [0, 0, 0, 1, 1]
+
+
+def test_an_empty_class_of_a_set_without_splits_is_named(tmp_path):
+    write_folders(tmp_path, {"": {"cat": 1, "dog": 1, "fox": 0}})
+    with pytest.warns(UserWarning, match="held out"):
+        assert "1 of 3 class folders" in refused_images(tmp_path)
+    write_folders(tmp_path, {"": {"notes": 0}})
+    (tmp_path / "notes" / "list.txt").write_text("no class of images")
+    assert "no image set in" in refused_images(tmp_path)
