@@ -3,6 +3,7 @@ import io
 import json
 import lzma
 import pickle
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from PIL import Image
 
 import pidformer as pf
 from pidformer.data.check import check_data
-from tests.data.pairs import write_cityscapes
+from tests.data.pairs import write_ade, write_cityscapes
 from tests.data.sets import encoded, write_folders, write_parquet
 
 
@@ -118,6 +119,18 @@ def test_ade20k_pairs_images_with_annotations(tmp_path):
         assert {name: r.count for name, r in found.items()} == {"training": 3, "validation": 2}
         assert found["training"].damaged == ("training/ADE_2.jpg: it has no mask",)
         assert found["validation"].opened == 2
+
+
+def test_a_split_that_training_would_miss_is_noted(tmp_path):
+    write_folders(tmp_path / "folders", {"train": {"cat": 1, "dog": 1}})
+    write_parquet(tmp_path / "rows" / "test.parquet", [0, 1])
+    write_parquet(tmp_path / "both" / "train.parquet", [0, 1])
+    write_parquet(tmp_path / "both" / "valid.parquet", [0, 1])
+    write_ade(tmp_path, val=0)
+    shutil.rmtree(tmp_path / "ADEChallengeData2016" / "images" / "validation")
+    places = ("folders", "rows", "both", "ADEChallengeData2016")
+    notes = [check_data(tmp_path / place).notes for place in places]
+    assert notes == [("no val split",), ("no train split",), (), ("no val split",)]
 
 
 def test_text_is_counted_as_the_language_models_do(tmp_path):

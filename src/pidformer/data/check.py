@@ -12,7 +12,15 @@ from PIL import Image, ImageDraw
 from pidformer.data.formats.table import FORMATS, Format, Task, find_format
 from pidformer.data.formats.trees import TreePairs
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource, evenly
+from pidformer.data.sources import (
+    TRAIN,
+    VALIDATION,
+    Decodable,
+    ImageSource,
+    Pair,
+    SegmentSource,
+    evenly,
+)
 from pidformer.data.text.files import text_blocks
 from pidformer.errors import InputError
 from pidformer.files import atomic_path, existing_folder
@@ -160,7 +168,7 @@ def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
         folder=folder,
         layout=found.title_of(folder),
         splits=tuple(reports),
-        notes=found.notes(folder),
+        notes=(*found.notes(folder), *_missing(found.task, splits)),
         pictures=tuple(pictures[:SHEET]),
     )
 
@@ -174,6 +182,15 @@ def _recognise(folder: Path) -> Format:
     hint = f"it contains {', '.join(held)}: give one of these"
     names = ", ".join(known.name for known in reversed(FORMATS))
     raise InputError(f"no known layout in {folder}; {hint if held else f'known are {names}'}")
+
+
+def _missing(task: Task, splits: Sequence[str]) -> list[str]:
+    """What training would not find."""
+    if task not in ("images", "segmentation"):
+        return []
+    held = {name.rpartition("/")[2] for name in splits}
+    wanted = {TRAIN: (TRAIN, "training"), "val": VALIDATION}
+    return [f"no {split} split" for split, names in wanted.items() if held.isdisjoint(names)]
 
 
 def _look(

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pidformer.data import benchmarks
 from pidformer.data.digits import open_digits
 from pidformer.data.formats import arrow, cached, cifar, folders, indexed, parquet, tars, trees
-from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
+from pidformer.data.sources import ImageSource, SegmentSource
 from pidformer.data.text.files import SPLITS, find_text, text_splits
 from pidformer.errors import InputError
 from pidformer.files import existing_folder
@@ -51,9 +51,7 @@ def _text_notes(folder: Path) -> tuple[str, ...]:
 
 
 def _folder_notes(folder: Path) -> tuple[str, ...]:
-    if folders.is_whole(folder):
-        return (f"no val/: {folders.HELD_OUT_NOTE}",)
-    return () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",)
+    return (f"no val/: {folders.HELD_OUT_NOTE}",) if folders.is_whole(folder) else ()
 
 
 FORMATS = (  # the first that finds a split in a folder is the folder's
