@@ -34,15 +34,17 @@ def check(folder: Path, sample: int = 200, out: Path | None = None, as_json: Jso
         --sample: Things to decode in each split; 0 for all of them.
         --out: Write a contact sheet here (.png).
     """
-    from pidformer.data.check import check_data, contact_sheet
+    from pidformer.data.check import check_data, check_sheet, contact_sheet
 
+    if out is not None:
+        check_sheet(out)
     found = check_data(folder, sample=sample or None)
-    if out is not None and (found.pictures or found.layout not in ("text", "WikiText")):
-        contact_sheet(found.pictures, out)
     if as_json:
         print_json(found.to_dict())
     else:
         _print(found, out)
+    if out is not None and found.pictures:
+        contact_sheet(found.pictures, out)
     if not found.is_sound:
         raise typer.Exit(1)
 
@@ -138,8 +140,7 @@ def _print(found: Checked, out: Path | None) -> None:
     for note in found.notes:
         typer.echo(f"note: {note}")
     if out is not None:
-        shown = f"contact sheet: {out}" if found.pictures else "text has no contact sheet"
-        typer.echo(shown)
+        typer.echo(f"contact sheet: {out if found.pictures else 'none, there is no picture'}")
 
 
 def _cells(split: SplitReport) -> tuple[str, ...]:

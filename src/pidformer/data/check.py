@@ -23,7 +23,7 @@ from pidformer.data.sources import (
 )
 from pidformer.data.text.files import text_blocks
 from pidformer.errors import InputError
-from pidformer.files import atomic_path, existing_folder
+from pidformer.files import atomic_path, check_place, existing_folder
 
 SHEET = 48
 """Pictures on a contact sheet."""
@@ -221,10 +221,16 @@ def _look(
     return replace(report, opened=sizes.total(), sizes=most, damaged=tuple(damaged)), pictures
 
 
-def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str | Path) -> None:
-    """Write the pictures with their captions to `path` (PNG); a damaged one is a red box."""
+def check_sheet(path: str | Path) -> None:
+    """Refuse a name for a contact sheet; before the long work of checking a set, too."""
     if Path(path).suffix.lower() != ".png":
         raise InputError(f"cannot write a contact sheet to {path}: the name must end in .png")
+    check_place(Path(path))
+
+
+def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str | Path) -> None:
+    """Write the pictures with their captions to `path` (PNG); a damaged one is a red box."""
+    check_sheet(path)
     if not pictures:
         raise InputError("there is no picture to show; a contact sheet is of images")
     columns = min(COLUMNS, len(pictures))
