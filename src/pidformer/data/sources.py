@@ -153,4 +153,9 @@ def part_of(files: np.ndarray, groups: np.ndarray, split: str) -> np.ndarray:
         members = np.flatnonzero(groups == group)
         count = -(-len(members) // HELD_OUT) if len(members) > 1 else 0
         is_held[members[np.argsort(keys[members], kind="stable")][:count]] = True
+    if not is_held.any() and split != TRAIN:
+        raise InputError(
+            "no image can be held out for validation where no class has two; add images, or give "
+            "the splits folders of their own"
+        )
     return np.flatnonzero(is_held == (split != TRAIN))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 
 import pytest
 import torch
@@ -79,3 +80,25 @@ def test_an_empty_class_of_a_set_without_splits_is_named(tmp_path):
     write_folders(tmp_path, {"": {"notes": 0}})
     (tmp_path / "notes" / "list.txt").write_text("no class of images")
     assert "no image set in" in refused_images(tmp_path)
+
+
+def test_one_in_ten_of_each_class_is_held_out_by_its_name(tmp_path):
+    counts = {"cat": 21, "dog": 2, "fox": 1}
+    write_folders(tmp_path, {"": counts})
+    with pytest.warns(UserWarning, match="held out"):
+        train, val = open_images(tmp_path, "train"), open_images(tmp_path, "val")
+    held = {val.name(index).partition("/")[2] for index in range(len(val))}
+    assert len(held) == len(val) and val.labels.tolist() == [0, 0, 0, 1]
+    assert held.isdisjoint(train.name(index).partition("/")[2] for index in range(len(train)))
+    assert len(train) == 20
+    names = [f"{c}/{path.name}" for c in counts for path in (tmp_path / c).iterdir()]
+    cats = sorted((name for name in names if name < "d"), key=lambda n: sha256(n.encode()).digest())
+    assert {*cats[:3]} < held
+
+
+def test_a_set_too_small_to_hold_any_out_is_refused(tmp_path):
+    """Training ended in a traceback: it had no validation images."""
+    write_folders(tmp_path, {"": {"cat": 1, "dog": 1}})
+    with pytest.warns(UserWarning, match="held out"):
+        assert len(open_images(tmp_path, "train")) == 2
+        assert "no class has two" in refused_images(tmp_path, "val")
