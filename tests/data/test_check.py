@@ -133,6 +133,27 @@ def test_a_split_that_training_would_miss_is_noted(tmp_path):
     assert notes == [("no val split",), ("no train split",), (), ("no val split",)]
 
 
+def test_masks_of_which_no_pixel_counts_are_damage(tmp_path):
+    """0 and 255, as masks of one object often are: both are ignored, and the loss was nan."""
+    for kind in ("images", "annotations"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "classes.json").write_text('{"classes": ["ground", "object"]}')
+    levels = np.zeros((8, 8), np.uint8)
+    levels[:2] = 255
+    for n in range(4):
+        (tmp_path / "images" / f"{n}.jpg").write_bytes(encoded(size=(8, 8)))
+        (tmp_path / "annotations" / f"{n}.png").write_bytes(encoded_grey(levels))
+    train, val = check_data(tmp_path).splits
+    assert "no pixel of its masks counts" in train.error and val.error == train.error
+    levels[:4] = 1
+    (tmp_path / "annotations" / "0.png").write_bytes(encoded_grey(levels))
+    reports = by_name(check_data(tmp_path)).values()
+    (found,) = [report for report in reports if report.error is None]
+    share = {3: 32 / 192, 1: 32 / 64}[found.count]
+    assert found.facts["labelled pixels"] == f"{share:.1%}"
+    assert found.facts["classes without a pixel"] == "object"
+
+
 def test_text_is_counted_as_the_language_models_do(tmp_path):
     lines = " = Title = \n\n the cat <unk> sat \n"
     (tmp_path / "wiki.valid.tokens").write_text(lines)

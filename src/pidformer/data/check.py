@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from pidformer.data.formats.masks import IGNORED
 from pidformer.data.formats.table import FORMATS, Format, Task, find_format
 from pidformer.data.formats.trees import TreePairs
 from pidformer.data.pictures import UnreadableImage
@@ -22,7 +23,7 @@ from pidformer.data.sources import (
     evenly,
 )
 from pidformer.data.text.files import text_blocks
-from pidformer.errors import InputError
+from pidformer.errors import InputError, some
 from pidformer.files import atomic_path, check_place, existing_folder
 
 SHEET = 48
@@ -204,6 +205,7 @@ def _look(
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
     sizes: Counter[str] = Counter()
+    pixels = np.zeros(256, dtype=np.int64)  # of the masks, by label
     for place in places:
         try:
             thing = source.decode(place)
@@ -214,11 +216,25 @@ def _look(
             if len(pictures) < shown:
                 pictures.append((items.caption(place), None))
             continue
-        sizes["{}x{}".format(*(thing.image if isinstance(thing, Pair) else thing).size)] += 1
+        if isinstance(thing, Pair):
+            pixels += np.bincount(thing.mask.ravel(), minlength=256)
+            thing = thing.image
+        sizes["{}x{}".format(*thing.size)] += 1
         if place in wanted:
             pictures.append((f"{name} {items.caption(place)}", picture))
-    most = dict(sizes.most_common(5))
-    return replace(report, opened=sizes.total(), sizes=most, damaged=tuple(damaged)), pictures
+    report = replace(report, opened=sizes.total(), sizes=dict(sizes.most_common(5)))
+    if pixels.any():
+        report = _labelled(report, pixels, source.classes)
+    return replace(report, damaged=tuple(damaged)), pictures
+
+
+def _labelled(report: SplitReport, pixels: np.ndarray, classes: Sequence[str]) -> SplitReport:
+    """How much of the masks counts, and which classes do not occur in those decoded."""
+    share = 1 - pixels[IGNORED] / pixels.sum()
+    absent = [name for name, n in zip(classes, pixels, strict=False) if not n]
+    facts = {"labelled pixels": f"{share:.1%}", "classes without a pixel": some(absent)}
+    error = None if share else "no pixel of its masks counts: all hold a number that is ignored"
+    return replace(report, facts={**report.facts, **facts}, error=error)
 
 
 def check_sheet(path: str | Path) -> None:
