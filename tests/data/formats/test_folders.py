@@ -100,5 +100,4 @@ def test_a_set_too_small_to_hold_any_out_is_refused(tmp_path):
     """Training ended in a traceback: it had no validation images."""
     write_folders(tmp_path, {"": {"cat": 1, "dog": 1}})
     with pytest.warns(UserWarning, match="held out"):
-        assert len(open_images(tmp_path, "train")) == 2
         assert "no class has two" in refused_images(tmp_path, "val")
