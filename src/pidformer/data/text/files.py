@@ -86,7 +86,7 @@ def text_blocks(
 
 
 def _file_blocks(path: Path, raw: IO[bytes]) -> Iterator[str]:
-    rest = b""
+    rest = bytearray()  # which grows in place: text8 is one line of 100 MB
     try:
         file = _OPENERS.get(path.suffix, lambda plain: plain)(raw)
         while chunk := file.read(BLOCK):
@@ -95,7 +95,7 @@ def _file_blocks(path: Path, raw: IO[bytes]) -> Iterator[str]:
             end = chunk.rfind(b"\n") + 1
             if end:
                 yield _decoded(path, rest + chunk[:end])
-                rest = chunk[end:]
+                rest = bytearray(chunk[end:])
             else:
                 rest += chunk
     except (lzma.LZMAError, gzip.BadGzipFile, ZlibError, EOFError) as error:
@@ -104,7 +104,7 @@ def _file_blocks(path: Path, raw: IO[bytes]) -> Iterator[str]:
         yield _decoded(path, rest + b"\n")
 
 
-def _decoded(path: Path, block: bytes) -> str:
+def _decoded(path: Path, block: bytes | bytearray) -> str:
     try:
         return block.decode().replace("\r\n", "\n")
     except UnicodeDecodeError as error:
