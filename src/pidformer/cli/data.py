@@ -42,9 +42,12 @@ def check(folder: Path, sample: int = 200, out: Path | None = None, as_json: Jso
     if as_json:
         print_json(found.to_dict())
     else:
-        _print(found, out)
-    if out is not None and found.pictures:
-        contact_sheet(found.pictures, out)
+        _print(found)
+    if out is not None:
+        if found.pictures:
+            contact_sheet(found.pictures, out)
+        if not as_json:
+            typer.echo(f"contact sheet: {out if found.pictures else 'none, there is no picture'}")
     if not found.is_sound:
         raise typer.Exit(1)
 
@@ -113,7 +116,7 @@ def index(url: str, out: Path, as_json: Json = False) -> None:
         )
 
 
-def _print(found: Checked, out: Path | None) -> None:
+def _print(found: Checked) -> None:
     from rich.console import Console
 
     from pidformer.display import plain_table
@@ -139,8 +142,6 @@ def _print(found: Checked, out: Path | None) -> None:
             typer.echo(f"damaged: and {len(split.damaged) - _NAMED} more in {split.name}")
     for note in found.notes:
         typer.echo(f"note: {note}")
-    if out is not None:
-        typer.echo(f"contact sheet: {out if found.pictures else 'none, there is no picture'}")
 
 
 def _cells(split: SplitReport) -> tuple[str, ...]:
