@@ -3,6 +3,7 @@ import io
 import json
 import lzma
 import pickle
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ from PIL import Image
 
 import pidformer as pf
 from pidformer.data.check import check_data
-from tests.data.pairs import write_cityscapes
+from tests.data.pairs import write_ade, write_cityscapes
 from tests.data.sets import encoded, write_folders, write_parquet
 
 
@@ -120,12 +121,45 @@ def test_ade20k_pairs_images_with_annotations(tmp_path):
         assert found["validation"].opened == 2
 
 
+def test_a_split_that_training_would_miss_is_noted(tmp_path):
+    write_folders(tmp_path / "folders", {"train": {"cat": 1, "dog": 1}})
+    write_parquet(tmp_path / "rows" / "test.parquet", [0, 1])
+    write_parquet(tmp_path / "both" / "train.parquet", [0, 1])
+    write_parquet(tmp_path / "both" / "valid.parquet", [0, 1])
+    write_ade(tmp_path, val=0)
+    shutil.rmtree(tmp_path / "ADEChallengeData2016" / "images" / "validation")
+    places = ("folders", "rows", "both", "ADEChallengeData2016")
+    notes = [check_data(tmp_path / place).notes for place in places]
+    assert notes == [("no val split",), ("no train split",), (), ("no val split",)]
+
+
+def test_masks_of_which_no_pixel_counts_are_damage(tmp_path):
+    """0 and 255, as masks of one object often are: both are ignored, and the loss was nan."""
+    for kind in ("images", "annotations"):
+        (tmp_path / kind).mkdir()
+    (tmp_path / "classes.json").write_text('{"classes": ["ground", "object"]}')
+    levels = np.zeros((8, 8), np.uint8)
+    levels[:2] = 255
+    for n in range(4):
+        (tmp_path / "images" / f"{n}.jpg").write_bytes(encoded(size=(8, 8)))
+        (tmp_path / "annotations" / f"{n}.png").write_bytes(encoded_grey(levels))
+    train, val = check_data(tmp_path).splits
+    assert "no pixel of its masks counts" in train.error
+    assert val.error is None and val.facts["labelled pixels"] == "0.0%"  # as of a blank test split
+    levels[:4] = 1
+    for n in range(4):
+        (tmp_path / "annotations" / f"{n}.png").write_bytes(encoded_grey(levels))
+    train, val = check_data(tmp_path).splits
+    assert train.error is None and train.facts["labelled pixels"] == "50.0%"
+    assert train.facts["classes without a pixel"] == "object"
+
+
 def test_text_is_counted_as_the_language_models_do(tmp_path):
     lines = " = Title = \n\n the cat <unk> sat \n"
     (tmp_path / "wiki.valid.tokens").write_text(lines)
     (tmp_path / "wiki.test.tokens.xz").write_bytes(lzma.compress(lines.encode()))
     found = check_data(tmp_path)
-    assert found.layout == "WikiText" and found.notes == ("no train text",)
+    assert found.layout == "WikiText" and found.notes == ("no train split",)
     for report in found.splits:
         assert report.count == 3 and report.facts["words"] == 7
         assert report.facts["tokens with <eos>"] == 10 and report.facts["different words"] == 6

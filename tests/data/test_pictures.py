@@ -44,6 +44,15 @@ def test_transparent_pixels_are_white():
     assert [image.getpixel((x, 0)) for x in (0, 1)] == [(255, 255, 255), (0, 200, 0)]
     keyed = through_png(Image.new("RGB", (1, 1), (5, 6, 7)), transparency=(5, 6, 7))
     assert keyed.getpixel((0, 0)) == (255, 255, 255)
+    deep = through_png(Image.fromarray(np.array([[0, 514]], np.uint16)), transparency=0)
+    assert np.asarray(deep)[0, :, 0].tolist() == [255, 2]
+
+
+def test_floats_are_refused(tmp_path):
+    """Pillow cuts them to whole levels: a picture in [0, 1] was black."""
+    Image.new("F", (2, 2), 0.5).save(tmp_path / "a.tif")
+    with pytest.raises(UnreadableImage, match=r"^its pixels are floats"):
+        read_picture(tmp_path / "a.tif")
 
 
 def test_cmyk_becomes_rgb():

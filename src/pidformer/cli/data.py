@@ -34,15 +34,20 @@ def check(folder: Path, sample: int = 200, out: Path | None = None, as_json: Jso
         --sample: Things to decode in each split; 0 for all of them.
         --out: Write a contact sheet here (.png).
     """
-    from pidformer.data.check import check_data, contact_sheet
+    from pidformer.data.check import check_data, check_sheet, contact_sheet
 
+    if out is not None:
+        check_sheet(out)
     found = check_data(folder, sample=sample or None)
-    if out is not None and (found.pictures or found.layout not in ("text", "WikiText")):
-        contact_sheet(found.pictures, out)
     if as_json:
         print_json(found.to_dict())
     else:
-        _print(found, out)
+        _print(found)
+    if out is not None:
+        if found.pictures:
+            contact_sheet(found.pictures, out)
+        if not as_json:
+            typer.echo(f"contact sheet: {out if found.pictures else 'none, there is no picture'}")
     if not found.is_sound:
         raise typer.Exit(1)
 
@@ -111,7 +116,7 @@ def index(url: str, out: Path, as_json: Json = False) -> None:
         )
 
 
-def _print(found: Checked, out: Path | None) -> None:
+def _print(found: Checked) -> None:
     from rich.console import Console
 
     from pidformer.display import plain_table
@@ -137,9 +142,6 @@ def _print(found: Checked, out: Path | None) -> None:
             typer.echo(f"damaged: and {len(split.damaged) - _NAMED} more in {split.name}")
     for note in found.notes:
         typer.echo(f"note: {note}")
-    if out is not None:
-        shown = f"contact sheet: {out}" if found.pictures else "text has no contact sheet"
-        typer.echo(shown)
 
 
 def _cells(split: SplitReport) -> tuple[str, ...]:

@@ -60,8 +60,8 @@ def cache_images(
         short_side=size, splits={split: _planned(source) for split, source in sources.items()}
     )
     out = out_folder(out)
+    _check_room(sources, plan, out)  # first: a plan that is written holds its --out to one --size
     _begin(plan, out)
-    _check_room(sources, plan, out)
     for split, source in sources.items():
         _write_split(source, split, plan, out, is_shown=is_shown)
     return {split: open_cached(out, split) for split in sources}

@@ -9,19 +9,29 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+from pidformer.data.formats.masks import IGNORED
 from pidformer.data.formats.table import FORMATS, Format, Task, find_format
 from pidformer.data.formats.trees import TreePairs
 from pidformer.data.pictures import UnreadableImage
-from pidformer.data.sources import Decodable, ImageSource, Pair, SegmentSource, evenly
-from pidformer.data.text.files import text_blocks
-from pidformer.errors import InputError
-from pidformer.files import atomic_path, existing_folder
+from pidformer.data.sources import (
+    TRAIN,
+    VALIDATION,
+    Decodable,
+    ImageSource,
+    Pair,
+    SegmentSource,
+    evenly,
+)
+from pidformer.data.text.files import SPLITS, text_blocks
+from pidformer.errors import InputError, some
+from pidformer.files import atomic_path, check_place, existing_folder
 
 SHEET = 48
 """Pictures on a contact sheet."""
 LISTED = 20
 """Classes that are listed by name; longer lists are given as a number."""
 CELL, MARGIN, LINE, COLUMNS = 112, 8, 16, 8
+_TRAINED = (TRAIN, "training")
 _GROUND, _INK, _DAMAGED = (255, 255, 255), (36, 41, 47), (192, 57, 43)
 
 
@@ -160,7 +170,7 @@ def check_data(folder: str | Path, *, sample: int | None = 200) -> Checked:
         folder=folder,
         layout=found.title_of(folder),
         splits=tuple(reports),
-        notes=found.notes(folder),
+        notes=(*found.notes(folder), *_missing(found.task, splits)),
         pictures=tuple(pictures[:SHEET]),
     )
 
@@ -176,6 +186,14 @@ def _recognise(folder: Path) -> Format:
     raise InputError(f"no known layout in {folder}; {hint if held else f'known are {names}'}")
 
 
+def _missing(task: Task, splits: Sequence[str]) -> list[str]:
+    """The splits that training and evaluation would not find."""
+    held = {name.rpartition("/")[2] for name in splits}
+    pictured = {TRAIN: _TRAINED, "val": VALIDATION}
+    wanted = {"images": pictured, "segmentation": pictured, "text": SPLITS}.get(task, {})
+    return [f"no {split} split" for split, names in wanted.items() if held.isdisjoint(names)]
+
+
 def _look(
     name: str, items: Items, sample: int | None, shown: int
 ) -> tuple[SplitReport, list[tuple[str, Image.Image | None]]]:
@@ -187,6 +205,7 @@ def _look(
     pictures: list[tuple[str, Image.Image | None]] = []
     damaged: list[str] = []
     sizes: Counter[str] = Counter()
+    pixels = np.zeros(256, dtype=np.int64)  # of the masks, by label
     for place in places:
         try:
             thing = source.decode(place)
@@ -197,17 +216,42 @@ def _look(
             if len(pictures) < shown:
                 pictures.append((items.caption(place), None))
             continue
-        sizes["{}x{}".format(*(thing.image if isinstance(thing, Pair) else thing).size)] += 1
+        if isinstance(thing, Pair):
+            pixels += np.bincount(thing.mask.ravel(), minlength=256)
+            thing = thing.image
+        sizes["{}x{}".format(*thing.size)] += 1
         if place in wanted:
             pictures.append((f"{name} {items.caption(place)}", picture))
-    most = dict(sizes.most_common(5))
-    return replace(report, opened=sizes.total(), sizes=most, damaged=tuple(damaged)), pictures
+    report = replace(report, opened=sizes.total(), sizes=dict(sizes.most_common(5)))
+    if pixels.any():
+        report = _labelled(report, pixels, source.classes)
+    return replace(report, damaged=tuple(damaged)), pictures
+
+
+def _labelled(report: SplitReport, pixels: np.ndarray, classes: Sequence[str]) -> SplitReport:
+    """How much of the masks counts, and which classes do not occur in those decoded.
+
+    Those of a benchmark's test split are often blank.
+    """
+    share = 1 - pixels[IGNORED] / pixels.sum()
+    absent = [name for name, n in zip(classes, pixels, strict=False) if not n]
+    facts = {"labelled pixels": f"{share:.1%}", "classes without a pixel": some(absent)}
+    report = replace(report, facts={**report.facts, **facts})
+    if share or report.name not in _TRAINED:
+        return report
+    return replace(report, error="no pixel of its masks counts: all hold a number that is ignored")
+
+
+def check_sheet(path: str | Path) -> None:
+    """Refuse a name for a contact sheet; before the long work of checking a set, too."""
+    if Path(path).suffix.lower() != ".png":
+        raise InputError(f"cannot write a contact sheet to {path}: the name must end in .png")
+    check_place(Path(path))
 
 
 def contact_sheet(pictures: Sequence[tuple[str, Image.Image | None]], path: str | Path) -> None:
     """Write the pictures with their captions to `path` (PNG); a damaged one is a red box."""
-    if Path(path).suffix.lower() != ".png":
-        raise InputError(f"cannot write a contact sheet to {path}: the name must end in .png")
+    check_sheet(path)
     if not pictures:
         raise InputError("there is no picture to show; a contact sheet is of images")
     columns = min(COLUMNS, len(pictures))

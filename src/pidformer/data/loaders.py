@@ -151,7 +151,8 @@ class Loader(Generic[T]):
             raise InputError(
                 f"{self.skipped} of {len(self._source)} images cannot be read, "
                 f"corrupt_limit={self._corrupt_limit:g} allows {self._allowed}: "
-                f"{self._names(sorted(self._unreadable))}; repair the set or raise the limit"
+                f"{self._names(sorted(self._unreadable))}; `pidformer data check` says why: repair "
+                "the set or raise the limit"
             )
         warnings.warn(
             f"{len(new)} unreadable image(s), {self._consequence}: {self._names(new)}", stacklevel=3

@@ -31,7 +31,7 @@ def opened(source: bytes | Path, what: str = "") -> Iterator[Image.Image]:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         with Image.open(file, formats=FORMATS) as image:
             yield image
-    except MemoryError:
+    except (MemoryError, UnreadableImage):
         raise
     except Exception as error:  # PIL's plugins raise far more than OSError on broken files
         raise UnreadableImage(f"{what}{type(error).__name__}: {error}") from None
@@ -40,14 +40,19 @@ def opened(source: bytes | Path, what: str = "") -> Iterator[Image.Image]:
 def to_rgb(image: Image.Image) -> Image.Image:
     """RGB of any mode; transparent pixels show a white page, 16-bit grey keeps its range.
 
-    PIL's own convert("RGB") shows whatever colour hides under transparent pixels and clips 16-bit
-    grey at 255. Orientation tags are left alone, as ImageNet training and evaluation do.
+    PIL's own convert("RGB") shows whatever colour hides under transparent pixels, clips 16-bit
+    grey at 255, and cuts fractions off, to black where floats are in [0, 1]. Orientation tags are
+    left alone, as ImageNet training and evaluation do.
     """
     if image.mode == "RGB" and "transparency" not in image.info:
         return image.copy()
     if image.mode.startswith("I"):  # "I", "I;16", "I;16B": PNG and TIFF hold 16 bits in them
         levels = np.asarray(image).astype(np.int64).clip(0, 65535)
+        if isinstance(clear := image.info.get("transparency"), int):
+            levels[levels == clear] = 65535
         return Image.fromarray((levels / 257).round().astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise UnreadableImage("its pixels are floats, of no known range; save it with 8 or 16 bits")
     if image.has_transparency_data:
         picture = image.convert("RGBA")
         page = Image.new("RGBA", picture.size, "white")

@@ -14,7 +14,7 @@ from pidformer.data.pictures import UnreadableImage
 from pidformer.errors import InputError, some
 
 TRAIN = "train"
-VALIDATION = ("val", "validation", "test")
+VALIDATION = ("val", "validation", "valid", "test")
 HELD_OUT = 10
 Item = TypeVar("Item", covariant=True)
 
@@ -127,7 +127,7 @@ def evenly(count: int, wanted: int | None) -> list[int]:
 
 
 def stored_names(split: str) -> tuple[str, ...]:
-    """Names to look for, best first: "val" may be stored as "validation" or "test"."""
+    """Names to look for, best first: "val" may be stored as any of `VALIDATION`."""
     return VALIDATION if split == "val" else (split,)
 
 
@@ -153,4 +153,9 @@ def part_of(files: np.ndarray, groups: np.ndarray, split: str) -> np.ndarray:
         members = np.flatnonzero(groups == group)
         count = -(-len(members) // HELD_OUT) if len(members) > 1 else 0
         is_held[members[np.argsort(keys[members], kind="stable")][:count]] = True
+    if not is_held.any() and split != TRAIN:
+        raise InputError(
+            "no image can be held out for validation where no class has two; add images, or give "
+            "the splits folders of their own"
+        )
     return np.flatnonzero(is_held == (split != TRAIN))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from hashlib import sha256
 
 import pytest
 import torch
@@ -54,9 +55,49 @@ def test_missing_split_and_classes(tmp_path):
     assert "no class folder" in refused_images(tmp_path, "val")
 
 
-@pytest.mark.parametrize("stored", ["val", "validation", "test"])
+@pytest.mark.parametrize("stored", ["val", "validation", "valid", "test"])
 def test_validation_has_other_names(tmp_path, stored):
     write_folders(tmp_path / "folders", {"train": {"cat": 1}, stored: {"cat": 2}})
     assert len(open_images(tmp_path / "folders", "val")) == 2
     write_parquet(tmp_path / "parquet" / f"{stored}.parquet", [0, 1, 1])
     assert len(open_images(tmp_path / "parquet", "val")) == 3
+
+
+def test_hidden_folders_hold_no_images(tmp_path):
+    """Jupyter keeps copies in .ipynb_checkpoints, macOS attributes in __MACOSX."""
+    write_folders(tmp_path, {"": {"cat": 3, "dog": 2}, "cat": {".ipynb_checkpoints": 2}})
+    write_folders(tmp_path, {"__MACOSX": {"cat": 1}, ".cache": {"cat": 1}})
+    with pytest.warns(UserWarning, match="held out"):
+        train, val = open_images(tmp_path, "train"), open_images(tmp_path, "val")
+    assert train.classes == val.classes == ("cat", "dog")
+    assert sorted([*train.labels.tolist(), *val.labels.tolist()]) == [0, 0, 0, 1, 1]
+
+
+def test_an_empty_class_of_a_set_without_splits_is_named(tmp_path):
+    write_folders(tmp_path, {"": {"cat": 1, "dog": 1, "fox": 0}})
+    with pytest.warns(UserWarning, match="held out"):
+        assert "1 of 3 class folders" in refused_images(tmp_path)
+    write_folders(tmp_path, {"": {"notes": 0}})
+    (tmp_path / "notes" / "list.txt").write_text("no class of images")
+    assert "no image set in" in refused_images(tmp_path)
+
+
+def test_one_in_ten_of_each_class_is_held_out_by_its_name(tmp_path):
+    counts = {"cat": 21, "dog": 2, "fox": 1}
+    write_folders(tmp_path, {"": counts})
+    with pytest.warns(UserWarning, match="held out"):
+        train, val = open_images(tmp_path, "train"), open_images(tmp_path, "val")
+    held = {val.name(index).partition("/")[2] for index in range(len(val))}
+    assert len(held) == len(val) and val.labels.tolist() == [0, 0, 0, 1]
+    assert held.isdisjoint(train.name(index).partition("/")[2] for index in range(len(train)))
+    assert len(train) == 20
+    names = [f"{c}/{path.name}" for c in counts for path in (tmp_path / c).iterdir()]
+    cats = sorted((name for name in names if name < "d"), key=lambda n: sha256(n.encode()).digest())
+    assert {*cats[:3]} < held
+
+
+def test_a_set_too_small_to_hold_any_out_is_refused(tmp_path):
+    """Training ended in a traceback: it had no validation images."""
+    write_folders(tmp_path, {"": {"cat": 1, "dog": 1}})
+    with pytest.warns(UserWarning, match="held out"):
+        assert "no class has two" in refused_images(tmp_path, "val")

@@ -37,11 +37,14 @@ def test_image_and_mask_of_different_size_are_named(tmp_path):
         open_segmentation(root, "train").decode(1)
 
 
-def test_a_mask_of_colours_is_unreadable(tmp_path):
+def test_a_mask_of_colours_or_fractions_is_unreadable(tmp_path):
     root = write_ade(tmp_path)
     path = root / "annotations/training/ADE_training_00000001.png"
     Image.new("RGB", (32, 24)).save(path)
     with pytest.raises(UnreadableImage, match="3 channels"):
+        open_segmentation(root, "train").decode(1)
+    Image.new("F", (32, 24)).save(path, "TIFF")
+    with pytest.raises(UnreadableImage, match="float32 numbers"):
         open_segmentation(root, "train").decode(1)
     path.write_bytes(b"nothing")
     with pytest.raises(UnreadableImage):

@@ -57,6 +57,36 @@ def test_missing_shard_is_an_error(tmp_path):
     assert "1 train shards of 3" in refused_images(tmp_path)
 
 
+def test_shards_may_have_the_hashes_that_the_hub_once_added(tmp_path):
+    """As in its Tiny ImageNet, whose validation data are called "valid"."""
+    write_parquet(tmp_path / "data" / "train-00000-of-00002-1359597a978bc4fa.parquet", [0])
+    write_parquet(tmp_path / "data" / "train-00001-of-00002-0d4b3c2a1f5e6978.parquet", [1, 1])
+    write_parquet(tmp_path / "data" / "valid-00000-of-00001-70d52db3c749a935.parquet", [1, 0])
+    assert open_images(tmp_path, "train").labels.tolist() == [0, 1, 1]
+    assert open_images(tmp_path, "val").labels.tolist() == [1, 0]
+    last = tmp_path / "data" / "train-00001-of-00002-0d4b3c2a1f5e6978.parquet"
+    last.rename(last.with_name("train-00000-of-00002-ffffffffffffffff.parquet"))
+    assert "2 train shards of 2" in refused_images(tmp_path)
+
+
+def test_a_damaged_column_of_labels_is_named(tmp_path):
+    path = tmp_path / "train.parquet"
+    write_parquet(path, [0, 1])
+    place = pq.ParquetFile(path).metadata.row_group(0).column(2)
+    assert place.path_in_schema == "label"
+    content = bytearray(path.read_bytes())
+    start = place.dictionary_page_offset or place.data_page_offset
+    content[start : start + place.total_compressed_size] = b"\xff" * place.total_compressed_size
+    path.write_bytes(content)
+    assert f"cannot read column label of {path}" in refused_images(tmp_path)
+
+
+def test_hidden_files_are_no_shards(tmp_path):
+    write_parquet(tmp_path / "train.parquet", [0, 1])
+    (tmp_path / "._train.parquet").write_bytes(b"attributes that macOS keeps beside a file")
+    assert "it holds train;" in refused_images(tmp_path, "val")
+
+
 def test_classes_come_from_train_when_the_split_names_none(tmp_path):
     write_parquet(tmp_path / "train.parquet", [0, 1], names=["cat", "dog"])
     write_parquet(tmp_path / "ood.parquet", [-1, -1, -1])

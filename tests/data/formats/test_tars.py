@@ -32,7 +32,7 @@ def test_labels_may_be_in_json_and_cls_goes_first(tmp_path):
 def test_classes_are_named_by_a_file_or_numbered_over_splits(tmp_path):
     write_tars(tmp_path, {"train": [0, 3], "val": [0]})
     assert open_images(tmp_path, "val").classes == ("0", "1", "2", "3")
-    (tmp_path / "classnames.txt").write_text("cat\ndog\nhen\nowl\n")
+    (tmp_path / "classnames.txt").write_text("cat\ndog\nhen\nowl\n\n")
     assert open_images(tmp_path, "val").classes == ("cat", "dog", "hen", "owl")
     (tmp_path / "classnames.txt").write_text("cat\ndog\n")
     assert "run from 0 to 3, but the set has 2 classes" in refused_images(tmp_path)
@@ -131,3 +131,9 @@ def test_names_links_and_devices_lead_nowhere(tmp_path):
             add_member(tar, "a.cls", b"1")
             add_member(tar, "a.png", type=kind, linkname=str(secret))
         assert "or a picture: a" in refused_images(root)
+
+
+def test_hidden_files_are_no_shards(tmp_path):
+    write_tars(tmp_path, LABELS)
+    (tmp_path / "._train-000000.tar").write_bytes(b"attributes that macOS keeps beside a file")
+    assert open_images(tmp_path, "train").labels.tolist() == LABELS["train"]

@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from pidformer.data.segmentation import open_segmentation
 from pidformer.errors import InputError
@@ -50,3 +51,26 @@ def test_missing_partners_are_listed_up_to_ten(tmp_path):
         open_segmentation(root, "train")
     text = str(caught.value)
     assert text.startswith("12 file(s)") and text.count(".jpg") == 10 and "and 2 more" in text
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    """One of them was left out, and nobody told."""
+    root = write_ade(tmp_path)
+    first = root / "images/training/ADE_training_00000001.jpg"
+    first.with_suffix(".png").write_bytes(first.read_bytes())
+    with pytest.raises(InputError, match=r"00000001\.jpg and .*00000001\.png have one name"):
+        open_segmentation(root, "train")
+    root, _ = write_cityscapes(tmp_path / "city")
+    found = next(root.glob("leftImg8bit/val/*/*.png"))
+    (found.parent.parent / "other").mkdir()
+    (found.parent.parent / "other" / found.name).write_bytes(found.read_bytes())
+    with pytest.raises(InputError, match="have one name"):
+        open_segmentation(root, "val")
+
+
+def test_hidden_folders_are_no_splits(tmp_path):
+    for kind, mode in (("images", "RGB"), ("annotations", "L")):
+        (tmp_path / kind / ".ipynb_checkpoints").mkdir(parents=True)
+        for n in range(4):
+            Image.new(mode, (8, 8)).save(tmp_path / kind / f"{n}.png")
+    assert len(open_segmentation(tmp_path, "train")) == 3

@@ -1,4 +1,5 @@
 import base64
+import itertools
 import zlib
 
 import numpy as np
@@ -52,6 +53,19 @@ def test_scores_equal_torchmetrics(seed, absent):
         assert scores[name] == pytest.approx(expected, rel=1e-5)
     matrix = MulticlassConfusionMatrix(**options)(predicted.long(), truth.long())
     assert torch.equal(total, matrix)
+
+
+@pytest.mark.parametrize("cells", [c for c in itertools.product(range(3), repeat=4) if any(c)])
+def test_classes_of_a_pixel_or_none_count_as_defined(cells):
+    matrix = np.array(cells).reshape(2, 2)
+    scores = segmentation_scores(matrix)
+    hits, truth, called = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+    unions = [(hits[k], truth[k] + called[k] - hits[k]) for k in range(2)]
+    ious = [hit / union for hit, union in unions if union]
+    recalls = [hits[k] / truth[k] for k in range(2) if truth[k]]
+    assert scores["miou"] == pytest.approx(100 * sum(ious) / len(ious))
+    assert scores["mean_accuracy"] == pytest.approx(100 * sum(recalls) / len(recalls))
+    assert scores["pixel_accuracy"] == pytest.approx(100 * hits.sum() / matrix.sum())
 
 
 @given(seed=st.integers(0, 10**6), classes=st.integers(2, 9))

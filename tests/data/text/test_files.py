@@ -4,6 +4,7 @@ import pytest
 
 from pidformer.data.text import (
     find_text,
+    open_corpus,
     text_tokenizer,
 )
 from pidformer.data.text.files import text_blocks
@@ -27,6 +28,20 @@ def test_blocks_are_whole_lines_and_all_of_the_text(tmp_path, monkeypatch):
     blocks = list(text_blocks([tmp_path / "train.txt"]))
     assert len(blocks) > 20 and "".join(blocks) == text + "\n"
     assert all(block.endswith("\n") for block in blocks)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
+    (tmp_path / "marked" / "train").mkdir(parents=True)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / "marked" / "train" / name).write_text(TEXT, encoding="utf-8-sig")
+    plain = written(tmp_path / "plain", train=TEXT + TEXT)
+    words = [text_tokenizer(place, cache=tmp_path) for place in (tmp_path / "marked", plain)]
+    assert words[0].words == words[1].words
+    marked = open_corpus(tmp_path / "marked", "train", words[0], cache=tmp_path)
+    assert marked.tokens.tolist() == open_corpus(plain, "train", words[0]).tokens.tolist()
+    (tmp_path / "bare.txt").write_bytes(b"\xef\xbb\xbf\n")
+    with pytest.raises(InputError, match=r"bare\.txt holds no text"):
+        list(text_blocks([tmp_path / "bare.txt"]))
 
 
 def test_bad_texts_get_one_clear_line(tmp_path):

@@ -72,12 +72,24 @@ def is_whole(folder: Path) -> bool:
     if not folder.is_dir() or any((folder / name).is_dir() for name in (TRAIN, *VALIDATION)):
         return False
     classes = class_folders(folder)
-    return len({*classes} - _NO_CLASSES) > 1 and all(_has_images(folder / c) for c in classes)
+    held = [_holds_pictures(folder / name) for name in classes]
+    return len({*classes} - _NO_CLASSES) > 1 and True in held and False not in held
 
 
-def _has_images(folder: Path) -> bool:
+def _holds_pictures(folder: Path) -> bool | None:
+    """None for an empty class: `FolderImages` names it."""
+    is_empty = True
     with os.scandir(folder) as entries:
-        return any(entry.name.lower().endswith(SUFFIXES) for entry in entries)
+        for entry in entries:
+            if is_picture(entry.name):
+                return True
+            is_empty = is_empty and entry.name.startswith(".")
+    return None if is_empty else False
+
+
+def is_picture(name: str) -> bool:
+    """By its name, hidden files left out: macOS writes a "._1.jpg" beside "1.jpg"."""
+    return name.lower().endswith(SUFFIXES) and not name.startswith(".")
 
 
 def is_imagenet(folder: Path) -> bool:
@@ -118,13 +130,14 @@ def _split_folder(folder: Path, split: str) -> Path | None:
 
 
 def class_folders(root: Path) -> tuple[str, ...]:
-    """The names of the folders in `root`, sorted, without hidden ones."""
+    """The names of the folders in `root`, sorted, without hidden ones and what macOS adds."""
     with os.scandir(root) as entries:
-        return tuple(sorted(e.name for e in entries if e.is_dir() and not e.name.startswith(".")))
+        names = (entry.name for entry in entries if entry.is_dir())
+        return tuple(sorted(name for name in names if name[0] != "." and name != "__MACOSX"))
 
 
 def _image_files(folder: Path) -> list[str]:
-    """Paths below the class folder's parent, sorted; sub-folders count, hidden files do not."""
+    """Paths below the class folder's parent, sorted; sub-folders count, what is hidden does not."""
     found = []
     seen = set()
     for place, folders, names in os.walk(folder, followlinks=True):
@@ -133,10 +146,7 @@ def _image_files(folder: Path) -> list[str]:
             folders.clear()
             continue
         seen.add(identity)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
         inner = os.path.relpath(place, folder.parent)
-        found += [
-            os.path.join(inner, name)
-            for name in names
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        ]
+        found += [os.path.join(inner, name) for name in names if is_picture(name)]
     return sorted(found)

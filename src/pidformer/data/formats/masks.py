@@ -30,6 +30,8 @@ def read_mask(source: bytes | Path) -> np.ndarray:
         raise UnreadableImage(
             f"mask: {mask.shape[-1]} channels; a mask holds one number per pixel, not colours"
         )
+    if not np.issubdtype(mask.dtype, np.integer):
+        raise UnreadableImage(f"mask: {mask.dtype} numbers; a mask holds whole ones")
     return mask
 
 

@@ -3,7 +3,8 @@
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,8 @@ class GroupedFile:
     """A Parquet file, mapped, whose row groups are read one at a time."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        try:
+        with _undamaged(f"{path} as Parquet"):
             self._file = pq.ParquetFile(path, memory_map=True)
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(f"cannot read {path} as Parquet: {cut(error)}") from None
         self._path, self.schema = path, self._file.schema_arrow
         shards.check_columns(path, self.schema.names, columns)
         groups = map(self._file.metadata.row_group, range(self._file.num_row_groups))
@@ -36,18 +35,22 @@ class GroupedFile:
         self.num_rows = self.starts[-1]
 
     def column(self, name: str) -> pa.ChunkedArray:
-        return self._file.read(columns=[name])[name]
+        with _undamaged(f"column {name} of {self._path}"):
+            return self._file.read(columns=[name])[name]
 
     def pictures(self, group: int, column: str) -> pa.ChunkedArray:
         is_struct = pa.types.is_struct(self.schema.field(column).type)
         columns = [f"{column}.bytes" if is_struct else column]
-        try:
+        with _undamaged(f"row group {group} of {self._path}"):
             return self._file.read_row_group(group, columns=columns, use_threads=False)[column]
-        except (pa.ArrowException, OSError) as error:
-            raise InputError(
-                f"cannot read row group {group} of {self._path}: {cut(error)}; "
-                "download the file again"
-            ) from None
+
+
+@contextmanager
+def _undamaged(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"cannot read {what} ({cut(error)}); download the file again") from None
 
 
 class ParquetRows(shards.Rows):

@@ -20,7 +20,8 @@ from pidformer.errors import InputError, cut
 
 MAX_CLASSES = 1_000_000
 LABELLED = ("image", "label")
-_SHARD = re.compile(r"(?P<name>.+)-\d{5}-of-\d{5}")
+_SHARD = re.compile(r"(?P<name>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(-[0-9a-f]{16})?")
+"""As Hugging Face's hub names them; years ago with a hash behind."""
 
 
 def files_by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
@@ -28,7 +29,7 @@ def files_by_split(folder: Path, suffix: str) -> dict[str, list[Path]]:
     found: dict[str, list[Path]] = {}
     for place in (folder / "data", folder):
         held: dict[str, list[Path]] = {}
-        for path in sorted(place.glob(f"*{suffix}")):
+        for path in sorted(place.glob(f"[!.]*{suffix}")):
             held.setdefault(_split_of(path), []).append(path)
         found |= held
     return found
@@ -42,11 +43,12 @@ def _split_of(path: Path) -> str:
 def split_files(folder: Path, found: Mapping[str, list[Path]], split: str, hint: str) -> list[Path]:
     """The file of a split, or its shards; none may be missing."""
     paths = found[find_split(split, found, folder, hint=f"; {hint}")]
-    if whole := [path for path in paths if _split_of(path) == path.stem]:
+    shards = [_SHARD.fullmatch(path.stem) for path in paths]
+    if whole := [path for path, shard in zip(paths, shards, strict=True) if not shard]:
         return whole
-    counts = {int(path.stem.rpartition("-")[2]) for path in paths}
-    if counts != {len(paths)}:
-        wanted = " or ".join(str(count) for count in sorted(counts))
+    numbered = {(int(shard["number"]), int(shard["count"])) for shard in shards if shard}
+    if numbered != {(number, len(paths)) for number in range(len(paths))}:
+        wanted = " or ".join(str(count) for count in sorted({count for _, count in numbered}))
         raise InputError(
             f"{paths[0].parent} holds {len(paths)} {_split_of(paths[0])} shards of {wanted}; "
             "download the missing ones, or remove those of another version"

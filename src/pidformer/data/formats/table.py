@@ -11,8 +11,8 @@ from typing import Any, Literal
 from pidformer.data import benchmarks
 from pidformer.data.digits import open_digits
 from pidformer.data.formats import arrow, cached, cifar, folders, indexed, parquet, tars, trees
-from pidformer.data.sources import TRAIN, ImageSource, SegmentSource
-from pidformer.data.text.files import SPLITS, find_text, text_splits
+from pidformer.data.sources import ImageSource, SegmentSource
+from pidformer.data.text.files import find_text, text_splits
 from pidformer.errors import InputError
 from pidformer.files import existing_folder
 
@@ -45,15 +45,8 @@ def _open_corrupted(folder: Path, split: str) -> ImageSource:
     return benchmarks.open_corrupted(folder, corruption, int(severity))
 
 
-def _text_notes(folder: Path) -> tuple[str, ...]:
-    lacking = [split for split in SPLITS if split not in text_splits(folder)]
-    return (f"no {' and no '.join(lacking)} text",) if lacking else ()
-
-
 def _folder_notes(folder: Path) -> tuple[str, ...]:
-    if folders.is_whole(folder):
-        return (f"no val/: {folders.HELD_OUT_NOTE}",)
-    return () if (folder / TRAIN).is_dir() else (f"no {TRAIN} split",)
+    return (f"no val/: {folders.HELD_OUT_NOTE}",) if folders.is_whole(folder) else ()
 
 
 FORMATS = (  # the first that finds a split in a folder is the folder's
@@ -64,7 +57,6 @@ FORMATS = (  # the first that finds a split in a folder is the folder's
         splits=text_splits,
         open=find_text,
         title=lambda folder: "WikiText" if any(folder.glob("wiki.*.tokens*")) else None,
-        notes=_text_notes,
     ),
     Format(
         name="ADE20K",
@@ -187,7 +179,7 @@ def open_images(location: str | Path | None, split: str) -> ImageSource:
 
 
 def image_format(folder: Path) -> Format:
-    return _format(folder, "images", "image")
+    return _format(folder, "images")
 
 
 def image_folder(location: str | Path | None) -> Path | None:
@@ -209,16 +201,17 @@ def open_segmentation(location: str | Path, split: str) -> SegmentSource:
     - Cityscapes: DIR/{leftImg8bit,gtFine}/{train,val}/<city>; the 19 classes of its benchmark
     """
     folder = existing_folder(location, "segmentation set")
-    source = _format(folder, "segmentation", "segmentation").open(folder, split)
+    source = _format(folder, "segmentation").open(folder, split)
     if isinstance(source, trees.TreePairs):
         source.check_partners()
     return source
 
 
-def _format(folder: Path, task: Task, what: str) -> Format:
+def _format(folder: Path, task: Task) -> Format:
     if (found := find_format(folder, task)) is not None:
         return found
     other = find_format(folder)
     held = f", which holds {other.title_of(folder)}" if other else ""
     *most, last = (known.holds for known in FORMATS if known.task == task)
+    what = task.removesuffix("s")
     raise InputError(f"no {what} set in {folder}{held}; it must hold {', '.join(most)} or {last}")

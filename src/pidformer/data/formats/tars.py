@@ -106,7 +106,7 @@ def read_samples(
         return max(int(read(name).labels.max(initial=-1)) for name in tars_of_other)
 
     path = folder / NAMES
-    named = tuple(read_text(path, "file").splitlines()) if path.is_file() else ()
+    named = tuple(read_text(path, "file").rstrip().splitlines()) if path.is_file() else ()
     classes = named or classes_of_others(folder, int(labels.max()), largest_of)
     check_labels(folder / split, torch.from_numpy(labels), classes)
     return names, shards, classes
@@ -114,7 +114,7 @@ def read_samples(
 
 def _tars(folder: Path) -> list[str]:
     places = (folder, *(folder / name for name in (TRAIN, *VALIDATION)))
-    return [p.relative_to(folder).as_posix() for place in places for p in place.glob("*.tar")]
+    return [p.relative_to(folder).as_posix() for place in places for p in place.glob("[!.]*.tar")]
 
 
 def shards_by_split(names: Iterable[str]) -> dict[str, list[tuple[int, str]]]:

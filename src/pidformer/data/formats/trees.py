@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from pidformer.data.formats.folders import SUFFIXES
+from pidformer.data.formats.folders import class_folders, is_picture
 from pidformer.data.formats.masks import Legend, label_table, labelled_pair, read_legend
 from pidformer.data.pictures import UnreadableImage
 from pidformer.data.sources import Pair, part_of
@@ -106,11 +106,11 @@ def open_ade20k(folder: Path, split: str) -> TreePairs:
     is_whole = split in ADE_SPLITS and not _splits(root, ADE_KINDS)
     stored = "" if is_whole else ADE_SPLITS.get(split, split)
     images, masks = (
-        {
-            Path(name).stem: Path(kind, stored, name).as_posix()
+        _by_name(
+            (Path(name).stem, Path(kind, stored, name).as_posix())
             for name in sorted(os.listdir(_place(root, kind, stored, split)))
-            if name.lower().endswith(SUFFIXES) and not name.startswith(".")
-        }
+            if is_picture(name)
+        )
         for kind in ADE_KINDS
     )
     own = root / "classes.json"
@@ -137,11 +137,20 @@ def open_cityscapes(root: Path, split: str) -> TreePairs:
     found: list[dict[str, str]] = []
     for kind, ending in CITY_KINDS.items():
         place = _place(root, kind, split, split)
-        files = (path.relative_to(root).as_posix() for path in place.glob(f"*/*{ending}"))
-        found.append({Path(name).name.removesuffix(ending): name for name in files})
+        files = (path.relative_to(root).as_posix() for path in place.glob(f"*/[!.]*{ending}"))
+        found.append(_by_name((Path(name).name.removesuffix(ending), name) for name in files))
     legend, numbers = _benchmark("cityscapes")
     table = label_table(numbers, ignored=range(CITY_LABELS))
     return TreePairs(root, found[0], found[1], legend, table)
+
+
+def _by_name(files: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Files by the name that a picture shares with its mask; two of one name are refused."""
+    found: dict[str, str] = {}
+    for name, path in files:
+        if found.setdefault(name, path) != path:
+            raise InputError(f"{found[name]} and {path} have one name; rename one, or remove it")
+    return found
 
 
 def _both(root: Path, kinds: Iterable[str]) -> bool:
@@ -150,15 +159,12 @@ def _both(root: Path, kinds: Iterable[str]) -> bool:
 
 def _splits(root: Path, kinds: Sequence[str] | dict[str, str]) -> list[str]:
     """The folders of the first kind, that of the images."""
-    images = root / next(iter(kinds))
-    return sorted(p.name for p in images.iterdir() if p.is_dir()) if _both(root, kinds) else []
+    return [*class_folders(root / next(iter(kinds)))] if _both(root, kinds) else []
 
 
 def _place(root: Path, kind: str, stored: str, split: str) -> Path:
     place = root / kind / stored
     if not place.is_dir():
-        held = sorted(entry.name for entry in place.parent.iterdir() if entry.is_dir())
-        raise InputError(
-            f"no split {split!r} in {root}: {place} is not there, only {', '.join(held)}"
-        )
+        held = ", ".join(class_folders(place.parent))
+        raise InputError(f"no split {split!r} in {root}: {place} is not there, only {held}")
     return place

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -213,6 +214,8 @@ def _key(paths: list[Path], fingerprint: str, options: dict[str, Any]) -> str:
     found = hashlib.sha256(json.dumps([FORMAT, fingerprint, options], sort_keys=True).encode())
     for path in paths:
         with open(path, "rb") as file:
+            if file.read(len(BOM_UTF8)) != BOM_UTF8:  # no part of the text
+                file.seek(0)
             found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()[:32]
 

@@ -16,7 +16,7 @@ PERTURBATIONS: dict[str, tuple[float, ...]] = {
     "swaps": (0.02, 0.05, 0.10, 0.20, 0.40),
     "drops": (0.02, 0.05, 0.10, 0.20, 0.40),
 }
-"""Rates at strengths 1 to 5: of characters changed, tokens swapped, tokens left out."""
+"""Rates at strengths 1 to 5: of characters changed (see `_misspelt`), tokens swapped, left out."""
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _IGNORED = -100
 
@@ -95,7 +95,12 @@ def _swapped(inputs: np.ndarray, noise: Perturbation) -> np.ndarray:
 def _misspelt(
     inputs: np.ndarray, targets: np.ndarray, noise: Perturbation, tokenizer: Tokenizer
 ) -> Disturbed:
-    """Each letter or digit becomes another letter with the rate's chance."""
+    """A token of n letters or digits is left alone with the chance (1 - rate)^n.
+
+    In one that is not, a letter drawn evenly becomes another, and each further one with the rate's
+    chance. So a few more letters change than the rate says: of a novel's letters, as words, 1.05,
+    2.1, 5.5, 11.5 and 23.9 % at strengths 1 to 5.
+    """
     known, which = np.unique(inputs, return_inverse=True)
     texts = {number: tokenizer.token_text(number) for number in known.tolist()}
     counts = np.array([sum(map(str.isalnum, text)) for text in texts.values()])[which]

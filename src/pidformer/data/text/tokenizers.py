@@ -85,11 +85,12 @@ class WordVocabulary:
         index, other = self._index, self.unknown_id
         found = []
         for line in lines:
-            numbers = [index.get(word, other) for word in words_of(line, self.split)]
+            words = words_of(line, self.split)
+            numbers = [index.get(word, other) for word in words]
             if None in numbers:
-                word = words_of(line, self.split)[numbers.index(None)]
+                word = words[numbers.index(None)]
                 raise InputError(
-                    f"the word {word!r} is not in the vocabulary, which has no {UNKNOWN}"
+                    f"the word {shortened(word)} is not in the vocabulary, which has no {UNKNOWN}"
                 )
             found.append(np.array([*numbers, 0], dtype=np.int64))
         return found
