@@ -73,6 +73,23 @@ def test_labels_that_the_model_has_not_are_one_line(model, batch, threat, label)
         evaluate(model, [(images, labels)], [threat])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_of_any_whole_type_are_taken_and_others_are_one_line(model, batch, dtype):
+    images, labels = batch
+    for threat in (None, FGSM(eps=0.1)):
+        (wanted,) = evaluate(model, [batch], [threat]).values()
+        (found,) = evaluate(model, [(images, labels.to(dtype))], [threat]).values()
+        assert found.details == wanted.details
+        with pytest.raises(InputError, match=r"int64.*float32"):
+            evaluate(model, [(images, labels.float())], [threat])
+
+
+@pytest.mark.parametrize("classes", [[0, 10], [0, -1], [3, 3], [], [0.5]], ids=repr)
+def test_classes_that_are_no_outputs_are_one_line(model, batch, classes):
+    with pytest.raises(InputError, match="class"):
+        evaluate(model, [batch], [None], classes=classes)
+
+
 @pytest.mark.parametrize("threat", [FGSM(), PGD(steps=2), SLD(steps=2)], ids=repr)
 def test_a_gradient_that_is_zero_everywhere_is_told(model, batch, threat, recwarn):
     """Rounding has slope 0: such a model looks robust under attacks that follow its gradient."""
