@@ -84,6 +84,24 @@ def test_labels_of_any_whole_type_are_taken_and_others_are_one_line(model, batch
             evaluate(model, [(images, labels.float())], [threat])
 
 
+@pytest.mark.parametrize("threat", [None, FGSM(), APGD(), Square(queries=2)], ids=repr)
+@pytest.mark.parametrize("wrap", [lambda z: (z, z), lambda z: {"out": z}], ids=["pair", "dict"])
+def test_outputs_that_are_no_logits_are_one_line(model, batch, threat, wrap):
+    with pytest.raises(InputError, match=r"must give logits .*; got (tuple|dict): take them out"):
+        evaluate(lambda x: wrap(model(x)), [batch], [threat])
+
+
+def test_what_is_no_batch_of_tensors_is_one_line(model, batch):
+    images, labels = batch
+    for given in ((images.numpy(), labels), (images, labels.tolist())):
+        with pytest.raises(InputError, match=r"must be torch tensors, got .* torch\.as_tensor"):
+            FGSM()(model, *given)
+        with pytest.raises(InputError, match=r"must be torch tensors, got .* torch\.as_tensor"):
+            evaluate(model, [given], [None])
+    with pytest.raises(InputError, match=r"labels must be int64 \(B,\).* \(40, 10\)"):
+        evaluate(model, [(images, nn.functional.one_hot(labels, 10))], [None])
+
+
 @pytest.mark.parametrize("classes", [[0, 10], [0, -1], [3, 3], [], [0.5]], ids=repr)
 def test_classes_that_are_no_outputs_are_one_line(model, batch, classes):
     with pytest.raises(InputError, match="class"):

@@ -19,7 +19,7 @@ from pidformer.nn.gains import device_of
 from pidformer.results import Record, as_text
 from pidformer.robustness.ood import check_classes
 from pidformer.robustness.queries import logits_of
-from pidformer.robustness.threat import Model, Threat
+from pidformer.robustness.threat import Model, Threat, check_tensors
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
 
@@ -120,6 +120,7 @@ def hits_under(
 
     def hits(batch: tuple[Tensor, Tensor], place: int) -> tuple[Tensor, Tensor, int]:
         images, labels = batch
+        check_tensors(images, labels)
         labels = labels if labels.is_floating_point() else labels.long()
         if device is not None:
             images, labels = images.to(device), labels.to(device)
@@ -165,8 +166,11 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
             f"the model must give logits (B, classes), got {tuple(logits.shape)} for "
             f"{len(labels)} images"
         )
-    if labels.is_floating_point():
-        raise InputError(f"labels must be whole numbers (int64), got {labels.dtype}")
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise InputError(
+            f"labels must be int64 (B,), one class per image, got {labels.dtype} "
+            f"{tuple(labels.shape)}"
+        )
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise InputError(
             f"labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
