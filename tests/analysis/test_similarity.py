@@ -1,10 +1,18 @@
+import numpy as np
 import pytest
 import timm
 import torch
 from torch import nn
 
 import pidformer as pf
-from pidformer.analysis import token_similarity, token_spectrum, token_trajectory
+from pidformer.analysis import (
+    attention_measures,
+    certify,
+    mean_cosine,
+    token_similarity,
+    token_spectrum,
+    token_trajectory,
+)
 
 SIZE = {"img_size": 8, "patch_size": 2, "in_chans": 1, "embed_dim": 16, "depth": 3, "num_heads": 2}
 
@@ -42,6 +50,19 @@ def test_similarity_matches_the_double_loop(vit, images):
         for rest, prefix in taken
     ]
     torch.testing.assert_close(found.tolist(), expected, rtol=0, atol=1e-6)
+
+
+def test_tokens_of_zeros_and_tiny_tokens_are_compared_as_the_definition_says():
+    tokens = torch.randn(3, 6, 8, dtype=torch.float64)
+    tokens[0, [1, 4]] = 0  # their cosine to any other is 0: no unit vector that could add to it
+    tokens[1] *= 1e-30
+    tokens[2] = 0
+    unit = tokens.numpy() / np.linalg.norm(tokens.numpy(), axis=-1, keepdims=True).clip(1e-300)
+    cosines = unit @ unit.transpose(0, 2, 1)
+    others = ~np.eye(6, dtype=bool)
+    np.testing.assert_allclose(mean_cosine(tokens), cosines[:, others].mean(1), atol=1e-12)
+    alike = torch.full((5, 8), 1e-14)
+    assert mean_cosine(alike) == pytest.approx(1) and mean_cosine(alike.bfloat16()) > 0.999
 
 
 def test_identical_tokens_have_similarity_one(vit, images):
@@ -101,7 +122,15 @@ def test_the_trajectory_keeps_what_a_plane_can_keep(vit, images):
         (lambda vit, x: token_similarity(vit, x[0]), "images must be"),
         (lambda vit, x: token_similarity(vit, x[:0]), "images must be"),
         (lambda vit, x: token_similarity(vit, x, batch_size=0), "batch_size"),
+        (lambda vit, x: token_similarity(vit, x, batch_size=2.5), "whole number >= 1, got 2.5"),
+        (lambda vit, x: token_similarity(vit, (255 * x).byte()), "floats .*uint8"),
         (lambda vit, x: token_trajectory(vit, x), "one image"),
+        (lambda vit, x: certify(vit, x, directions=0), "directions must be .* got 0"),
+        (lambda vit, x: certify(vit, x, growth_images=2.5), "growth_images must be .* got 2.5"),
+        (lambda vit, x: token_similarity(vit, x / 0), "depth 0 .* not finite; check its weights"),
+        (lambda vit, x: token_spectrum(vit, x * torch.nan), "not finite; check its weights"),
+        (lambda vit, x: token_trajectory(vit, x[0] * torch.nan), "not finite; check its weights"),
+        (lambda vit, x: attention_measures(vit, x * torch.nan), "not finite; .* weights"),
     ],
 )
 def test_bad_input_gets_one_line(vit, images, call, words):

@@ -180,6 +180,7 @@ def test_rank_one_and_equal_tokens_are_told_apart():
         (lambda vit, x: token_similarity(vit, x, layers=[vit.norm], of="norm"), "leave of"),
         (lambda vit, x: token_similarity(nn.Flatten(), x, of="values"), "cannot be read"),
         (lambda vit, x: rank_measures(torch.zeros(2, 3)), "all zero"),
+        (lambda vit, x: rank_measures(torch.tensor([[1.0, torch.nan]])), "not finite"),
     ],
 )
 def test_bad_input_gets_one_line(vit, images, call, words):

@@ -71,6 +71,12 @@ def test_pgd_with_nothing_but_a_budget_is_a_good_attack(model, batch, eps):
     assert found > 0.9 * best
 
 
+@pytest.mark.parametrize(("eps", "steps"), [(1.0, 1), (0.5, 1), (1.0, 2)])
+def test_pgd_with_few_steps_and_a_large_budget_needs_no_step_size(eps, steps):
+    """2.5 eps / steps would be above 1, which no step of pixels is."""
+    assert PGD(eps=eps, steps=steps).step_size == 1.0
+
+
 def test_fgsm_is_one_step_of_pgd(model, batch):
     one = PGD(eps=0.1, steps=1, step_size=0.1, random_start=False)
     assert torch.equal(FGSM(eps=0.1)(model, *batch), one(model, *batch))

@@ -7,7 +7,14 @@ import torch
 
 from pidformer.robustness import SPSA, Square
 from pidformer.robustness.autoattack import _checkpoints
-from pidformer.robustness.balls import PIXELS, UNBOUNDED, onto_plane
+from pidformer.robustness.balls import (
+    PIXELS,
+    UNBOUNDED,
+    length,
+    onto_plane,
+    random_start,
+    steepest,
+)
 from pidformer.robustness.black_box import moved, pair, pyramid, tiled, window
 from pidformer.robustness.threat import Draws, random_signs
 
@@ -84,6 +91,7 @@ def test_onto_plane_is_the_shortest_step_in_the_box(norm):
     normal = torch.randn(12, 6, dtype=torch.float64, generator=generator)
     normal[3, 2] = 0
     goal = torch.rand(12, 6, dtype=torch.float64, generator=generator)  # a point of the box
+    goal[6:] = 0.02 * x[6:] + 0.98 * (normal[6:] > 0)  # nearly as far as the box allows
     offset = (normal * goal).sum(1)
     step = onto_plane(x, normal, offset, norm, PIXELS)
     torch.testing.assert_close((normal * (x + step)).sum(1), offset)
@@ -105,9 +113,43 @@ def test_onto_plane_is_the_shortest_step_in_the_box(norm):
             assert d @ d <= best.fun + 1e-7
 
 
+@pytest.mark.parametrize("bounds", [PIXELS, UNBOUNDED])
+@pytest.mark.parametrize("norm", ["Linf", "L2"])
+def test_directions_and_steps_do_not_know_the_scale_of_the_gradient(norm, bounds):
+    """The cross entropy of a model that is sure has gradients of 1e-13 and less."""
+    generator = torch.Generator().manual_seed(2)
+    x, normal = (torch.rand(8, 1, 4, 4, generator=generator) for _ in range(2))
+    normal = normal - 0.5
+    offset = (normal * torch.rand(x.shape, generator=generator)).sum((1, 2, 3))
+    flat, way = normal.flatten(1), steepest(normal, norm)
+    step = onto_plane(x.flatten(1), flat, offset, norm, bounds)
+    torch.testing.assert_close(length(way, norm), torch.ones(8, 1, 1, 1))
+    for scale in (1e-6, 1e-13, 1e-18):
+        torch.testing.assert_close(steepest(scale * normal, norm), way)
+    for scale in (1e-6, 1e-9):
+        found = onto_plane(x.flatten(1), scale * flat, scale * offset, norm, bounds)
+        torch.testing.assert_close(found, step, rtol=1e-4, atol=1e-5)
+    nothing = torch.zeros_like(normal)
+    assert torch.equal(steepest(nothing, norm), nothing)
+    assert not onto_plane(x.flatten(1), nothing.flatten(1), offset, norm, bounds).any()
+
+
+def test_the_random_start_lies_on_the_edge_of_the_ball_in_any_direction():
+    images = torch.full((300, 1, 8, 8), 0.5, dtype=torch.float64)
+    for norm in ("Linf", "L2"):
+        draws = Draws.of_batch(images, 0, 0)
+        change = (random_start(images, 0.1, norm, PIXELS, draws) - images).flatten(1)
+        torch.testing.assert_close(
+            length(change.view_as(images), norm).flatten(), torch.full((300,), 0.1).double()
+        )
+        assert change.mean(0).abs().max() < 5 * float(change.std()) / 300**0.5
+        shape = (change.pow(4).mean() / change.pow(2).mean() ** 2).item()
+        assert shape == pytest.approx({"Linf": 1.8, "L2": 3.0}[norm], rel=0.05)  # of a box, a bell
+
+
 @pytest.mark.parametrize("norm", ["Linf", "L2"])
 def test_onto_plane_without_a_box_and_out_of_reach(norm):
-    x, normal = torch.rand(4, 5).double(), torch.randn(4, 5).double()
+    x, normal = torch.rand(4, 5).double(), torch.randn(4, 5).double() / 100
     offset = (normal * x).sum(1) + torch.tensor([3.0, -3.0, 100.0, 0.0])
     step = onto_plane(x, normal, offset, norm, UNBOUNDED)
     torch.testing.assert_close((normal * (x + step)).sum(1), offset)

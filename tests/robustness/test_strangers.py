@@ -73,6 +73,41 @@ def test_labels_that_the_model_has_not_are_one_line(model, batch, threat, label)
         evaluate(model, [(images, labels)], [threat])
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32])
+def test_labels_of_any_whole_type_are_taken_and_others_are_one_line(model, batch, dtype):
+    images, labels = batch
+    for threat in (None, FGSM(eps=0.1)):
+        (wanted,) = evaluate(model, [batch], [threat]).values()
+        (found,) = evaluate(model, [(images, labels.to(dtype))], [threat]).values()
+        assert found.details == wanted.details
+        with pytest.raises(InputError, match=r"int64.*float32"):
+            evaluate(model, [(images, labels.float())], [threat])
+
+
+@pytest.mark.parametrize("threat", [None, FGSM(), APGD(), Square(queries=2)], ids=repr)
+@pytest.mark.parametrize("wrap", [lambda z: (z, z), lambda z: {"out": z}], ids=["pair", "dict"])
+def test_outputs_that_are_no_logits_are_one_line(model, batch, threat, wrap):
+    with pytest.raises(InputError, match=r"must give logits .*; got (tuple|dict): take them out"):
+        evaluate(lambda x: wrap(model(x)), [batch], [threat])
+
+
+def test_what_is_no_batch_of_tensors_is_one_line(model, batch):
+    images, labels = batch
+    for given in ((images.numpy(), labels), (images, labels.tolist())):
+        with pytest.raises(InputError, match=r"must be torch tensors, got .* torch\.as_tensor"):
+            FGSM()(model, *given)
+        with pytest.raises(InputError, match=r"must be torch tensors, got .* torch\.as_tensor"):
+            evaluate(model, [given], [None])
+    with pytest.raises(InputError, match=r"labels must be int64 \(B,\).* \(40, 10\)"):
+        evaluate(model, [(images, nn.functional.one_hot(labels, 10))], [None])
+
+
+@pytest.mark.parametrize("classes", [[0, 10], [0, -1], [3, 3], [], [0.5]], ids=repr)
+def test_classes_that_are_no_outputs_are_one_line(model, batch, classes):
+    with pytest.raises(InputError, match="class"):
+        evaluate(model, [batch], [None], classes=classes)
+
+
 @pytest.mark.parametrize("threat", [FGSM(), PGD(steps=2), SLD(steps=2)], ids=repr)
 def test_a_gradient_that_is_zero_everywhere_is_told(model, batch, threat, recwarn):
     """Rounding has slope 0: such a model looks robust under attacks that follow its gradient."""

@@ -26,6 +26,7 @@ from pidformer.control.stability import (
     settling_depth,
     spectral_radius,
 )
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError
 
 LEAVES_OUT = (
@@ -251,8 +252,7 @@ def certify(
     response (central differences in float64) along `directions` random directions per image.
     """
     check_inputs(model, images, batch_size)
-    if growth_images < 1:
-        raise InputError(f"growth_images must be at least 1, got {growth_images}")
+    check_counts(growth_images=growth_images, directions=directions)
     few = torch.linspace(0, len(images) - 1, min(growth_images, len(images))).long()
 
     def look(part: Tensor, start: int) -> tuple[list[Tensor], Growth | None]:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.nn import evaluating
@@ -64,16 +65,18 @@ def call(model: Model, inputs: Tensor, **options: Any) -> Any:
 
 def check_inputs(model: Model, inputs: Tensor, batch_size: int = 1) -> None:
     """Refuse an empty batch, and images that do not fit a vision transformer."""
-    if batch_size < 1:
-        raise InputError(f"batch_size must be at least 1, got {batch_size}")
+    check_counts(batch_size=batch_size)
     inner = inner_model(model)
     embed = getattr(inner, "patch_embed", None)
     if not isinstance(inputs, Tensor) or inputs.ndim == 0 or not len(inputs):
         raise InputError("images must be a tensor of at least one, got none")
     if embed is None:
         return
-    if inputs.ndim != 4:
-        raise InputError(f"images must be (B, channels, height, width), got {tuple(inputs.shape)}")
+    if inputs.ndim != 4 or not inputs.is_floating_point():
+        raise InputError(
+            "images must be floats (B, channels, height, width), got "
+            f"{inputs.dtype} {tuple(inputs.shape)}"
+        )
     channels = getattr(getattr(embed, "proj", None), "in_channels", inputs.shape[1])
     size = getattr(embed, "img_size", None)
     if size is None or not getattr(embed, "strict_img_size", True):

@@ -23,7 +23,7 @@ from torch import Tensor
 from pidformer import ranks
 from pidformer.analysis.inspection import AttentionCall, Model, check_inputs, visit_attention
 from pidformer.analysis.similarity import Advance
-from pidformer.analysis.spectrum import eigenvalues, split_unit
+from pidformer.analysis.spectrum import check_finite, eigenvalues, split_unit
 
 SWEEPS = 4
 """Products before the subspace is read."""
@@ -88,8 +88,8 @@ def _measured(call: AttentionCall, draw: torch.Generator) -> Tensor:
     start[..., 0] = 1  # the eigenvector of 1, and often near the largest singular vector
     q = _orthogonal(start)
     for _ in range(SWEEPS):
-        image = _product(call, q)
-        q = _orthogonal(image)
+        q = _orthogonal(_product(call, q))
+    check_finite(q)
     left = q
     for _ in range(TURNS):
         left = _orthogonal(_product(call, _orthogonal(_transposed(call, left))))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.analysis.inspection import AttentionCall, Model, visit_attention
+from pidformer.data.arguments import check_counts
 from pidformer.errors import InputError
 
 STEP = 1e-4
@@ -29,8 +30,7 @@ def input_response(model: Model, images: Tensor, *, directions: int = 4, seed: i
     """
     if not isinstance(model, nn.Module) or not images.is_floating_point():
         raise InputError("the response needs a torch module that takes floating-point images")
-    if directions < 1:
-        raise InputError(f"directions must be at least 1, got {directions}")
+    check_counts(directions=directions)
     exact = copy.deepcopy(model).double()
     generator = torch.Generator().manual_seed(seed)
     images = images.double()

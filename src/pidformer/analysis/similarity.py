@@ -18,6 +18,8 @@ from pidformer.nn.scale import ControlMeter, ControlScale
 
 Advance = Callable[[int], None]
 """Called with the number of images just done."""
+SMALLEST = 1e-150
+"""A length below counts as zero; float32 has none but zero itself."""
 
 
 class RankMeasures(NamedTuple):
@@ -38,15 +40,17 @@ class RankMeasures(NamedTuple):
 
 
 def mean_cosine(tokens: Tensor) -> Tensor:
-    """Mean cosine over ordered pairs of different tokens, (..., N, C) to (...).
+    """Mean cosine over ordered pairs of different tokens, (..., N, C) to (...), in float64.
 
-    (|sum_i u_i|^2 - N) / (N (N - 1)) with u_i = x_i / |x_i|: no N x N matrix is made.
+    (|sum_i u_i|^2 - sum_i |u_i|^2) / (N (N - 1)) with u_i = x_i / |x_i|: no N x N matrix is made.
+    A token of zeros has the cosine 0 to every other.
     """
     count = tokens.shape[-2]
     if count < 2:
         raise InputError("token similarity needs at least two tokens")
-    total = F.normalize(tokens, dim=-1).sum(-2)
-    return (total.square().sum(-1) - count) / (count * (count - 1))
+    unit = F.normalize(tokens.double(), dim=-1, eps=SMALLEST)
+    total = unit.sum(-2).square().sum(-1) - unit.square().sum((-2, -1))
+    return total / (count * (count - 1))
 
 
 def rank_measures(tokens: Tensor) -> RankMeasures:
@@ -55,11 +59,12 @@ def rank_measures(tokens: Tensor) -> RankMeasures:
     Singular values come from the smaller Gram matrix, right to about 1e-8 of the largest.
     """
     tokens = tokens.double()
+    lengths = tokens.square().sum((-2, -1))
+    if not bool(((lengths > 0) & lengths.isfinite()).all()):
+        raise InputError("tokens that are all zero, or not finite, have no rank to measure")
     wide = tokens if tokens.shape[-2] <= tokens.shape[-1] else tokens.mT
     squares = torch.linalg.eigvalsh(wide @ wide.mT).clamp(min=0)  # s^2, smallest first
     energy = squares.sum(-1)
-    if not bool((energy > 0).all()):
-        raise InputError("tokens that are all zero have no rank to measure")
     shares = squares.sqrt() / squares.sqrt().sum(-1, keepdim=True)
     centred = tokens - tokens.mean(-2, keepdim=True)
     return RankMeasures(

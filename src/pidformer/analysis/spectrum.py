@@ -44,8 +44,7 @@ def eigenvalues(matrices: Tensor) -> Tensor:
     uniform ones of some sizes (65 tokens), which is what collapse ends in; NumPy's LAPACK does not.
     """
     matrices = matrices.double().cpu()
-    if not bool(torch.isfinite(matrices).all()):
-        raise InputError("attention has rows that are not finite; leave padding out of the inputs")
+    check_finite(matrices)
     if not bool(matrices.triu(1).any()):  # causal attention
         return matrices.diagonal(dim1=-2, dim2=-1).to(torch.complex128)
     try:
@@ -53,6 +52,15 @@ def eigenvalues(matrices: Tensor) -> Tensor:
     except torch.linalg.LinAlgError:
         found = np.linalg.eigvals(matrices.detach().numpy())
         return torch.from_numpy(found).to(torch.complex128)
+
+
+def check_finite(rows: Tensor) -> None:
+    """Refuse attention, or products with it, of tokens that attend nowhere or are not numbers."""
+    if not bool(rows.isfinite().all()):
+        raise InputError(
+            "attention has rows that are not finite; leave padding out of the inputs, and check "
+            "the model's weights"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,13 @@ def visit_tokens(
                 f"a layer of {type(inner_model(model)).__name__} gives {shape}, not tokens "
                 "(B, N, C); name the modules that do with layers="
             )
-        visit(depth, found[:, skip:].detach().float())
+        found = found[:, skip:].detach().float()
+        if not bool(found.isfinite().all()):
+            raise InputError(
+                f"the tokens at depth {depth} of {type(inner_model(model)).__name__} are not "
+                "finite; check its weights and the inputs"
+            )
+        visit(depth, found)
 
     if layers is not None:
         if of != "blocks":

@@ -60,8 +60,9 @@ class PGD(Attack):
     Of several `restarts` each image keeps the one that is misclassified, and among those the one
     with the largest loss. With `early_stop` an image rests at the first place of its path where it
     is misclassified: faster, and never weaker, since a path may also lead back to the right class.
-    Without a `step_size` the steps are 2.5 eps / steps long, so that together they can cross the
-    ball. The paper's (eps 3/255, 20 steps of 0.15/255) only just reach its edge: suite `paper`.
+    Without a `step_size` the steps are 2.5 eps / steps long (1 at most), so that together they can
+    cross the ball. The paper's (eps 3/255, 20 steps of 0.15/255) only just reach its edge: suite
+    `paper`.
     """
 
     eps: float = 3 / 255
@@ -76,7 +77,7 @@ class PGD(Attack):
         check_budget("eps", self.eps)
         check_counts(steps=self.steps, restarts=self.restarts)
         if self.step_size is None:
-            crossing = round(2.5 * 255 * self.eps / self.steps, 6) / 255
+            crossing = min(round(2.5 * 255 * self.eps / self.steps, 6), 255) / 255
             object.__setattr__(self, "step_size", crossing)
         self._read_budgets("step_size")
         check_budget("step_size", self.step_size)

@@ -17,8 +17,9 @@ from pidformer.ledger import Found, Ledger
 from pidformer.nn import evaluating
 from pidformer.nn.gains import device_of
 from pidformer.results import Record, as_text
+from pidformer.robustness.ood import check_classes
 from pidformer.robustness.queries import logits_of
-from pidformer.robustness.threat import Model, Threat
+from pidformer.robustness.threat import Model, Threat, check_tensors
 from pidformer.runs.weights import fingerprint
 from pidformer.statistics import Hits, pack, percentage
 
@@ -109,7 +110,7 @@ def hits_under(
     """Whether each label is the best output, and among the best five; and K."""
     # None, for a plain callable: images stay where they are
     device = device_of(model) if isinstance(model, nn.Module) else None
-    kept = None if classes is None else torch.as_tensor(classes, device=device)
+    chosen = None if classes is None else torch.as_tensor(classes)
 
     def answers(images: Tensor, labels: Tensor) -> Tensor:
         with evaluating(model), torch.no_grad():
@@ -119,6 +120,8 @@ def hits_under(
 
     def hits(batch: tuple[Tensor, Tensor], place: int) -> tuple[Tensor, Tensor, int]:
         images, labels = batch
+        check_tensors(images, labels)
+        labels = labels if labels.is_floating_point() else labels.long()
         if device is not None:
             images, labels = images.to(device), labels.to(device)
         try:
@@ -129,10 +132,11 @@ def hits_under(
             answers(images, labels)
             raise
         logits = answers(shown, labels)
-        if kept is not None:
+        outputs = logits.shape[1]
+        if chosen is not None:
+            kept = check_classes(chosen, outputs).to(logits.device)
             masked = torch.full_like(logits, -float("inf"))
-            logits = masked.index_copy(1, kept, logits[:, kept])
-        outputs = logits.shape[1] if kept is None else len(kept)
+            logits, outputs = masked.index_copy(1, kept, logits[:, kept]), len(kept)
         above = _above(logits, labels[:, None])
         if watch is not None:
             watch(place + len(labels))
@@ -161,6 +165,11 @@ def check_logits(logits: Tensor, labels: Tensor) -> None:
         raise InputError(
             f"the model must give logits (B, classes), got {tuple(logits.shape)} for "
             f"{len(labels)} images"
+        )
+    if labels.ndim != 1 or labels.is_floating_point():
+        raise InputError(
+            f"labels must be int64 (B,), one class per image, got {labels.dtype} "
+            f"{tuple(labels.shape)}"
         )
     if len(labels) and not (int(labels.min()) >= 0 and int(labels.max()) < logits.shape[1]):
         raise InputError(

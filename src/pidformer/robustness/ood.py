@@ -22,7 +22,7 @@ def confidence(logits: Tensor, classes: Tensor | None = None) -> Tensor:
         raise InputError(f"logits must be (images, classes), got shape {tuple(logits.shape)}")
     logits = logits.detach().to("cpu", torch.float64)
     if classes is not None:
-        logits = logits[:, _checked(classes, logits.shape[1])]
+        logits = logits[:, check_classes(classes, logits.shape[1])]
     return logits.softmax(-1).amax(-1)
 
 
@@ -119,7 +119,8 @@ def _scores(name: str, confidences: Tensor) -> np.ndarray:
     return -values
 
 
-def _checked(classes: Tensor, columns: int) -> Tensor:
+def check_classes(classes: Tensor, columns: int) -> Tensor:
+    """The classes on the CPU, if they are different indices of the logits' columns."""
     classes = classes.detach().cpu()
     is_index = classes.ndim == 1 and classes.dtype in (torch.int64, torch.int32)
     if not is_index or not len(classes) or len(classes.unique()) < len(classes):

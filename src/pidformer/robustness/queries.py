@@ -62,12 +62,17 @@ def lowered(model: Model, device_type: str) -> AbstractContextManager[object]:
 def logits_of(model: Model, images: Tensor) -> Tensor:
     """The model's logits, in float32 at least."""
     logits = logits_in(model(images))
+    if not isinstance(logits, Tensor):
+        raise InputError(
+            "the model must give logits (B, classes), or an output that holds them as .logits; got "
+            f"{type(logits).__name__}: take them out of it, as in lambda x: model(x)[0]"
+        )
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def is_right(model: Model, images: Tensor, labels: Tensor) -> Tensor:
     """Which images are classified right, (B,), whatever the precision of the search."""
-    return logits_in(judge(model)(images)).argmax(-1) == labels
+    return logits_of(judge(model), images).argmax(-1) == labels
 
 
 def confirm(model: Model, images: Tensor, labels: Tensor, alive: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ class Threat(Protocol):
 
 def check_batch(images: Tensor, labels: Tensor) -> None:
     """Refuse what has not the type or the shape of a batch and its labels."""
+    check_tensors(images, labels)
     if not images.is_floating_point():
         raise InputError(
             f"images must be floats in [0, 1], got {images.dtype}; divide integers by 255"
@@ -48,6 +49,14 @@ def check_batch(images: Tensor, labels: Tensor) -> None:
         raise InputError(
             "a threat needs images (B, C, H, W) and int64 labels (B,), got "
             f"{tuple(images.shape)} and {labels.dtype} {tuple(labels.shape)}"
+        )
+
+
+def check_tensors(images: object, labels: object) -> None:
+    if not isinstance(images, Tensor) or not isinstance(labels, Tensor):
+        kinds = f"{type(images).__name__} and {type(labels).__name__}"
+        raise InputError(
+            f"images and labels must be torch tensors, got {kinds}; torch.as_tensor makes them"
         )
 
 

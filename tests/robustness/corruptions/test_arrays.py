@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from pidformer.errors import InputError
 from pidformer.robustness.corruptions import (
@@ -47,6 +48,18 @@ def test_larger_pictures_of_any_side_are_taken_and_the_seed_decides(name, size):
     assert first.shape == pixels.shape
     np.testing.assert_array_equal(first, again)
     assert (first != other).any()
+
+
+def test_a_picture_that_may_not_be_written_to_is_taken_without_a_warning(recwarn):
+    """`np.asarray` of a Pillow image is one."""
+    pixels = photograph(48)
+    locked = np.asarray(Image.fromarray(pixels[0]))
+    assert not locked.flags.writeable
+    np.testing.assert_array_equal(corrupt(locked, "fog"), corrupt(pixels[0], "fog"))
+    np.testing.assert_array_equal(
+        corrupt(pixels[:, ::-1], "fog"), corrupt(pixels[:, ::-1].copy(), "fog")
+    )
+    assert not recwarn.list
 
 
 def test_what_is_no_picture_is_refused_in_one_line():

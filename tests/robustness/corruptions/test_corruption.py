@@ -158,6 +158,11 @@ def test_a_corruption_is_a_value():
         ({"name": "fog", "severity": 6}, "severity must be 1, 2, 3, 4 or 5, got 6"),
         ({"name": "fog", "constants": 299}, "constants must be 224, 64, 32 or None, got 299"),
         ({"name": "fog", "jpeg_quality": 0}, "jpeg_quality must be in 1 ... 100"),
+        ({"name": "fog", "severity": 2.0}, "severity must be 1, 2, 3, 4 or 5, got 2.0"),
+        ({"name": "fog", "severity": True}, "severity must be 1, 2, 3, 4 or 5, got True"),
+        ({"name": "fog", "constants": 32.0}, "constants must be 224, 64, 32 or None, got 32.0"),
+        ({"name": "fog", "jpeg_quality": 85.0}, "jpeg_quality must be in 1 ... 100, got 85.0"),
+        ({"name": "fog", "jpeg_quality": "85"}, "jpeg_quality must be in 1 ... 100, got '85'"),
     ],
 )
 def test_bad_corruptions_are_refused(arguments, message):

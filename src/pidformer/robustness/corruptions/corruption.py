@@ -7,8 +7,9 @@ multiples of `ELASTIC_UNIT` pixels (244 for 224-pixel images is the scripts' num
 the published set contains).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,11 @@ class Corruption:
 
     def __post_init__(self) -> None:
         check_known("corruption", self.name, _APPLY)
-        if self.severity not in SEVERITIES:
+        if not _is_one_of(SEVERITIES, self.severity):
             raise InputError(f"severity must be 1, 2, 3, 4 or 5, got {self.severity!r}")
-        if self.constants is not None and self.constants not in SIZES:
+        if self.constants is not None and not _is_one_of(SIZES, self.constants):
             raise InputError(f"constants must be 224, 64, 32 or None, got {self.constants!r}")
-        if self.jpeg_quality is not None and not 1 <= self.jpeg_quality <= 100:
+        if self.jpeg_quality is not None and not _is_one_of(range(1, 101), self.jpeg_quality):
             raise InputError(f"jpeg_quality must be in 1 ... 100, got {self.jpeg_quality!r}")
 
     def __repr__(self) -> str:
@@ -132,6 +133,11 @@ class Corruption:
                     found = digital.jpeg_compression(found, draws, self.jpeg_quality)
                 result[part] = found
         return result
+
+
+def _is_one_of(allowed: Container[int], value: object) -> bool:
+    """Whether it is one of these whole numbers: neither 3.0 nor True."""
+    return isinstance(value, Integral) and not isinstance(value, bool) and value in allowed
 
 
 def _check_images(images: Tensor) -> None:
@@ -182,7 +188,7 @@ def corrupt(
             f"images must be a NumPy array or a torch tensor, got {type(images).__name__}; "
             "np.asarray(image) makes one of a picture"
         )
-    given = torch.from_numpy(np.ascontiguousarray(images)) if is_array else images
+    given = torch.from_numpy(np.array(images, order="C")) if is_array else images
     if given.ndim not in (3, 4):
         layout = "(H, W, 3) or (B, H, W, 3)" if is_array else "(3, H, W) or (B, 3, H, W)"
         raise InputError(f"images must be {layout}, got {tuple(given.shape)}")
