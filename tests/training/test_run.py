@@ -195,6 +195,20 @@ def test_a_run_that_was_killed_as_it_wrote_its_recipe_is_begun_anew(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_is_begun_anew_keeps_no_best_weights_of_the_one_before(tmp_path, monkeypatch):
+    """Killed between its first evaluation and its first checkpoint, a run has lost its place."""
+    run, options = tmp_path / "run", ("schedule.epochs=1", "train.checkpoint_steps=null")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", lambda self, final=False: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tiny_recipe(*options, "train.keep_best=true"), run, device="cpu", is_shown=False)
+    assert (run / "best.safetensors").exists()
+    train(tiny_recipe(*options, "seed=1"), run, device="cpu", is_shown=False)
+    used, last = pf.load(run).model.state_dict(), load_weights(run / "model.safetensors")
+    assert all(torch.equal(used[key], last[key]) for key in last)
+
+
+@pytest.mark.slow
 def test_two_trainings_in_one_folder_are_refused(whole):
     import fcntl
 
