@@ -22,7 +22,7 @@ from pidformer.models import PixelModel
 from pidformer.runs.folder import read_model_info
 from pidformer.runs.model import load, load_text
 from pidformer.runs.open import Subject, open_subject, run_facts, task_of
-from pidformer.runs.weights import fingerprint
+from pidformer.runs.weights import fingerprint, gains_of
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _text(name: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     from pidformer.data.text import open_corpus
 
     model, tokenizer, length = load_text(name)
-    facts = run_facts(name, fingerprint(model), getattr(model, "gains", None))
+    facts = run_facts(name, fingerprint(model), getattr(model, "gains", None) or gains_of(model))
     subject = _subject(name, model, facts)
     corpus = open_corpus(named_data(data, "this model needs data"), "valid", tokenizer)
     places = np.arange(0, len(corpus.tokens) - length + 1, length)

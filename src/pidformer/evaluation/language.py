@@ -20,7 +20,7 @@ from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
 from pidformer.runs.model import HUB, LanguageModel, load_text
 from pidformer.runs.open import run_facts
-from pidformer.runs.weights import Weights, fingerprint
+from pidformer.runs.weights import Weights, fingerprint, gains_of
 from pidformer.training.language import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
@@ -95,7 +95,7 @@ class LanguageSetup:
     @cached_property
     def ledger(self) -> Ledger:
         model = self.loaded.model
-        settings = run_facts(self.run, fingerprint(model), getattr(model, "gains", None)) | {
+        settings = run_facts(self.run, fingerprint(model), getattr(model, "gains", None) or gains_of(model)) | {
             "data": str(self.data),
             "data_hash": self.corpus.fingerprint[:16],
             "split": self.split,
