@@ -99,6 +99,7 @@ class Trainer:
         return at_end and self.step // self.data.steps_per_epoch % train.evaluate_every == 0
 
     def _score(self, progress: TrainingProgress) -> dict[str, float]:
+        self.watch.check_now()  # no weights that are no numbers are recorded, or kept as the best
         scores = self.evaluate()
         if self.recipe.train.keep_best and self._is_best(scores):
             weights = self.engine.capture(self.model, self.optimizer)["model"]
@@ -117,8 +118,7 @@ class Trainer:
         """
         if not self._has_whole_gains(self.step):
             return False
-        name = self.task.headline
-        sign = -1 if self.task.is_lower_better else 1
+        name, sign = self.task.headline, -1 if self.task.is_lower_better else 1
         before = [
             sign * r.metrics[name]
             for r in results.read(self.run)
@@ -133,8 +133,7 @@ class Trainer:
         scores = self._scores()
         if self.average is not None:
             with self.average.applied():
-                averaged = self._scores()
-            scores |= {f"ema_{name}": value for name, value in averaged.items()}
+                scores |= {f"ema_{name}": value for name, value in self._scores().items()}
         return scores
 
     def _scores(self) -> dict[str, float]:
