@@ -290,7 +290,9 @@ def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], t
         whole = _side(given.get("size"))
         size = _side(given.get("crop_size")) if given.get("do_center_crop") else whole
         size = size or whole or int(config.image_size)
-        return size, min(1.0, size / (whole or size)), mean, std
+        # ConvNeXt's processor, also ResNet's, names the share; from 384 pixels on it keeps all
+        share = given.get("crop_pct") if size < 384 else None
+        return size, min(1.0, float(share or size / (whole or size))), mean, std
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
