@@ -3,6 +3,7 @@ import shutil
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pidformer as pf
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.runs.folder import load_checkpoint, load_weights
+from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
 from tests.data.sets import write_folders
@@ -41,6 +43,23 @@ def test_a_resumed_run_writes_the_log_of_an_undisturbed_one(whole, tmp_path, mon
         for folder in (run, whole[0])
     ]
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [({"evaluate_every": 2}, [8, 14]), ({"evaluate_steps": 3}, [3, 6, 9, 12, 14])],
+)
+def test_evaluations_come_every_so_many_epochs_or_steps_and_at_the_end(train, expected):
+    """Of three and a half epochs of four steps; the end of a run counts once."""
+    recipe, due = SimpleNamespace(train=TrainRecipe(**train)), []
+    for step in range(1, 15):
+        at = SimpleNamespace(
+            recipe=recipe, step=step, last_step=14, data=SimpleNamespace(steps_per_epoch=4)
+        )
+        inside = Trainer._is_due(at, at_end=False)
+        assert not (inside and step == 14)
+        due += [step] if inside or (step in (4, 8, 12, 14) and Trainer._is_due(at, True)) else []
+    assert due == expected
 
 
 @pytest.mark.slow
