@@ -1,6 +1,7 @@
 from functools import partial
 
 import pytest
+import torch
 
 from pidformer import results
 from pidformer.ledger import Ledger
@@ -39,3 +40,17 @@ def test_a_ledger_tells_when_it_takes_a_record_of_another_place(tmp_path, recwar
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"measured on .*clear, and counts for .*foggy too"):
         assert opened(settings=there).finished({}).metrics == first.metrics
+
+
+@pytest.mark.parametrize("given", [{"precision": "tf32"}, {"threat": "FGSM(precision='tf32')"}])
+def test_attention_in_tf32_is_a_measurement_of_its_own(tmp_path, monkeypatch, given):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    exact = {"precision": "fp32", "threat": "FGSM()"}
+    for variable in ("0", "1"):
+        monkeypatch.setenv("PIDFORMER_TF32", variable)
+        for about in (given, exact):
+            Ledger("x", tmp_path, {"weights": "w"}).measure(about, lambda: ({"a": 1.0}, {}))
+    records = results.read(tmp_path)
+    assert [r.measurement.attention for r in records] == [None, None, "tf32"]
+    assert records[2].settings | {"attention": None} == records[0].settings | {"attention": None}

@@ -124,12 +124,23 @@ def test_small_p_values_of_three_seeds_are_not_too_frequent():
 
 def test_a_p_value_is_never_below_that_of_the_t_test_over_seeds():
     rng = np.random.default_rng(0)
-    for _ in range(20):
-        values = rng.normal(0.5, 1, size=(3, 1)) + rng.normal(0, 20, size=(1, 400))
+    for seeds in [2, 3] * 10:
+        values = rng.normal(0.5, 1, size=(seeds, 1)) + rng.normal(0, 20, size=(1, 400))
         found = crossed_items(values)
         over_seeds = stats.ttest_1samp(values.mean(1), 0.0).pvalue
         assert found.p >= over_seeds
         assert found.verdict == 0 or found.p < 0.05
+
+
+def test_seeds_that_agree_leave_the_p_value_to_the_items():
+    items = np.random.default_rng(0).normal(0.2, 1.0, size=50)
+    found = crossed_items(np.stack([items, items + 1e-15]))
+    assert found.p == pytest.approx(stats.ttest_1samp(items, 0.0).pvalue)
+
+
+def test_of_one_item_only_the_seeds_are_known():
+    seeds = np.array([[0.2], [0.5], [0.9]])
+    assert crossed_items(seeds) == crossed_mean(seeds[:, 0].tolist(), 0.0, 0)
 
 
 def test_a_crossed_interval_of_nothing_is_unknown_and_of_no_spread_a_point():

@@ -1,11 +1,14 @@
 """A folder's records as a ledger: what is there already is not measured again."""
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from pidformer import ranks, results
 from pidformer.results import Measurement, Record
@@ -37,11 +40,18 @@ class Ledger:
 
     def finished(self, about: Mapping[str, Any]) -> Record | None:
         """The record of the same measurement, if there is one."""
-        asked = {**self.settings, **about}
+        asked = self._said(about)
         record = self.found.get(Measurement.of(self.kind, asked))
         if record is not None and self.reads_images and ranks.is_main():
             _tell_of_another_place(record.settings.get("data"), asked.get("data"), self.folder)
         return record
+
+    def _said(self, about: Mapping[str, Any]) -> dict[str, Any]:
+        said = {**self.settings, **about}
+        is_asked = os.environ.get("PIDFORMER_TF32") == "1" and torch.cuda.is_available()
+        if is_asked and "tf32" in f"{said.get('precision')} {said.get('threat')}":
+            said["attention"] = "tf32"  # where `ops.dispatch.is_rounded`
+        return said
 
     def measure(self, about: Mapping[str, Any], work: Callable[[], Found]) -> Record:
         """The finished record, or a new one; `about` is what this one says beside `settings`."""
@@ -57,7 +67,7 @@ class Ledger:
     def write(
         self, about: Mapping[str, Any], metrics: Mapping[str, float], details: Mapping[str, Any]
     ) -> Record:
-        settings = {**self.settings, **about, "machine": results.machine()}
+        settings = self._said(about) | {"machine": results.machine()}
         record = Record(kind=self.kind, metrics=metrics, settings=settings, details=details)
         if self.folder is not None and ranks.is_main():
             results.append(self.folder, record)

@@ -42,6 +42,8 @@ class Measurement:
     noise: str | None = None
     views: str | None = None
     precision: str | None = None
+    attention: str | None = None
+    """"tf32" where PIDFORMER_TF32 has its products rounded like those around it."""
     weights: str | None = None
     gains: str | None = None
 

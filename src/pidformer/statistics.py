@@ -44,14 +44,6 @@ def mean_over_seeds(values: Sequence[float]) -> Mean:
     return Mean(found.mean, found.low, found.high, found.seeds)
 
 
-def _t_test(differences: NDArray[np.float64]) -> float:
-    if len(differences) < 2:
-        return math.nan
-    if np.ptp(differences) <= 1e-12 * np.abs(differences).max():  # no spread but rounding
-        return 1.0 if differences[0] == 0 else 0.0
-    return float(scipy.stats.ttest_1samp(differences, 0.0).pvalue)
-
-
 class Crossed(NamedTuple):
     """A mean over training seeds and items (images, blocks of text), with its 95 % interval."""
 
@@ -85,10 +77,11 @@ def crossed_mean(by_seed: Sequence[float], item_variance: float, items: int) -> 
     hundreds, and tails that three seeds cannot know make p-values such as 1e-50. The interval,
     which needs no such tails, stays; a verdict asks both.
     """
-    mean, count = float(np.mean(by_seed)), len(by_seed)
+    values = np.asarray(by_seed, dtype=float)
+    mean, count = float(values.mean()), len(values)
     parts = [(item_variance, items - 1)] if items > 1 else []
     if count > 1:
-        parts.append((float(np.var(by_seed, ddof=1)) / count, count - 1))
+        parts.append((float(values.var(ddof=1)) / count, count - 1))
     total = sum(variance for variance, _ in parts)
     if not parts:
         return Crossed(mean, math.nan, math.nan, math.nan, count)
@@ -97,8 +90,8 @@ def crossed_mean(by_seed: Sequence[float], item_variance: float, items: int) -> 
     freedom = total**2 / sum(variance**2 / own for variance, own in parts)
     half = float(scipy.stats.t.ppf(0.975, freedom)) * math.sqrt(total)
     p_value = float(2 * scipy.stats.t.sf(abs(mean) / math.sqrt(total), freedom))
-    if count > 1:
-        p_value = max(p_value, _t_test(np.asarray(by_seed, dtype=float)))
+    if np.ptp(values) > 1e-12 * np.abs(values).max():  # a spread that is more than rounding
+        p_value = max(p_value, float(scipy.stats.ttest_1samp(values, 0.0).pvalue))
     return Crossed(mean, mean - half, mean + half, p_value, count)
 
 

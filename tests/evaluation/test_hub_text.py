@@ -45,6 +45,12 @@ def test_perplexity_is_that_of_the_model_by_hand(llama, texts, ids, run, tmp_pat
     assert [len(results.read(folder)) for folder in folders] == [2, 2]
     again = run("evaluate", *both, *given)
     assert json.loads(again[1]) == json.loads(found)  # its seconds too: nothing measured again
+    other = pf.convert(plain, "0.9,0,0")  # the same weights in the same place
+    other.save_pretrained(tmp_path / "controlled")
+    _, found, _ = run("evaluate", both[1], *given)
+    rows = json.loads(found)["runs"][both[1]]
+    expected = math.exp(losses_by_hand(other, ids).mean())
+    assert rows["valid, segments"]["ppl"] == pytest.approx(expected, rel=1e-5)
 
 
 def test_windows_that_a_model_has_no_positions_for_are_left_out(llama, texts, run, tmp_path):  # noqa: F811

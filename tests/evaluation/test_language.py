@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from pidformer import results
 from pidformer.data.text import Perturbation, open_corpus
@@ -16,6 +17,7 @@ from pidformer.evaluation.language import (
     _seeing,
     evaluate_language,
     evaluate_language_robustness,
+    perplexities,
 )
 from pidformer.runs.model import load_language
 from pidformer.training.language import window_nll
@@ -48,6 +50,7 @@ def test_sliding_perplexity_equals_a_naive_loop(build):
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(0.2)  # so that perplexities are not astronomical
     tokens = torch.randint(0, 61, (90,), generator=torch.Generator().manual_seed(2))
+    tokens[40] = 0  # a word like any other
     with torch.no_grad():
         nll = window_nll(model, tokens[:-1], tokens[1:], window=16, stride=1, batch_size=7)
     expected, count = naive_sliding(model, tokens, 16)
@@ -159,7 +162,6 @@ def test_a_loss_that_is_no_number_is_not_left_out():
 
 def test_intervals_hold_the_mean_and_narrow_with_text():
     from pidformer.data.text import Corpus
-    from pidformer.evaluation.language import perplexities
 
     def interval(count):
         nll = np.random.default_rng(0).exponential(3.0, count)
@@ -174,6 +176,17 @@ def test_intervals_hold_the_mean_and_narrow_with_text():
         assert found["ppl_low"] < found["ppl"] < found["ppl_high"]
         assert found["unknown"] == pytest.approx(10)
     assert long["ppl_high"] - long["ppl_low"] < 0.5 * (short["ppl_high"] - short["ppl_low"])
+
+
+def test_the_interval_of_few_blocks_is_students():
+    """Of three blocks the normal one holds the truth 81 times in 100, not 95."""
+    corpus = SimpleNamespace(tokens=range(3200), characters=3200)
+    nll = np.random.default_rng(1).exponential(3.0, 3200)
+    found = perplexities(nll, np.zeros(3200), None, corpus)
+    blocks = nll[:3072].reshape(3, 1024).mean(1)
+    low, high = stats.t.interval(0.95, 2, nll.mean(), stats.sem(blocks))
+    assert math.log(found["ppl_low"]) == pytest.approx(low)
+    assert math.log(found["ppl_high"]) == pytest.approx(high)
 
 
 @pytest.mark.slow

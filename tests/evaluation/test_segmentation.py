@@ -15,11 +15,13 @@ from pidformer.data.segmentation import open_segmentation, segmentation_scores
 from pidformer.data.segmentation.confusion import unpack_areas
 from pidformer.errors import InputError
 from pidformer.evaluation import evaluate_segmentation
+from pidformer.evaluation.analysis import analyze
 from pidformer.evaluation.segmentation import SegmentationSetup, segmentation_info
 from pidformer.models.sliding import Sliding
 from pidformer.robustness import APGD, FGSM, PGD, segmentation_threats
 from pidformer.robustness.corruptions import Corruption
 from pidformer.robustness.segmentation import threatened
+from pidformer.runs.folder import load_weights, save_weights
 from pidformer.runs.twins import recipe_hash
 from pidformer.training.run import train
 from tests.data.pairs import write_parquet
@@ -63,6 +65,27 @@ def test_a_record_holds_what_is_needed_to_compare(run, data):
     )
     assert matrix.sum() == pixels
     json.dumps(scores)
+
+
+def test_the_control_at_first_is_that_of_the_encoder_that_is_looked_at(data, tmp_path):
+    """At no rate a run ends as it began; with a backbone it did not begin from its seed."""
+    still = ("optim.lr=0", "schedule.warmup_lr=0", "schedule.min_lr=0", "schedule.epochs=1")
+
+    def control(name, *options):
+        run = tmp_path / name
+        train(recipe(*still, *options), run, data=data, device="cpu", is_shown=False)
+        (found,) = analyze([run], data=data, limit=2, device="cpu", is_shown=False)
+        return found.records["control_scale"]
+
+    first = control("first")
+    assert first.details["initial_ratio"] == first.details["ratio"]
+    assert first.metrics["initial_ratio"] == first.metrics["ratio"]
+    weights = load_weights(tmp_path / "first" / "model.safetensors")
+    held = {k.removeprefix("encoder."): 2 * w for k, w in weights.items() if "encoder." in k}
+    save_weights(tmp_path / "vit.safetensors", held)
+    begun = control("begun", f"segmentation.backbone={tmp_path / 'vit.safetensors'}")
+    assert begun.metrics["ratio"] != first.metrics["ratio"]
+    assert "initial_ratio" not in begun.metrics
 
 
 def test_twins_share_a_recipe_hash():

@@ -1,6 +1,7 @@
 """Tables 2 and 3 through the same plan, with tiny models."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -225,6 +226,9 @@ def test_sliding_perplexity_in_tf32_is_a_measurement_of_its_own(run, tmp_path):
     printed = shlex.split(measure_command(slid["tf32"]))
     assert printed[:2] == typed[:2] and printed[-2:] == ["--precision", "tf32"]
     assert "--precision" not in measure_command(slid["fp32"])
+    too = dict(slid["tf32"].settings) | {"attention": "tf32"}
+    command = measure_command(replace(slid["tf32"], settings=too))
+    assert command == f"PIDFORMER_TF32=1 {shlex.join(printed)}"
     assert slid["tf32"].metrics["loss"] == slid["fp32"].metrics["loss"]
     with pytest.raises(InputError, match="precision is for language alone"):
         study_of(tiny_segmenter(), "camvid", {"single": {"precision": "tf32"}}, tmp_path)

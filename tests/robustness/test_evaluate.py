@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 from torchmetrics.functional.classification import multiclass_accuracy
 
-from pidformer import PixelModel, results
+from pidformer import PixelModel, convert, results
 from pidformer.errors import InputError
 from pidformer.robustness import FGSM, PGD, Noise, evaluate
 from pidformer.robustness.compare import hits
@@ -106,6 +107,19 @@ def test_other_weights_or_another_seed_are_measured_anew(model, held_out, tmp_pa
     evaluate(other, data, threats, folder=tmp_path)
     evaluate(other, data, threats, folder=tmp_path)
     assert len(results.read(tmp_path)) == 3
+
+
+def test_other_gains_are_measured_anew(tmp_path):
+    """Gains are no weights: two controllers of one network are two models all the same."""
+    torch.manual_seed(0)
+    network = timm.create_model("test_vit", img_size=32, patch_size=8, num_classes=4)
+    data = [(torch.rand(4, 3, 32, 32), torch.arange(4))]
+    for options in ({"gains": "0.4,0,0"}, {"gains": "0.9,0,0"}, {"first_layer": "controlled"}):
+        model = convert(network, **{"gains": "0.4,0,0"} | options).eval()
+        for _ in range(2):
+            evaluate(model, data, [Noise(eps=0.1)], folder=tmp_path)
+    gains = [record.measurement.gains for record in results.read(tmp_path)]
+    assert len(set(gains)) == len(gains) == 3
 
 
 def test_a_record_says_how_to_make_it_again(model, held_out, tmp_path):

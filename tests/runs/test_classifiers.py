@@ -12,6 +12,7 @@ pytest.importorskip("transformers")
 
 import transformers
 from transformers import (
+    ConvNextImageProcessor,
     DeiTConfig,
     ResNetConfig,
     ResNetForImageClassification,
@@ -22,6 +23,7 @@ from transformers import (
 )
 
 import pidformer as pf
+from pidformer.data import open_images, sample_images
 from pidformer.errors import InputError
 from pidformer.models import PixelModel
 from pidformer.robustness import FGSM, PGD
@@ -89,6 +91,23 @@ def test_any_classifier_of_transformers_will_do(tmp_path, images):
     subject = open_subject(f"hf:{tmp_path}")
     assert subject.image_size == 16 and subject.crop_ratio == 0.8
     assert subject.model(images).shape == (4, 4)
+
+
+def test_images_are_cropped_as_the_processor_of_convnext_and_resnet_does(tmp_path):
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], num_labels=2)
+    ResNetForImageClassification(config).save_pretrained(tmp_path)
+    processor = ConvNextImageProcessor(size={"shortest_edge": 28}, crop_pct=0.7)
+    processor.save_pretrained(tmp_path)
+    y, x = np.mgrid[:120, :160]
+    picture = Image.fromarray(np.stack([x, y, x + y // 2], -1).astype(np.uint8))
+    for name in ("a", "b"):
+        (tmp_path / "set" / "val" / name).mkdir(parents=True)
+        picture.save(tmp_path / "set" / "val" / name / "0.png")
+    subject = open_subject(f"hf:{tmp_path}")
+    shown = {"image_size": subject.image_size, "crop_ratio": subject.crop_ratio}
+    ours = sample_images(open_images(tmp_path / "set", "val"), 1, **shown).images[0]
+    theirs = processor(picture, do_normalize=False, return_tensors="pt").pixel_values[0]
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["", "WithTeacher"])

@@ -94,6 +94,25 @@ def test_a_function_of_the_user(tmp_path, monkeypatch):
     assert "" not in sys.path[:1]
 
 
+def test_records_tell_a_users_models_of_other_gains_apart(tmp_path, monkeypatch):
+    (tmp_path / "controlled.py").write_text(
+        "import pidformer, timm, torch\n"
+        "def made(gains):\n"
+        "    torch.manual_seed(0)\n"
+        f"    return pidformer.convert(timm.create_model('{SMALL}'), gains)\n"
+        "def weak():\n    return made('0.1,0,0')\n"
+        "def strong():\n    return made([{'p': 0.4}] * 5 + [{'p': 0.5}])\n"
+        f"def plain():\n    torch.manual_seed(0)\n    return timm.create_model('{SMALL}')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    weak, strong, plain = (
+        open_subject(f"controlled:{name}").facts for name in ("weak", "strong", "plain")
+    )
+    assert weak["weights"] == strong["weights"] == plain["weights"]
+    assert weak["gains"] == str(pf.PIDGains(p=0.1)) and plain["gains"] is None
+    assert strong["gains"] == str((pf.PIDGains(p=0.4),) * 5 + (pf.PIDGains(p=0.5),))
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

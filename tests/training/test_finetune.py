@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import pidformer as pf
+from pidformer import results
 from pidformer.convert.mark import MARK, unmarked
 from pidformer.errors import InputError
 from pidformer.runs.folder import load_weights, read_model_info, save_weights
@@ -62,6 +63,18 @@ def test_gains_ramp_up_and_the_run_resumes_exactly(softmax, tmp_path, monkeypatc
     train(given, tmp_path / "parts", device="cpu", is_shown=False)
     a, b = (load_weights(tmp_path / run / "model.safetensors") for run in ("whole", "parts"))
     assert all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_the_best_weights_are_the_best_with_whole_gains(softmax, tmp_path):
+    """Weaker gains on the way score higher here, but it is with whole ones that a run is used."""
+    ramped = ("model.gains=9,0,0,1", "schedule.gain_ramp=1", "optim.lr=1e-4")
+    recipe = tiny_recipe(f"model.init={softmax}", *ramped, "train.keep_best=true")
+    run = tmp_path / "run"
+    train(recipe, run, device="cpu", is_shown=False)
+    scores = [r.metrics["top1"] for r in results.read(run) if r.kind == "evaluate"]
+    assert scores[0] > scores[-1]
+    best, last = (load_weights(run / f"{name}.safetensors") for name in ("best", "model"))
+    assert all(torch.equal(best[key], last[key]) for key in last)
 
 
 def test_a_timm_model_by_name_trains_and_loads(tmp_path):

@@ -1,24 +1,21 @@
-import dataclasses
-import json
 import os
 import shutil
 import signal
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from accelerate import Accelerator
 
 import pidformer as pf
 from pidformer import results
 from pidformer.errors import InputError
 from pidformer.runs.folder import load_checkpoint, load_weights
-from pidformer.training.engine import Engine
+from pidformer.runs.recipe import TrainRecipe
 from pidformer.training.loop import Trainer
 from pidformer.training.run import train
-from pidformer.training.tasks import Classification
 from tests.data.sets import write_folders
 from tests.training.tiny import losses, same_weights, stop_after, tiny_recipe
 
@@ -46,6 +43,23 @@ def test_a_resumed_run_writes_the_log_of_an_undisturbed_one(whole, tmp_path, mon
         for folder in (run, whole[0])
     ]
     assert logs[0] == logs[1]
+
+
+@pytest.mark.parametrize(
+    ("train", "expected"),
+    [({"evaluate_every": 2}, [8, 14]), ({"evaluate_steps": 3}, [3, 6, 9, 12, 14])],
+)
+def test_evaluations_come_every_so_many_epochs_or_steps_and_at_the_end(train, expected):
+    """Of three and a half epochs of four steps; the end of a run counts once."""
+    recipe, due = SimpleNamespace(train=TrainRecipe(**train)), []
+    for step in range(1, 15):
+        at = SimpleNamespace(
+            recipe=recipe, step=step, last_step=14, data=SimpleNamespace(steps_per_epoch=4)
+        )
+        inside = Trainer._is_due(at, at_end=False)
+        assert not (inside and step == 14)
+        due += [step] if inside or (step in (4, 8, 12, 14) and Trainer._is_due(at, True)) else []
+    assert due == expected
 
 
 @pytest.mark.slow
@@ -195,6 +209,20 @@ def test_a_run_that_was_killed_as_it_wrote_its_recipe_is_begun_anew(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_run_that_is_begun_anew_keeps_no_best_weights_of_the_one_before(tmp_path, monkeypatch):
+    """Killed between its first evaluation and its first checkpoint, a run has lost its place."""
+    run, options = tmp_path / "run", ("schedule.epochs=1", "train.checkpoint_steps=null")
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "save", lambda self, final=False: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            train(tiny_recipe(*options, "train.keep_best=true"), run, device="cpu", is_shown=False)
+    assert (run / "best.safetensors").exists()
+    train(tiny_recipe(*options, "seed=1"), run, device="cpu", is_shown=False)
+    used, last = pf.load(run).model.state_dict(), load_weights(run / "model.safetensors")
+    assert all(torch.equal(used[key], last[key]) for key in last)
+
+
+@pytest.mark.slow
 def test_two_trainings_in_one_folder_are_refused(whole):
     import fcntl
 
@@ -247,75 +275,6 @@ def test_accumulation_gives_the_gradient_of_the_whole_batch(tmp_path):
         train(tiny_recipe(*options, f"train.accumulate={parts}"), run, device="cpu", is_shown=False)
         curves.append(losses(run))
     assert curves[0] == pytest.approx(curves[1], rel=1e-5)
-
-
-@pytest.mark.slow
-def test_a_loss_that_is_no_number_stops_with_a_diagnosis(tmp_path):
-    recipe = tiny_recipe("optim.lr=1e30", "optim.clip=null", "model.gains=0.8,0.5,0.05,0.1")
-    with pytest.raises(InputError) as caught:
-        train(recipe, tmp_path / "run", device="cpu", is_shown=False)
-    message = str(caught.value)
-    for words in (
-        "at step",
-        "learning rate",
-        "largest gradient norm",
-        "unstable on [0, 1]",
-        "train.on_nan=skip",
-    ):
-        assert words in message
-
-
-@pytest.mark.slow
-def test_steps_without_a_finite_gradient_can_be_skipped(tmp_path, monkeypatch):
-    inner, calls = Classification.loss, []
-
-    def sometimes_nan(self, model, batch):
-        calls.append(1)
-        return inner(self, model, batch) * (torch.nan if len(calls) in (3, 7) else 1.0)
-
-    monkeypatch.setattr(Classification, "loss", sometimes_nan)
-    run = tmp_path / "run"
-    recipe = tiny_recipe("train.on_nan=skip")
-    scores = train(recipe, run, device="cpu", is_shown=False)
-    assert np.isfinite(scores["loss"])
-    logged = [r.metrics for r in results.read(run) if r.kind == "train"]
-    assert logged[-1]["skipped_steps"] == 2 and all(np.isfinite(m["loss"]) for m in logged)
-    assert all(w.isfinite().all() for w in load_weights(run / "model.safetensors").values())
-    calls.clear()
-    with monkeypatch.context() as patch:  # a resumed run has not forgotten what it skipped
-        stop_after(patch, 24)
-        with pytest.raises(RuntimeError, match="crash"):
-            train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
-    train(recipe, tmp_path / "cut", device="cpu", is_shown=False)
-    again = [r.metrics for r in results.read(tmp_path / "cut") if r.kind == "train"]
-    assert [m["skipped_steps"] for m in again] == [m["skipped_steps"] for m in logged]
-
-
-@pytest.mark.slow
-def test_a_step_that_is_skipped_in_half_precision_leaves_the_scaler_ready(tmp_path, monkeypatch):
-    """On the CPU, with float32 and the scaler that float16 has on a GPU."""
-    inner, loss, calls = Engine.__init__, Classification.loss, []
-
-    def scaled(self, recipe, *rest, **options):
-        inner(self, dataclasses.replace(recipe, precision="fp32"), *rest, **options)
-        self._accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-        self._accelerator.native_amp, self._accelerator.state._mixed_precision = True, "fp16"
-
-    def sometimes_nan(self, model, batch):
-        calls.append(1)
-        return loss(self, model, batch) * (torch.nan if len(calls) in (3, 7) else 1.0)
-
-    monkeypatch.setattr(Engine, "__init__", scaled)
-    monkeypatch.setattr(Classification, "loss", sometimes_nan)
-    recipe = tiny_recipe("train.on_nan=skip", "train.precision=fp16", "schedule.epochs=1")
-    try:
-        scores = train(recipe, tmp_path / "run", device="cpu", is_shown=False)
-    finally:
-        Accelerator().state._mixed_precision = "no"  # shared by all of this process
-    logged = [r.metrics for r in results.read(tmp_path / "run") if r.kind == "train"]
-    assert logged[-1]["skipped_steps"] == 2 and np.isfinite(scores["loss"])
-    state = json.loads(next((tmp_path / "run" / "checkpoints").glob("*11/state.json")).read_text())
-    assert state["scaler"]["scale"] == 256.0  # halved at each
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ from PIL import Image
 from torchmetrics.functional.classification import multiclass_accuracy
 
 from pidformer.errors import InputError
+from pidformer.runs.model import build_network
 from pidformer.runs.recipe import OptimRecipe
 from pidformer.training import load_recipe, shipped_recipes
 from pidformer.training.loop import Trainer
@@ -15,6 +16,7 @@ from pidformer.training.run import build_task, train
 from pidformer.training.tasks import Classification, Place
 from tests.data.sets import write_parquet
 from tests.training.tiny import tiny_recipe
+from tests.training.tiny_language import tiny_language
 
 
 class StopHere(Exception):
@@ -148,6 +150,17 @@ def test_vectors_positions_and_class_token_do_not_decay():
     for name, parameter in model.named_parameters():
         exempt = parameter.ndim < 2 or name in ("pos_embed", "cls_token")
         assert decay[id(parameter)] == (0.0 if exempt else 0.05), name
+
+
+@pytest.mark.parametrize("gains", ["0.4,0.1,0.05,1", "value_embedding"])
+def test_gains_that_a_language_model_learns_do_not_decay(gains):
+    recipe = tiny_language(f"model.gains={gains}", "model.learn_gains=true")
+    model = build_network(recipe.to_dict(), {"vocab_size": 9, "length": 16, "eos_token_id": 0})
+    optimizer = build_optimizer(OptimRecipe(weight_decay=0.05), model, 1e-3, torch.device("cpu"))
+    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    attention = model.model.layers[1].self_attn
+    assert {decay[id(parameter)] for parameter in attention.gains.parameters()} == {0.0}
+    assert decay[id(attention.q_proj.weight)] == 0.05
 
 
 def test_sgd_is_nesterov():

@@ -234,7 +234,8 @@ class _Work:
         metrics = {"ratio": now.mean_ratio}
         with suppress(InputError):  # of a run that did not begin from scratch
             if subject.folder is not None:
-                initial = control_scale(initial_model(subject.folder).to(self.device), self.few)
+                model = self.inputs.part(initial_model(subject.folder)).to(self.device)
+                initial = control_scale(model, self.few)
                 metrics["initial_ratio"] = initial.mean_ratio
                 details["initial_ratio"] = initial.ratio.tolist()
         return _floats(metrics), details

@@ -1,7 +1,7 @@
 """What an analysis looks at: a model of any task, with inputs of its data."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from pidformer.data import ImageSource, open_images, sample_images
 from pidformer.data.segmentation import SegmentSource, open_segmentation
@@ -22,7 +22,7 @@ from pidformer.models import PixelModel
 from pidformer.runs.folder import read_model_info
 from pidformer.runs.model import load, load_text
 from pidformer.runs.open import Subject, open_subject, run_facts, task_of
-from pidformer.runs.weights import fingerprint
+from pidformer.runs.weights import fingerprint, gains_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,8 @@ class Inputs:
     data_hash: Callable[[int], str]
     """16 hex digits of which inputs they are."""
     what: str = "images"
+    part: Callable[[Any], nn.Module] = lambda model: model
+    """The part of a run's model that is looked at."""
 
 
 def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int) -> Inputs:
@@ -42,7 +44,7 @@ def open_inputs(name: str | Path, data: str | Path | None, count: int, seed: int
         return _text(Path(name), data, count, seed)
     if task_of(name) == "segmentation":
         pictures = _Pictures(open_segmentation(named_data(data, "this model needs data"), "val"))
-        return _images(_encoder(Path(name)), pictures, seed)
+        return replace(_images(_segmenter(Path(name)), pictures, seed), part=_encoder)
     subject = open_subject(name)
     return _images(subject, open_images(data_location(subject, data), "val"), seed)
 
@@ -80,12 +82,17 @@ class _Pictures:
         return self.pairs.decode(index).image
 
 
-def _encoder(run: Path) -> Subject:
+def _segmenter(run: Path) -> Subject:
     """The encoder of a segmentation run; the decoder's recursion is another one."""
     whole, info = load(run), read_model_info(run)
-    model = PixelModel(whole.model.encoder, info["mean"], info["std"]).eval()
     facts = run_facts(run, fingerprint(whole), whole.model.gains)
-    return _subject(run, model, facts, image_size=info["build"]["image_size"])
+    return _subject(run, _encoder(whole), facts, image_size=info["build"]["image_size"])
+
+
+def _encoder(whole: PixelModel) -> PixelModel:
+    inner: Any = whole.model
+    mean, std = whole.mean.flatten().tolist(), whole.std.flatten().tolist()
+    return PixelModel(inner.encoder, mean, std).eval()
 
 
 def _text(name: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
@@ -93,7 +100,8 @@ def _text(name: Path, data: str | Path | None, count: int, seed: int) -> Inputs:
     from pidformer.data.text import open_corpus
 
     model, tokenizer, length = load_text(name)
-    facts = run_facts(name, fingerprint(model), getattr(model, "gains", None))
+    gains = getattr(model, "gains", None) or gains_of(model)
+    facts = run_facts(name, fingerprint(model), gains)
     subject = _subject(name, model, facts)
     corpus = open_corpus(named_data(data, "this model needs data"), "valid", tokenizer)
     places = np.arange(0, len(corpus.tokens) - length + 1, length)

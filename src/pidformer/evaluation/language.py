@@ -20,7 +20,8 @@ from pidformer.ledger import Found, Ledger
 from pidformer.results import Record, as_text
 from pidformer.runs.model import HUB, LanguageModel, load_text
 from pidformer.runs.open import run_facts
-from pidformer.runs.weights import Weights, fingerprint
+from pidformer.runs.weights import Weights, fingerprint, gains_of
+from pidformer.statistics import crossed_items
 from pidformer.training.language import window_nll
 
 Protocol = Literal["sliding", "strided", "segments", "documents"]
@@ -95,7 +96,8 @@ class LanguageSetup:
     @cached_property
     def ledger(self) -> Ledger:
         model = self.loaded.model
-        settings = run_facts(self.run, fingerprint(model), getattr(model, "gains", None)) | {
+        gains = getattr(model, "gains", None) or gains_of(model)
+        settings = run_facts(self.run, fingerprint(model), gains) | {
             "data": str(self.data),
             "data_hash": self.corpus.fingerprint[:16],
             "split": self.split,
@@ -241,17 +243,15 @@ def evaluate_language_robustness(
 def perplexities(
     nll: np.ndarray, targets: np.ndarray, unknown_id: int | None, corpus: Corpus
 ) -> dict[str, float]:
-    """exp of the mean loss, with a 95 % interval over blocks of text.
+    """exp of the mean loss, with a 95 % interval (Student's t) over blocks of text.
 
     `ppl_known` leaves out targets that are `<unk>`, `unknown` is their share in per cent. Bits per
     character are those of a token over the characters of one in this text; with `<unk>` in it, the
     spelling of unknown words is not paid for.
     """
     mean = float(nll.mean())
-    blocks = _blocks(nll, _block(len(nll)))
-    half = (
-        1.96 * float(blocks.std(ddof=1)) / math.sqrt(len(blocks)) if len(blocks) > 1 else math.nan
-    )
+    spread = crossed_items(_blocks(nll, _block(len(nll))))
+    half = spread.high - spread.mean
     is_known = targets != unknown_id if unknown_id is not None else np.ones(len(targets), bool)
     return {
         "ppl": _ppl(mean),

@@ -125,7 +125,8 @@ def measure_command(record: Record) -> str:
         words += ["--protocol", str(s.get("protocol"))] if is_plain else ["--suite", "robustness"]
         if s.get("precision") not in (None, "fp32"):
             words += ["--precision", str(s["precision"])]
-    return shlex.join([*words, *extra])
+    variable = "PIDFORMER_TF32=1 " if s.get("attention") == "tf32" else ""
+    return variable + shlex.join([*words, *extra])
 
 
 def _suite(s: Mapping[str, Any]) -> list[str]:

@@ -20,7 +20,7 @@ from pidformer.results import Record, as_text
 from pidformer.robustness.ood import check_classes
 from pidformer.robustness.queries import logits_of
 from pidformer.robustness.threat import Model, Threat, check_tensors
-from pidformer.runs.weights import fingerprint
+from pidformer.runs.weights import facts_of
 from pidformer.statistics import Hits, pack, percentage
 
 KIND = "robustness"
@@ -43,14 +43,14 @@ def evaluate(
 
     `threats` are named by a mapping, or by their `repr`. With a `folder`, each record is appended
     to its results.jsonl as soon as it is there, and a threat that the folder already has, with
-    the same weights, seed and `settings` (say what the data is: `data_hash`), is not run again: a
-    killed evaluation resumes. `classes` are the only outputs that count, when
-    the data has fewer than the model. `watch(row, images)` is called after every batch.
+    the same weights, gains, seed and `settings` (say what the data is: `data_hash`), is not run
+    again: a killed evaluation resumes. `classes` are the only outputs that count, when the data
+    has fewer than the model. `watch(row, images)` is called after every batch.
     """
     threats = _named(threats)
     about = dict(settings or {}) | {"seed": seed}
     if folder is not None and isinstance(model, nn.Module):
-        about.setdefault("weights", fingerprint(model))
+        about = facts_of(model) | about
     ledger = Ledger(KIND, folder, about)
     found = {}
     for row, threat in threats.items():

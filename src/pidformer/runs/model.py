@@ -100,14 +100,15 @@ def load_text(name: str | Path, **options: Any) -> LanguageModel:
 
 
 def initial_model(run: str | Path) -> Any:
-    """The classifier of a run as it was before its first step, ready to use.
+    """The classifier, or segmenter, of a run as it was before its first step, ready to use.
 
     Drawn anew from the run's seed; a run that began with the weights of another is refused.
     """
     run = Path(run)
     recipe, info = read_recipe(run), read_model_info(run)
-    if recipe["model"].get("init") is not None:
-        raise InputError(f"run {run} began with the weights of {recipe['model']['init']}")
+    begun = recipe["model"].get("init") or (recipe.get("segmentation") or {}).get("backbone")
+    if begun is not None:
+        raise InputError(f"run {run} began with the weights of {begun}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe["seed"])
         model = build_network(recipe, info["build"])

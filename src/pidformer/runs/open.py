@@ -22,7 +22,7 @@ from pidformer.models.language.folder import read_config, read_object
 from pidformer.runs.folder import load_weights, read_model_info, read_recipe, trained_on
 from pidformer.runs.model import HUB, TIMM, check_timm, load
 from pidformer.runs.twins import recipe_hash
-from pidformer.runs.weights import fingerprint, put_weights, run_weights
+from pidformer.runs.weights import facts_of, fingerprint, put_weights, run_weights
 
 _IMAGES = "classification"
 _FORCED = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
@@ -49,7 +49,7 @@ class Subject:
     folder: Path | None = None
     """Its run folder, where its records go."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """For records: weights, gains, train_seed, recipe."""
+    """For records: weights, gains, and of a run train_seed, recipe."""
 
     @property
     def scale(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -183,7 +183,7 @@ def _timm(text: str, rest: str) -> Subject:
         model=pixels,
         image_size=config["input_size"][-1],
         crop_ratio=config["crop_pct"],
-        facts={"weights": fingerprint(pixels)},
+        facts=facts_of(pixels),
     )
 
 
@@ -225,7 +225,7 @@ def _function(text: str, module: str, name: str) -> Subject:
         label=name,
         model=model.eval(),
         image_size=getattr(model, "image_size", None),
-        facts={"weights": fingerprint(model)},
+        facts=facts_of(model),
     )
 
 
@@ -253,7 +253,7 @@ def _hugging_face(text: str, folder: Path) -> Subject:
         image_size=size,
         crop_ratio=kept,
         classes=tuple(str(names[n]) for n in sorted(names)) or None,
-        facts={"weights": fingerprint(pixels)},
+        facts=facts_of(pixels),
     )
 
 
@@ -290,7 +290,9 @@ def _pixels(folder: Path, config: Any) -> tuple[int, float, tuple[float, ...], t
         whole = _side(given.get("size"))
         size = _side(given.get("crop_size")) if given.get("do_center_crop") else whole
         size = size or whole or int(config.image_size)
-        return size, min(1.0, size / (whole or size)), mean, std
+        # ConvNeXt's processor, also ResNet's, names the share; from 384 pixels on it keeps all
+        share = given.get("crop_pct") if size < 384 else None
+        return size, min(1.0, float(share or size / (whole or size))), mean, std
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -107,7 +107,7 @@ class OptimRecipe:
     momentum: float = 0.9
     """Of SGD."""
     weight_decay: float = 0.05
-    """Not for biases, norms, positions and the class token."""
+    """Not for biases, norms, positions, the class token and learned gains."""
     clip: float | None = None
     """Largest norm of the gradient."""
 
@@ -181,7 +181,8 @@ class TrainRecipe:
     evaluate_steps: int | None = None
     """If set, steps between evaluations, instead of epochs."""
     keep_best: bool = False
-    """Also keep the weights with the best validation score, as best.safetensors."""
+    """Also keep the weights with the best validation score, as best.safetensors; none while gains
+    grow."""
     checkpoint_seconds: float = 60
     """Seconds between checkpoints."""
     checkpoint_steps: int | None = None

@@ -20,6 +20,7 @@ from pidformer.errors import InputError, check_known
 from pidformer.files import check_links
 from pidformer.models.backbone import misfit
 from pidformer.models.gains import is_gain
+from pidformer.nn.gains import LearnedGains, controlled_attention
 from pidformer.runs.folder import load_checkpoint, load_weights
 
 Weights = Literal["auto", "best", "model", "ema"]
@@ -109,3 +110,20 @@ def fingerprint(model: nn.Module | Mapping[str, Tensor]) -> str:
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
         digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()[:16]
+
+
+def facts_of(model: nn.Module) -> dict[str, str | None]:
+    """What tells a model from others in records: its weights, and its gains, which are none."""
+    return {"weights": fingerprint(model), "gains": gains_of(model)}
+
+
+def gains_of(model: nn.Module) -> str | None:
+    """The gains of a model's attention, layer by layer where they differ; None without control."""
+    layers = controlled_attention(model)
+    laws = [x.gains.initial if isinstance(x.gains, LearnedGains) else x.gains for x in layers]
+    if all(law is None for law in laws):
+        return None
+    texts = [str(law) for law in laws]
+    found = texts[0] if len(set(texts)) == 1 else f"({', '.join(texts)})"
+    is_free = all(layer.first_layer == "free" for layer in layers)
+    return found if is_free else f"{found}, first layer controlled"

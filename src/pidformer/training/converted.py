@@ -11,6 +11,7 @@ from pidformer.convert import convert
 from pidformer.convert.mark import marks, unmarked
 from pidformer.data.imagenet import imagenet_classes
 from pidformer.errors import InputError
+from pidformer.fields import mapped
 from pidformer.files import atomic_folder, new_folder
 from pidformer.models.language.folder import gguf_hint
 from pidformer.runs.folder import (
@@ -120,6 +121,4 @@ def _write(out: Path, recipe: Any, info: Any, weights: Any, gains: Any) -> dict[
 
 def _plain(gains: Any) -> Any:
     """Gains as YAML has them."""
-    if isinstance(gains, tuple | list):
-        return [_plain(layer) for layer in gains]
-    return gains.to_dict() if hasattr(gains, "to_dict") else gains
+    return mapped(lambda layer: layer.to_dict() if hasattr(layer, "to_dict") else layer, gains)

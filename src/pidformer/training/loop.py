@@ -60,11 +60,11 @@ class Trainer:
         self.must_compile = engine.is_compiled
         if engine.is_compiled:
             model.compile(options=compile_options(recipe.train.compile))
-        self.gains = getattr(model, "gains", None)
         optimizer = build_optimizer(recipe.optim, model, recipe.peak_lr, place.device)
         self.model, self.optimizer = engine.prepare(model, optimizer)
         self.average = WeightAverage(self.model, recipe.train.ema) if recipe.train.ema else None
-        self.watch = NonFiniteWatch(recipe.train.on_nan, self.gains, place.device)
+        gains = getattr(model, "gains", None)
+        self.watch = NonFiniteWatch(recipe.train.on_nan, gains, place.device)
         self.ramp = recipe.schedule.ramp
         self.step = 0
         self.saved_at = time.monotonic()
@@ -99,6 +99,7 @@ class Trainer:
         return at_end and self.step // self.data.steps_per_epoch % train.evaluate_every == 0
 
     def _score(self, progress: TrainingProgress) -> dict[str, float]:
+        self.watch.check_now()  # no weights that are no numbers are recorded, or kept as the best
         scores = self.evaluate()
         if self.recipe.train.keep_best and self._is_best(scores):
             weights = self.engine.capture(self.model, self.optimizer)["model"]
@@ -111,17 +112,20 @@ class Trainer:
         return scores
 
     def _is_best(self, scores: dict[str, float]) -> bool:
-        """Whether no evaluation of this run before was better."""
-        name = self.task.headline
-        sign = -1 if self.task.is_lower_better else 1
+        """Whether no evaluation of this run before was better.
+
+        While gains still grow, a score is that of weaker gains than the weights will have.
+        """
+        if not self._has_whole_gains(self.step):
+            return False
+        name, sign = self.task.headline, -1 if self.task.is_lower_better else 1
         before = [
             sign * r.metrics[name]
             for r in results.read(self.run)
-            if r.kind == "evaluate" and r.step is not None and r.step < self.step
+            if r.kind == "evaluate" and r.step is not None and self._has_whole_gains(r.step)
         ]
         best = max((x for x in before if not math.isnan(x)), default=-math.inf)
-        better = self.engine.is_main and sign * scores[name] > best
-        return self.engine.agree(better)
+        return self.engine.agree(self.engine.is_main and sign * scores[name] > best)
 
     def evaluate(self) -> dict[str, float]:
         """Scores on the validation set; of the averaged weights too, as ema_*."""
@@ -129,8 +133,7 @@ class Trainer:
         scores = self._scores()
         if self.average is not None:
             with self.average.applied():
-                averaged = self._scores()
-            scores |= {f"ema_{name}": value for name, value in averaged.items()}
+                scores |= {f"ema_{name}": value for name, value in self._scores().items()}
         return scores
 
     def _scores(self) -> dict[str, float]:
@@ -160,6 +163,9 @@ class Trainer:
         """Gains that grow during training, as they are at this step."""
         if self.ramp is not None:
             self.ramp.apply(self.model, self.step / self.last_step)
+
+    def _has_whole_gains(self, step: int) -> bool:
+        return self.ramp is None or self.ramp.shares(step / self.last_step, 1) == [1.0]
 
     def _train_epoch(self, progress: TrainingProgress) -> None:
         per_epoch, train = self.data.steps_per_epoch, self.recipe.train
@@ -331,6 +337,8 @@ class Trainer:
                         save_weights(self.run / f"{name}.safetensors", found.tensors[name])
         if self.engine.is_main:
             is_new, last = found is None, self.step
+            if is_new:  # of a run that ended before its first checkpoint, perhaps another recipe's
+                (self.run / "best.safetensors").unlink(missing_ok=True)
             results.keep(self.run, lambda r: not is_new and (r.step is None or r.step <= last))
         if found is not None:
             epoch = self.step / self.data.steps_per_epoch

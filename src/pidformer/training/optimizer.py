@@ -10,14 +10,20 @@ from timm.optim import param_groups_weight_decay
 from torch import Tensor, nn
 
 from pidformer.errors import InputError
+from pidformer.models.gains import is_gain
 from pidformer.runs.recipe import MOST_STEPS, OptimRecipe, ScheduleRecipe
 
 
 def build_optimizer(
     recipe: OptimRecipe, model: Any, lr: float, device: torch.device
 ) -> torch.optim.Optimizer:
-    """AdamW or SGD (Nesterov); vectors, biases, positions and the class token do not decay."""
-    exempt = model.no_weight_decay() if hasattr(model, "no_weight_decay") else ()
+    """AdamW or SGD (Nesterov).
+
+    Vectors, biases, positions, the class token and learned gains do not decay.
+    """
+    exempt = {name for name, _ in model.named_parameters() if is_gain(name)}
+    if hasattr(model, "no_weight_decay"):
+        exempt |= set(model.no_weight_decay())
     groups = param_groups_weight_decay(model, recipe.weight_decay, no_weight_decay_list=exempt)
     if recipe.name == "sgd":
         return torch.optim.SGD(

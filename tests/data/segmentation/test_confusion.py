@@ -1,5 +1,6 @@
 import base64
 import itertools
+import math
 import zlib
 
 import numpy as np
@@ -120,6 +121,7 @@ def test_areas_survive_a_record_and_give_an_interval():
     assert low < miou < high
     same = np.repeat(per_pair[:1], 4, axis=0)  # nothing varies
     assert miou_interval(same)[0] == pytest.approx(miou_interval(same)[1])
+    assert all(math.isnan(bound) for bound in miou_interval(per_pair[:1]))
 
 
 def test_shapes_are_checked():

@@ -70,7 +70,12 @@ def _by_class(matrix: Tensor | np.ndarray) -> tuple[np.ndarray, ...]:
 
 
 def miou_interval(per_pair: np.ndarray) -> tuple[float, float]:
-    """95 % bootstrap interval of the mIoU, per cent, from the pairs' areas (N, 3, K)."""
+    """95 % bootstrap interval of the mIoU, per cent, from the pairs' areas (N, 3, K).
+
+    NaN of a single pair, which tells nothing of others.
+    """
+    if len(per_pair) < 2:
+        return float("nan"), float("nan")
     rng = np.random.default_rng(0)
     even = np.full(len(per_pair), 1 / len(per_pair))
     weights = rng.multinomial(len(per_pair), even, size=RESAMPLES).astype(np.float64)
