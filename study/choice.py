@@ -10,7 +10,7 @@ from study.tables import table
 
 
 def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Section]:
-    """The rows to choose from, the largest sum of mean differences first.
+    """The rows to choose from, those that the rule prefers first.
 
     Nothing is chosen before every row has all its seeds.
     """
@@ -24,7 +24,12 @@ def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Sectio
     if not known:
         return []
     sums = {name: sum(one.found.mean for one in own) for name, own in known.items()}
-    order = sorted(known, key=lambda name: (-sums[name], name))
+    behind = {
+        name
+        for name, own in known.items()
+        if plan.choice.ahead and any(one.found.mean <= 0 for one in own)
+    }
+    order = sorted(known, key=lambda name: (name in behind, -sums[name], name))
     seeds = {name: min(one.found.seeds for one in own) for name, own in known.items()}
     lacking = [name for name in wanted if seeds.get(name, 0) < wanted[name]]
     rows = [
@@ -37,11 +42,14 @@ def choice_section(plan: StudyPlan, compared: Sequence[Compared]) -> list[Sectio
         for name in order
     ]
     heads = ["", "seeds", *(f"{metric} minus softmax" for metric in metrics), "sum of means"]
+    *others, last = metrics
+    among = ", among those that are ahead on each if any is" if plan.choice.ahead else ""
     rule = (
-        f"By the rule of study.md the row whose mean differences in {' and '.join(metrics)} have "
-        "the largest sum, once all of these rows have their seeds, becomes one more candidate, on "
-        "seeds and images of its own. "
+        f"By the rule of study.md the row whose mean differences in {', '.join(others)} and {last} "
+        f"have the largest sum{among}, once all of these rows have their seeds, becomes one more "
+        "candidate, on seeds of its own. "
     )
+    rule += "No row is ahead on each. " if len(behind) == len(order) else ""
     taken = f"That is **{order[0]}**." if not lacking else _waiting(lacking, len(wanted))
     return [Section(title="One more candidate", body=[rule + taken, table(heads, rows)])]
 

@@ -8,11 +8,12 @@ length: What the figure over the length of training says; numbers as in `advice`
 columns: {paper: the paper's gains}          # what the answers are headed by
 parts:
   - title: Table 1
-    answers: {paper: [STUDY/VARIANT]}        # the one with the most seeds, then the first
+    answers: {paper: [STUDY/VARIANT]}        # the one with the most seeds, then the first;
+                                             # registered ones may be named before they have runs
     claims:
       - claim: Clean, Top-1
         paper: [72.17, 73.13]                # softmax and PID; or words
-        metric: Clean                        # or a list: all of them
+        metric: Clean                        # or a list: all of them; or by study, {STUDY: Clean}
         expects: better                      # unless given; or worse, more, less
         short: Clean accuracy                # its name in README.md; without it it is not there
       - claim: stable                        # without a record: words and verdict by column
@@ -21,7 +22,7 @@ parts:
         verdict: {paper: does not hold}
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -33,6 +34,7 @@ from pidformer.report.table_view import minus
 FILE = "claims.yaml"
 HOLDS, FAILS = "holds", "does not hold"
 ONE_SEED, EARLY, UNMEASURED = "one seed only", "not decided yet", "not measured"
+NO_RUNS = "no runs yet"
 _GIVEN = (HOLDS, FAILS)
 
 
@@ -54,11 +56,15 @@ class Claim:
             if word not in _GIVEN:
                 raise unknown(f"verdict of claim {self.claim!r}", word, _GIVEN)
         object.__setattr__(self, "paper", _effect(self.claim, self.paper))
-        as_type(tuple[str, ...], self.metrics, f"metric of claim {self.claim!r}")
+        given = self.metric.values() if isinstance(self.metric, Mapping) else [self.metric]
+        for one in given:
+            if not isinstance(one, str):
+                as_type(tuple[str, ...], one, f"metric of claim {self.claim!r}")
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (self.metric,) if isinstance(self.metric, str) else tuple(self.metric)
+    def metrics(self, study: str) -> tuple[str, ...]:
+        """That a study answers it by."""
+        given = self.metric.get(study, ()) if isinstance(self.metric, Mapping) else self.metric
+        return (given,) if isinstance(given, str) else tuple(given)
 
 
 @dataclass(frozen=True, kw_only=True)

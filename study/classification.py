@@ -12,8 +12,9 @@ from study.comparisons import (
     Judged,
     compare_all,
     compare_pairs,
+    family_text,
     findings,
-    judge,
+    judge_primary,
     wins_text,
     with_registered,
 )
@@ -85,8 +86,9 @@ def classification_sections(study: Study) -> list[Section]:
     plan = load_registered(study.name)
     found = _confirmed(study.reported, plan)
     if looked:
-        found.append(_section(study.only(looked), "Searched", _searched_part(looked[0], plan)))
-    return found + control_section(study, _by_group(study, plan))
+        searched = _section(study.only(looked), "Searched", _searched_part(looked[0], plan))
+        found += [searched, *choice_section(plan, searched.compared)]
+    return found + control_section(study, _by_group(study))
 
 
 def _searched_part(run: PublishedRun, plan: StudyPlan) -> int | None:
@@ -113,22 +115,18 @@ def _section(study: Study, name: str, part: int | None) -> Section:
 
 def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     """The primary comparisons, the groups in the order of the plan, and what explains them."""
-    named = _by_group(study, plan)
+    named = _by_group(study)
     compared: list[Compared] = []
     for group, names in named.items():
         compared += _compare(study, plan, names, plan.halves.get(group, 1))
-    first = [one for one in compared if (one.variant, one.metric.title) in plan.primary]
-    judged = judge(first) if len(first) > 1 else []
+    judged = judge_primary(compared, plan)
     images = {row.name: _HALVES[plan.halves.get(row.group, 1)] for row in plan.rows}
     is_all = {images.get(name, "odd") for names in named.values() for name in names} == {"all"}
     body = [_REPORTED_ALL if is_all else _REPORTED]
     if judged:
-        body += [
-            f"Holm's p is over these {len(judged)}:",
-            judged_table(judged, None if is_all else images),
-        ]
+        body += [family_text(judged, plan), judged_table(judged, None if is_all else images)]
     title = "Primary comparisons" if judged else "Reported"
-    says = [wins_text(judged)] if judged else []
+    says = [wins_text(judged, plan)] if judged else []
     panels = _primary_panels(judged, {} if is_all else images)
     front = len(body) if is_all else 0
     found = [Section(title=title, body=body, findings=says, panels=panels, front=front)]
@@ -136,7 +134,7 @@ def _confirmed(study: Study, plan: StudyPlan) -> list[Section]:
     if is_all:
         found += [*_against(judged), *table1_section(claims)]
     else:
-        found += _post_hoc(study, plan, first)
+        found += _post_hoc(study, plan, [each.one for each in judged])
     found += hypotheses_section(
         study,
         plan,
@@ -234,14 +232,9 @@ def _against(judged: Sequence[Judged]) -> list[Section]:
     return [Section(title="Side by side", body=[words], panels=[(panel, words[:-1])], front=1)]
 
 
-def _by_group(study: Study, plan: StudyPlan) -> dict[str | None, list[str]]:
+def _by_group(study: Study) -> dict[str | None, list[str]]:
     """The variants of each group that has any, in the order of the plan; None: of no group."""
-    groups = {row.name: row.group for row in plan.rows}
-    found = {
-        group: [v.name for v in study.variants if groups.get(v.name) == group]
-        for group in (*plan.groups, None)
-    }
-    return {group: names for group, names in found.items() if names}
+    return {name: [v.name for v in own.variants] for name, own in study.groups.items()}
 
 
 def _compare(

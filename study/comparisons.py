@@ -19,16 +19,19 @@ MANY = 6
 """Differences of a variant from which on a finding is a list of names; the table has the rest."""
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm(p_values: Sequence[float], family: int = 0) -> list[float]:
     """Holm's adjusted p-values, in the given order; NaN stays NaN and is not counted.
+
+    `family`: how many there will be. Those still to come count as 1, so that what is below 0.05
+    now stays below it whatever they turn out to be.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]
     """
     known = sorted((p, place) for place, p in enumerate(p_values) if not math.isnan(p))
-    adjusted, largest = [math.nan] * len(p_values), 0.0
+    adjusted, largest, count = [math.nan] * len(p_values), 0.0, max(len(known), family)
     for rank, (p, place) in enumerate(known):
-        largest = max(largest, min(1.0, (len(known) - rank) * p))
+        largest = max(largest, min(1.0, (count - rank) * p))
         adjusted[place] = largest
     return adjusted
 
@@ -54,15 +57,25 @@ class Compared(NamedTuple):
         return f"{count} of {self.registered}" if self.is_partial else count
 
     @property
+    def counted(self) -> str:
+        """ "3 of 5 seeds"."""
+        return f"{self.seeds_text} seed{'' if self.seeds_text == '1' else 's'}"
+
+    @property
     def is_resolved(self) -> bool:
-        """Whether interval and p leave out zero; of one pair of runs none speaks of the method."""
-        return self.found.seeds > 1 and self.found.verdict != 0
+        """Whether interval and p leave out zero, and all seeds that were registered are in.
+
+        Of one pair of runs none speaks of the method.
+        """
+        return self.found.seeds > 1 and self.found.verdict != 0 and not self.is_partial
 
     @property
     def word(self) -> str:
-        """better, worse (or more, less), or not resolved."""
+        """better, worse (or more, less), not resolved, or not decided yet."""
         if self.found.seeds < 2:
             return ONE_PAIR
+        if self.is_partial:
+            return EARLY
         if not self.is_resolved:
             return UNRESOLVED
         if self.metric.better == 0:
@@ -150,10 +163,10 @@ def findings(compared: Sequence[Compared]) -> list[str]:
             single.append(name)
             continue
         parts: list[str] = []
-        for word in ("better", "worse", "more", "less", UNRESOLVED, ONE_PAIR):
+        for word in ("better", "worse", "more", "less", UNRESOLVED, EARLY, ONE_PAIR):
             found = [one for one in own if one.word == word]
             said = [one.metric.title + f" {one.text}" * (len(own) < MANY) for one in found]
-            if word in (UNRESOLVED, ONE_PAIR) and len(own) >= MANY:
+            if word in (UNRESOLVED, EARLY, ONE_PAIR) and len(own) >= MANY:
                 said = [str(len(said))] if said else []
             if said:
                 names = ("; " if len(own) >= MANY else ", ").join(said)
@@ -183,27 +196,44 @@ class Judged(NamedTuple):
 
     @property
     def word(self) -> str:
-        """That of the comparison, if it stands after the correction and all its seeds are in."""
-        if self.one.is_partial and self.one.found.seeds > 1:
-            return EARLY
-        return self.one.word if self.p < LEVEL or self.one.found.seeds < 2 else UNRESOLVED
+        """That of the comparison, if it stands after the correction."""
+        is_open = self.one.word in (EARLY, ONE_PAIR)
+        return self.one.word if self.p < LEVEL or is_open else UNRESOLVED
 
 
-def judge(compared: Sequence[Compared]) -> list[Judged]:
-    """By Holm over all of them."""
-    adjusted = holm([one.found.p for one in compared])
+def judge(compared: Sequence[Compared], family: int = 0) -> list[Judged]:
+    """By Holm over all of them, or over a `family` of more."""
+    adjusted = holm([one.found.p for one in compared], family)
     return [Judged(one, p) for one, p in zip(compared, adjusted, strict=True)]
 
 
-def wins_text(judged: Sequence[Judged]) -> str:
+def judge_primary(compared: Sequence[Compared], plan: StudyPlan) -> list[Judged]:
+    """The primary comparisons that were made, corrected for all that were registered."""
+    made = {(one.variant, one.metric.title): one for one in compared}
+    return judge([made[key] for key in plan.primary if key in made], len(plan.primary))
+
+
+def family_text(judged: Sequence[Judged], plan: StudyPlan) -> str:
+    """What stands above their table."""
+    count, made = len(plan.primary), len(judged)
+    if made == count:
+        return f"Holm's p is over these {count}:"
+    return f"Holm's p is over {count}; the {count - made} that no run has answered count as p = 1:"
+
+
+def wins_text(judged: Sequence[Judged], plan: StudyPlan) -> str:
     """Rows that are better, or worse, in everything that was registered for them.
 
     While one of them lacks seeds nothing is decided.
     """
-    lacking = {each.one.variant: each.one.seeds_text for each in judged if each.one.is_partial}
+    made = {each.one.variant: each.one for each in judged}
+    lacking = [
+        f"{row} ({made[row].seeds_text if row in made else 'no'} seeds)"
+        for row in dict.fromkeys(row for row, _ in plan.primary)
+        if row not in made or made[row].is_partial
+    ]
     if lacking:
-        rows = ", ".join(f"{row} ({seeds} seeds)" for row, seeds in lacking.items())
-        return f"Not decided yet, a look at what is there: {rows}."
+        return f"Not decided yet, a look at what is there: {', '.join(lacking)}."
     metrics = list(dict.fromkeys(each.one.metric.title for each in judged))
     words: dict[str, list[str]] = {}
     for each in judged:

@@ -8,14 +8,14 @@ from typing import NamedTuple
 from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
-from study.claims import EARLY
+from study.claims import EARLY, NO_RUNS, ONE_SEED
 from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
 from study.predictors import Correlation, correlations
 from study.records import Study
 from study.section import Section
 from study.tables import table
 
-ONE_SEED, NO_RUNS, UNMEASURED = "one seed only", "no runs yet", "not measured yet"
+UNMEASURED = "not measured yet"
 _OPEN = (UNRESOLVED, EARLY, ONE_SEED, UNMEASURED, NO_RUNS)
 """Verdicts that need not name their differences."""
 _WORDS = (
@@ -126,8 +126,8 @@ class _Asker:
         if isinstance(found, str):
             return Answer(about, f"{name} ({found})", found)
         corrected = {(j.one.variant, j.one.twin, j.one.metric.title): j.word for j in self.judged}
-        word = self._decided(found, corrected.get((*pair, metric), found.word), pair)
-        return Answer(about, f"{name} {found.text} ({self._seeds(found, pair)})", word)
+        word = corrected.get((*pair, metric), found.word)
+        return Answer(about, f"{name} {found.text} ({found.counted})", _said(word))
 
     def _change(self, metric: str, pair: Pair, other: Pair) -> Answer:
         """The difference of a pair minus that of another, after both."""
@@ -136,9 +136,7 @@ class _Asker:
         found = self._compare(metric, pair, other)
         if isinstance(found, str):
             return Answer(about, both, found)
-        seeds = self._seeds(found, pair, other)
-        word = self._decided(found, found.word, pair, other)
-        return Answer(about, f"{both}: {found.text} ({seeds})", word)
+        return Answer(about, f"{both}: {found.text} ({found.counted})", _said(found.word))
 
     def _compare(self, title: str, *pairs: Pair) -> Compared | str:
         """The difference of one pair, or of two minus each other; or why there is none."""
@@ -152,20 +150,9 @@ class _Asker:
         found = metrics[title].difference(*known) if title in metrics else None
         if found is None:
             return UNMEASURED
-        return Compared(*pairs[0], metrics[title], found)
+        registered = set.intersection(*(self.plan.seeds[row] for row in rows))
+        return Compared(*pairs[0], metrics[title], found, len(registered))
 
-    def _seeds(self, one: Compared, *pairs: Pair) -> str:
-        """How many there are, and of how many that were registered."""
-        count, registered = one.found.seeds, self._registered(*pairs)
-        text = str(count) if count >= registered else f"{count} of {registered}"
-        return f"{text} seed{'' if text == '1' else 's'}"
 
-    def _registered(self, *pairs: Pair) -> int:
-        given = self.plan.seeds
-        return len(set.intersection(*(given[row] for pair in pairs for row in pair)))
-
-    def _decided(self, one: Compared, word: str, *pairs: Pair) -> str:
-        """The word, once all registered seeds are in."""
-        if 1 < one.found.seeds < self._registered(*pairs):
-            return EARLY
-        return ONE_SEED if word == ONE_PAIR else word
+def _said(word: str) -> str:
+    return ONE_SEED if word == ONE_PAIR else word

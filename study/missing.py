@@ -19,6 +19,8 @@ _WORDS = (
     "`pidformer reproduce --study study/STUDY.yaml --data DIR` makes those of a study; "
     "`python -m study missing` lists the complete groups too."
 )
+_LACKING = "**Not all runs are in** ([Still to run](results.md#still-to-run))"
+_OPEN = "Nothing is decided before a row has all its seeds."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +78,22 @@ def progress(studies: Sequence[Study]) -> list[Progress]:
     return found
 
 
+def lacking_text(found: Sequence[Progress], study: str) -> str:
+    """Which groups of a study lack runs; "" where none does."""
+    counts = [
+        f"`{one.group}` has {one.registered - len(one.missing)} of {one.registered}"
+        for one in found
+        if one.study == study and one.missing
+    ]
+    return f"{_LACKING}: {', '.join(counts)}. {_OPEN}" if counts else ""
+
+
 def missing_text(found: Sequence[Progress]) -> str:
     """What is in, and a table of the groups that lack runs."""
     left = [one for one in found if one.missing]
     registered = sum(one.registered for one in found)
+    if not left:
+        return f"All {registered} registered runs ([study.md](study.md)) are in."
     words = _WORDS.format(
         made=registered - sum(len(one.missing) for one in left),
         registered=registered,

@@ -11,7 +11,7 @@ from pidformer.files import write_whole
 from pidformer.report.panels import Panel, save_panels
 from study import rehearsals
 from study.claims import Claims, read_claims
-from study.missing import missing_text, progress
+from study.missing import lacking_text, missing_text, progress
 from study.records import Study, read_studies, registered_studies
 from study.study_page import IMAGES, front, image, shown, study_page
 from study.training_length import length_figure
@@ -137,8 +137,11 @@ def _remove_old(out: Path, studies: Sequence[Study], made: Made) -> None:
 def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Made:
     """The answers first: advice, main claims, the length of training; then study by study, and
     every claim."""
-    answers = Answers(studies)
-    named = {study.name: replace(study, about=told(study.about, answers)) for study in studies}
+    answers, runs = Answers(studies), progress(studies)
+    named = {
+        study.name: replace(study, about=_about(study, answers, lacking_text(runs, study.name)))
+        for study in studies
+    }
     order = [named[name] for name in answers.ordered(claims.order if claims else ())]
     panels, caption = length_figure(studies)
     links = ", ".join(f"[{s.title}](results/{s.name}.md)" for s in order)
@@ -163,11 +166,17 @@ def results_pages(studies: Sequence[Study], claims: Claims | None = None) -> Mad
     if claims:
         parts += ["## Every claim", told(claims.words, answers), claims_table(claims, answers)]
     if any(study.name in registered_studies() for study in studies):
-        parts += ["## Still to run", missing_text(progress(studies))]
+        parts += ["## Still to run", missing_text(runs)]
     reading = "\n".join(f"- {line}" for line in _READING)
     parts += ["## How to read it", _OPENING.format(command=COMMAND, links=links), reading]
     texts[PAGE] = "\n\n".join(parts) + "\n"
     return Made(texts=texts, pictures=pictures, short=short)
+
+
+def _about(study: Study, answers: Answers, lacking: str) -> str:
+    """Its words with their numbers; behind the first paragraph, which runs it lacks."""
+    first, *rest = told(study.about, answers).split("\n\n")
+    return "\n\n".join(part for part in (first, lacking, *rest) if part)
 
 
 def relinked(text: str, begin: str) -> str:

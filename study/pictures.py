@@ -15,8 +15,8 @@ from pidformer.report.panels import GREY, INK, Panel, run_colors
 from study.comparisons import Compared
 
 _WIDTH = 4.6
-_TITLE = 36
-"""Letters of a title that have room over a panel whose labels are long."""
+_TITLE, _ROW = 36, 46
+"""Letters that have room in a title, and in a title and the longest label together."""
 _FREE = 4
 """Lines whose names find a free place in a panel."""
 
@@ -32,7 +32,8 @@ def differences_panel(
     Coloured by `words`: those of the comparisons unless given (after a correction).
     """
     words = words or [one.word for one in compared]
-    found, title = [one.found for one in compared], textwrap.fill(title, _TITLE)
+    width = min(_TITLE, _ROW - max(map(len, labels)))
+    found, title = [one.found for one in compared], textwrap.fill(title, max(width, 1))
     x = f"minus softmax, {compared[0].metric.unit}"
     return figures.differences_panel(found, title, labels, words, x=x)
 
@@ -104,14 +105,6 @@ def _draw_points(
                 axes.plot([aside * point.x] * 2, ends, color=color, alpha=0.45)
             if not math.isnan(point.left):
                 axes.plot([point.left, point.right], [point.y] * 2, color=color, alpha=0.45)
-                axes.annotate(
-                    label,
-                    (point.x, point.y),
-                    xytext=(5, 5),
-                    textcoords="offset points",
-                    fontsize=9,
-                    color=color,
-                )
         axes.plot(
             [aside * point.x for point in points],
             [point.y for point in points],
@@ -125,8 +118,8 @@ def _draw_points(
             axes.plot(aside * point.x, point.y, "o", color=color, markerfacecolor="white")
     if has_intervals:
         axes.axhline(0, color=INK, linewidth=0.9)
-    is_named = any(not math.isnan(point.left) for points in series.values() for point in points)
-    if is_named:
+    is_crossed = any(not math.isnan(point.left) for points in series.values() for point in points)
+    if is_crossed:
         axes.axvline(0, color=INK, linewidth=0.9)
     if any(point.is_hollow for points in series.values() for point in points):
         axes.plot([], [], "o", color=GREY, markerfacecolor="white", label="one seed")
@@ -136,9 +129,9 @@ def _draw_points(
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_locator(NullLocator())
     axes.set(**words)
-    if len(series) > _FREE and is_line and not has_intervals:
+    if len(series) > _FREE and (is_crossed or (is_line and not has_intervals)):
         low, high = axes.get_ylim()  # room for the names above the lines
         axes.set_ylim(low, high + 0.09 * (high - low) * -(-len(series) // 2))
         axes.legend(fontsize=8, ncols=2, loc="upper center", columnspacing=1.0)
-    elif (len(series) > 1 or is_line) and not is_named:
+    elif len(series) > 1 or is_line:
         axes.legend(fontsize=9)

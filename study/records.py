@@ -114,6 +114,17 @@ class Study:
         return made and self.name in registered_studies()
 
     @property
+    def groups(self) -> dict[str | None, Self]:
+        """The runs of each group of a registered study, in its order; None: of no group."""
+        plan = load_registered(self.name) if self.is_registered else None
+        groups = {row.name: row.group for row in plan.rows} if plan else {}
+        names = [*plan.groups, None] if plan else [None]
+        found = {
+            name: [run for run in self.runs if groups.get(run.variant) == name] for name in names
+        }
+        return {name: self.only(runs) for name, runs in found.items() if runs}
+
+    @property
     def reported(self) -> Self:
         """Of a registered study the runs that report; of any other all."""
         if not self.is_registered:

@@ -28,13 +28,21 @@ _TITLES = {"single": "mIoU, single scale", "multi": "mIoU, multi-scale"}
 
 
 def segmentation_sections(study: Study) -> list[Section]:
-    """The clean set at both scales; then what threats make of it."""
-    clean, under_threat = _clean(study), _threats(study)
+    """The clean set at both scales; then what threats make of it, group by group."""
+    clean = _clean(study)
     images = next(r.metrics["images"] for run in study.runs for r in run.of("segmentation"))
     words = f"mIoU in per cent over the {images:.0f} images of the validation set."
     seeds = ["By seed:", by_seed(study, [*clean, *_accuracies(study)])]
     sections = [metrics_section(study, "", words, clean, more=seeds)]
-    if under_threat:
+    groups = study.groups
+    for name, own in groups.items():
+        sections += _under_threat(own, f", `{name}`" if len(groups) > 1 else "")
+    return [*sections, *registered_sections(study, segmentation_metrics(study))]
+
+
+def _under_threat(study: Study, where: str) -> list[Section]:
+    sections = []
+    if under_threat := _threats(study):
         reprs = {
             _row_title(str(r.settings["row"])): str(r.settings["threat"])
             for run in study.runs
@@ -44,9 +52,10 @@ def segmentation_sections(study: Study) -> list[Section]:
         attacks = "Attack: " + "; ".join(f"{k}: `{v}`" for k, v in reprs.items()) + "."
         more, metrics = [attacks] if reprs else [], [*under_threat.values()]
         words = "mIoU, single scale."
-        sections.append(metrics_section(study, "Under threats", words, metrics, more=more))
-        sections += _by_class(study, [row for row in _BY_CLASS if row in {"clean", *under_threat}])
-    return [*sections, *registered_sections(study, segmentation_metrics(study))]
+        sections.append(metrics_section(study, f"Under threats{where}", words, metrics, more=more))
+        rows = [row for row in _BY_CLASS if row in {"clean", *under_threat}]
+        sections += _by_class(study, rows, where)
+    return sections
 
 
 def segmentation_metrics(study: Study) -> dict[str, Metric]:
@@ -81,7 +90,7 @@ def _metric(title: str, row: str, views: str) -> Metric:
     )
 
 
-def _by_class(study: Study, rows: Sequence[str]) -> list[Section]:
+def _by_class(study: Study, rows: Sequence[str], where: str) -> list[Section]:
     """What becomes of each class in some rows; nothing of data whose classes have no name here."""
     names = _CLASSES.get(str(study.runs[0].header.settings.get("data")), ())
     clean = _find(study.runs[0], "clean", "single")
@@ -95,7 +104,7 @@ def _by_class(study: Study, rows: Sequence[str]) -> list[Section]:
             for more, read, digits in (("", _iou, 1), (", called so", _called, 2))
             for place, name in enumerate(names)
         ]  # fmt: skip
-        section = metrics_section(study, f"By class, {_row_title(row)}", _SHARE, metrics)
+        section = metrics_section(study, f"By class, {_row_title(row)}{where}", _SHARE, metrics)
         found.append(replace(section, findings=[], compared=[]))
     return found
 

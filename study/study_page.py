@@ -119,9 +119,6 @@ def _what_was_trained(study: Study) -> str:
     recipe = first.recipe
     model, data = recipe["model"], recipe["data"]
     options = ", ".join(f"{key} {value}" for key, value in model.get("options", {}).items())
-    sizes = [run.header.metrics.get("parameters") for run in study.runs]
-    known = [size for size in sizes if size]
-    count = f", {min(known) / 1e6:.2f} million parameters" if known else ""
     lengths = sorted({training_length(run) for run in study.runs})
     length = " or ".join(f"{number} {unit}" for number, unit in lengths)
     batch = f"batches of {data['batch_size']}"
@@ -132,12 +129,28 @@ def _what_was_trained(study: Study) -> str:
     seeds = sorted({run.seed for run in study.runs})
     init = " from the weights of earlier runs" if model.get("init") else " from scratch"
     init = " from its published weights" if model.get("init") == model["name"] else init
+    if any((run.recipe.get("segmentation") or {}).get("backbone") for run in study.runs):
+        init += " or with an encoder that was trained first"
     return (
-        f"Trained: `{model['name']}` ({options or 'as it is'}){count},{init}, on {data['name']}, "
+        f"Trained: `{model['name']}` ({options or 'as it is'}){_sizes(study)},{init}, "
+        f"on {data['name']}, "
         f"{length}, {batch}, {recipe['optim']['name']} at {recipe['optim']['lr']:g}, "
         f"{recipe['train']['precision']}; {len(study.variants)} variants, {len(study.runs)} runs, "
         f"seeds {', '.join(map(str, seeds))}. {_time(study)}"
     )
+
+
+def _sizes(study: Study) -> str:
+    """Parameters of the smallest, and which variants have more."""
+    by_size: dict[str, list[str]] = {}
+    for variant in study.variants:
+        if count := variant.header.metrics.get("parameters"):
+            by_size.setdefault(f"{count / 1e6:.2f}", []).append(variant.name)
+    if not by_size:
+        return ""
+    least, *more = sorted(by_size, key=float)
+    others = "; ".join(f"{size} in {', '.join(by_size[size])}" for size in more)
+    return f", {least} million parameters" + (f" ({others})" if others else "")
 
 
 def _time(study: Study) -> str:

@@ -1,5 +1,6 @@
 """Markdown tables of variants and metrics."""
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 from pidformer.control import PIDGains
@@ -119,7 +120,8 @@ def judged_table(judged: Sequence[Judged], images: Mapping[str, str] | None = No
         one = each.one
         about = [f"{one.variant} minus {one.twin}", one.metric.title, each.word]
         about += [] if images is None else [images.get(one.variant, NONE)]
-        rows.append([*about, one.text, one.seeds_text, f"{each.p:.2g}"])
+        p = NONE if math.isnan(each.p) else f"{each.p:.2g}"
+        rows.append([*about, one.text, one.seeds_text, p])
     where = [] if images is None else ["images"]
     heads = ["", "metric", "verdict", *where, "difference", "seeds", "Holm's p"]
     return table(heads, rows, left=3 + len(where))

@@ -13,6 +13,7 @@ from study.claims import (
     FAILS,
     FILE,
     HOLDS,
+    NO_RUNS,
     ONE_SEED,
     UNMEASURED,
     Claim,
@@ -22,7 +23,7 @@ from study.claims import (
 from study.comparisons import UNRESOLVED, Compared, compare_pairs, with_registered
 from study.image_sections import image_metrics
 from study.language import language_metrics
-from study.records import ABOUT, Study, load_registered, training_length
+from study.records import ABOUT, Study, load_registered, registered_studies, training_length
 from study.segmentation import segmentation_metrics
 from study.tables import table
 
@@ -44,23 +45,24 @@ class Answers:
 
     def ordered(self, names: Sequence[str]) -> list[str]:
         """These studies first, then the others."""
-        for name in names:
-            self._study(name)
-        return list(dict.fromkeys([*names, *self._studies]))
+        there = [name for name in names if self._study(name)]
+        return list(dict.fromkeys([*there, *self._studies]))
 
     def known(self, study: str) -> set[str]:
         """The metrics of a study."""
-        self._study(study)
-        return {*self._metrics(study)}
+        return {*self._metrics(study)} if self._study(study) else set()
 
     def find(self, study: str, variant: str, metric: str) -> Compared | None:
         """A variant minus its twin, or "A minus B"; None where that was not measured of both."""
         one = self._study(study)
         variant, _, other = variant.partition(" minus ")
-        named = {v.name: v for v in one.variants if not v.is_plain}
-        for name in (variant, other) if other else (variant,):
-            if name not in named:
+        named = {v.name: v for v in one.variants if not v.is_plain} if one else {}
+        lacking = [name for name in (variant, other) if name and name not in named]
+        for name in lacking:
+            if not self.is_awaited(study, name):
                 raise unknown(f"controlled variant of study {study} in {_WHERE}", name, named)
+        if one is None or lacking:
+            return None
         twin = named[other] if other else one.twin(named[variant])[0]
         if twin is None or metric not in self._metrics(study):
             return None
@@ -70,15 +72,24 @@ class Answers:
             return found[0] if found else None
         return with_registered(found, one, load_registered(study))[0]
 
+    def is_awaited(self, study: str, variant: str) -> bool:
+        """Whether it is a registered row, softmax aside, that has no runs yet."""
+        one = self._study(study)
+        is_there = one is not None and variant in [v.name for v in one.variants]
+        if is_there or variant.startswith("softmax") or study not in registered_studies():
+            return False
+        return variant in load_registered(study).seeds
+
     def length(self, study: str, variant: str) -> str:
         """Of the training, in words."""
-        found = next(run for run in self._study(study).runs if run.variant == variant)
+        found = next(run for run in self._studies[study].runs if run.variant == variant)
         return "{} {}".format(*training_length(found))
 
-    def _study(self, name: str) -> Study:
-        if name not in self._studies:
+    def _study(self, name: str) -> Study | None:
+        """None of a registered one without runs."""
+        if name not in self._studies and name not in registered_studies():
             raise unknown(f"study in {_WHERE}", name, self._studies)
-        return self._studies[name]
+        return self._studies.get(name)
 
 
 def told(text: str, answers: Answers) -> str:
@@ -87,9 +98,11 @@ def told(text: str, answers: Answers) -> str:
     def number(match: re.Match[str]) -> str:
         study, variant, metric = match.groups()
         found = answers.find(study, variant, metric)
+        if found is None and any(answers.is_awaited(study, v) for v in variant.split(" minus ")):
+            return NO_RUNS
         if found is None:
             raise unknown(f"metric of {study}/{variant} in {_WHERE}", metric, answers.known(study))
-        return f"{found.text} ({found.seeds_text} seeds)" if found.is_partial else found.text
+        return f"{found.text} ({found.counted})" if found.is_partial else found.text
 
     return _NAME.sub(number, text)
 
@@ -145,19 +158,21 @@ def _answer(part: Part, claim: Claim, column: str, answers: Answers) -> Answer:
     if claim.known:
         return Answer(claim.known.get(column, ""), "", claim.verdict.get(column, ""))
     rows = part.answers.get(column, ())
-    known = {metric for study, _ in rows for metric in answers.known(study)}
-    for metric in claim.metrics:
-        if rows and metric not in known:
-            raise unknown(f"metric of claim {claim.claim!r} in {FILE}", metric, known)
     best: list[Compared] = []
     length = ""
     for study, variant in rows:
-        found = [one for m in claim.metrics if (one := answers.find(study, variant, m)) is not None]
-        if len(found) == len(claim.metrics) and _seeds(found) > _seeds(best):
+        metrics, known = claim.metrics(study), answers.known(study)
+        for metric in metrics:
+            if known and metric not in known:
+                raise unknown(f"metric of claim {claim.claim!r} in {FILE}", metric, known)
+        found = [one for m in metrics if (one := answers.find(study, variant, m)) is not None]
+        if len(found) == len(metrics) and _seeds(found) > _seeds(best):
             best, length = found, answers.length(study, variant)
     if not best:
-        return Answer()
-    return Answer(_effect(best), f"{length}, {_count(best)}", judge_claim(best, claim.expects))
+        is_awaited = any(answers.is_awaited(*row) for row in rows if claim.metrics(row[0]))
+        return Answer(verdict=NO_RUNS if is_awaited else UNMEASURED)
+    seeds = min(best, key=lambda one: one.found.seeds).counted
+    return Answer(_effect(best), f"{length}, {seeds}", judge_claim(best, claim.expects))
 
 
 def judge_claim(found: Sequence[Compared], expects: str) -> str:
@@ -167,9 +182,9 @@ def judge_claim(found: Sequence[Compared], expects: str) -> str:
     """
     if _seeds(found) < 2:
         return ONE_SEED if found else UNMEASURED
-    if any(one.is_partial for one in found):
-        return EARLY
     words = {one.word for one in found}
+    if EARLY in words:
+        return EARLY
     if words == {expects}:
         return HOLDS
     return UNRESOLVED if words <= {expects, UNRESOLVED} else FAILS
@@ -177,11 +192,6 @@ def judge_claim(found: Sequence[Compared], expects: str) -> str:
 
 def _seeds(found: Sequence[Compared]) -> int:
     return min((one.found.seeds for one in found), default=0)
-
-
-def _count(found: Sequence[Compared]) -> str:
-    least = min(found, key=lambda one: one.found.seeds)
-    return f"{least.seeds_text} seed{'' if least.seeds_text == '1' else 's'}"
 
 
 def _effect(found: Sequence[Compared]) -> str:

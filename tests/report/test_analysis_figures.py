@@ -105,6 +105,7 @@ def test_different_widths_have_planes_of_their_own(images):
 
 
 def test_the_first_of_each_kind_has_its_colour():
+    assert len({*run_colors([False, *[True] * 9])}) == 10  # the rows of `family`, and one more
     colors = run_colors([True, False, True, False, *[True] * 12])
     assert colors[:2] == [PID, SOFTMAX] and len(colors) == 16
     assert len(set(colors[:8])) == 8

@@ -1,5 +1,7 @@
 """The rule for one more candidate: sums of mean differences, and no choice before all seeds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -19,7 +21,7 @@ VALUES = {
 }
 
 
-def section(values, rows=("p", "pid", "pi"), seeds=SEEDS, metrics=("Clean", "PGD")):
+def section(values, rows=("p", "pid", "pi"), seeds=SEEDS, metrics=("Clean", "PGD"), ahead=False):
     plan = StudyPlan(
         name="s",
         recipe="",
@@ -28,10 +30,12 @@ def section(values, rows=("p", "pid", "pi"), seeds=SEEDS, metrics=("Clean", "PGD
             StudyRow(name=n, group="g", overrides=(), seeds=SEEDS, suites={})
             for n in {**values, **dict.fromkeys(rows)}
         ),
-        choice=Choice(rows=rows, metrics=metrics),
+        choice=Choice(rows=rows, metrics=metrics, ahead=ahead),
     )
     study = study_of({name: own[: len(seeds)] for name, own in values.items()}, seeds)
-    found = [Metric(title=t, find=metric().find, read=metric().read) for t in ("Clean", "PGD")]
+    cubed = Metric(title="PGD", find=metric().find, read=lambda r: metric().read(r) ** 3)
+    found = [Metric(title="Clean", find=metric().find, read=metric().read)]
+    found.append(cubed if ahead else replace(found[0], title="PGD"))
     return choice_section(plan, compare_all(study, found))
 
 
@@ -49,6 +53,17 @@ def test_the_largest_sum_of_means_is_chosen_among_the_rows_of_the_rule():
         assert seeds == "3 of 3"
         assert float(total.replace("\u2212", "-")) == pytest.approx(2 * gains[name], abs=0.005)
     assert found.body[0].endswith("That is **pid**.")
+
+
+def test_a_row_that_is_behind_on_one_metric_is_chosen_only_if_all_are():
+    """Of cubes the largest number decides: `pid` has the largest sum and is behind on Clean."""
+    values = {"softmax": (5, 6, 7), "p": (5.1, 6.1, 7.1), "pid": (2, 5, 10), "pi": (2, 4, 10)}
+    (found,) = section(values, ahead=True)
+    assert [row[0] for row in lines(found)] == ["p", "pid", "pi"]
+    assert found.body[0].endswith("That is **p**.") and "No row is ahead" not in found.body[0]
+    (found,) = section({**values, "p": (4, 5, 6)}, ahead=True)
+    assert found.body[0].endswith("No row is ahead on each. That is **pid**.")
+    assert lines(found)[0][0] == "pid"
 
 
 def test_nothing_is_chosen_while_a_row_lacks_a_seed():

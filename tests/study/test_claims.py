@@ -109,6 +109,35 @@ def test_the_row_with_the_most_seeds_answers(study, tmp_path):
     assert cells(text, "Clean")[4:] == [even.text, "not resolved"]
 
 
+def test_registered_rows_answer_as_soon_as_they_have_runs(study, tmp_path):
+    """Named in claims.yaml before: two seeds of the first study, then the registered ones."""
+    part = GIVEN["parts"][0] | {"answers": {"a": ["novels-seeds/p", "s/pid"]}}
+    part["claims"] = [{"claim": "T", "paper": "x", "metric": {"novels-seeds": "y", "s": "x"}}]
+    given = GIVEN | {"order": ["novels-seeds", "s"], "parts": [part]}
+    claims = read(tmp_path, given)
+    answers = Answers([study])
+    by_name = {one.variant: one for one in compare_all(study, [metric()])}
+    assert answers.ordered(claims.order) == ["s"]
+    assert cells(claims_table(claims, answers), "T")[2:4] == [by_name["pid"].text, "**holds**"]
+    assert told("{novels-seeds/p minus pid_paper/y}", answers) == "no runs yet"
+    alone = read(tmp_path, given | {"parts": [part | {"answers": {"a": ["novels-seeds/p"]}}]})
+    assert cells(claims_table(alone, answers), "T")[2:4] == ["-", "no runs yet"]
+    with pytest.raises(InputError, match="unknown controlled variant of study novels-seeds"):
+        told("{novels-seeds/pdi/y}", answers)
+
+    def made(count):
+        values = {name: [n + k for k in range(count)] for name, n in (("softmax", 5), ("p", 4))}
+        runs = [_at(run, 8) for run in study_of(values, range(10, 10 + count)).runs]
+        return replace(study.only(runs), name="novels-seeds")
+
+    for count, told_ in ((2, by_name["pid"].text), (4, minus("-1.00 [-1.00, -1.00]"))):
+        both = Answers([study, made(count)])
+        both._metrics = lambda name: {"s": {"x": metric()}, "novels-seeds": {"y": metric()}}[name]
+        assert both.ordered(claims.order) == ["novels-seeds", "s"]
+        row = cells(claims_table(claims, both), "T")
+        assert row[2] == told_ and row[3] == ("**holds**" if count == 2 else "not decided yet")
+
+
 def test_the_verdict_follows_from_interval_and_seeds():
     def of(low, high, seeds=3, better=1, p=0.01):
         found = Crossed(mean=(low + high) / 2, low=low, high=high, p=p, seeds=seeds)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from scipy import stats
@@ -15,7 +16,7 @@ from pidformer.statistics import Crossed, crossed_mean
 from study.classification import _against
 from study.comparisons import Compared, Judged, compare_all, findings, holm, judge
 from study.pictures import Point, differences_panel, points_panel
-from study.tables import differences_by_variant, gains_text
+from study.tables import bold, differences_by_variant, gains_text
 from tests.study.made import cells, metric, study_of
 
 
@@ -94,6 +95,18 @@ def test_a_picture_of_differences_has_their_unit_and_a_title_that_fits():
     assert " ".join(lines) == long.title and max(map(len, lines)) <= 36
 
 
+def test_a_title_stays_within_a_picture_with_long_labels():
+    study = study_of({"softmax": (5, 6, 7), "pid_paper_sinusoidal": (6, 7.1, 7.9)})
+    one = replace(metric(), title="novels, test, window 1024 sliding")
+    compared = compare_all(study, [one])
+    panel = differences_panel(compared, one.title, ["pid_paper_sinusoidal"])
+    figure = Figure(figsize=(panel.width, panel.height), layout="constrained")
+    panel.draw(figure)
+    figure.draw_without_rendering()
+    box = figure.axes[0].title.get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= figure.bbox.x1
+
+
 @pytest.mark.parametrize(("is_log", "scale"), [(False, "linear"), (True, "log")])
 def test_lines_have_a_linear_axis_unless_asked(is_log, scale):
     points, figure = [Point(x, 0.5) for x in (10, 40, 100)], Figure()
@@ -162,6 +175,10 @@ def test_what_lacks_seeds_is_not_decided_however_small_its_p():
     assert Judged(one, 0.001).word == "better"
     partial = one._replace(registered=4)
     assert Judged(partial, 0.001).word == Judged(partial, 0.9).word == "not decided yet"
+    assert bold(one).startswith("**") and bold(partial) == one.text
+    first, *others = findings([partial])
+    assert first == f"**pid** minus softmax (3 of 4 seeds). Not decided yet: x {one.text}."
+    assert others == []
 
 
 def test_holm_equals_a_step_down_by_hand():
@@ -169,6 +186,14 @@ def test_holm_equals_a_step_down_by_hand():
     # sorted: .001 x 4, .012 x 3, .03 x 2, .2 x 1
     assert holm(values) == pytest.approx([0.06, 0.004, math.nan, 0.2, 0.036], nan_ok=True)
     assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_what_stands_after_holm_stands_whatever_the_missing_comparisons_turn_out_to_be():
+    draws = np.random.default_rng(0).uniform(0, 0.06, (300, 5))
+    for values in draws:
+        now = holm(values[:3].tolist(), family=5)
+        assert now == holm([*values[:3], 1, 1])[:3]
+        assert np.all(np.array(now) >= holm(values.tolist())[:3])
 
 
 def test_many_methods_are_set_side_by_side_with_both_intervals():

@@ -13,7 +13,15 @@ from pidformer.robustness.compare import over_items
 from pidformer.statistics import Crossed
 from study import predictors
 from study.classification import classification_sections
-from study.comparisons import Compared, Judged, compare_all, judge, wins_text
+from study.comparisons import (
+    Compared,
+    Judged,
+    compare_all,
+    family_text,
+    judge,
+    judge_primary,
+    wins_text,
+)
 from study.hypotheses import hypotheses_section
 from tests.study.made import cells, metric, study_of
 
@@ -200,9 +208,26 @@ def test_a_win_needs_every_metric_after_the_correction():
     half = [compared("b", "Clean", 0.001), compared("b", "PGD", 0.2)]
     worse = [compared("c", "Clean", 0.001, -1), compared("c", "PGD", 0.002, -1)]
     alone = [compared("d", "Clean", 0.001)]
-    assert wins_text(judge([*both, *half, *worse, *alone])) == (
+    every = [*both, *half, *worse, *alone]
+    plan = plan_of(asked(), primary=tuple((one.variant, one.metric.title) for one in every))
+    assert wins_text(judge(every), plan) == (
         "Of 4 candidates, by the rule of study.md (Clean and PGD, each after Holm's correction): "
         "wins: a; losses: c."
+    )
+
+
+def test_no_row_wins_while_another_has_no_runs():
+    primary = tuple((row, title) for row in "ab" for title in ("Clean", "PGD"))
+    plan = plan_of(asked(), primary=primary)
+    made = [compared("a", "Clean", 0.0124), compared("a", "PGD", 0.0126)]
+    judged = judge_primary(made, plan)
+    assert [(each.p, each.word) for each in judged] == [
+        (pytest.approx(4 * 0.0124), "better"),  # whatever b will be
+        (pytest.approx(4 * 0.0124), "better"),
+    ]
+    assert wins_text(judged, plan) == "Not decided yet, a look at what is there: b (no seeds)."
+    assert family_text(judged, plan) == (
+        "Holm's p is over 4; the 2 that no run has answered count as p = 1:"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from pidformer.reproduce.plan import study_plan
 from study.__main__ import main
-from study.missing import missing_text, progress
+from study.missing import lacking_text, missing_text, progress
 from study.records import Study, load_registered, registered_studies
 from tests.study.made import cells, study_of
 
@@ -48,6 +48,16 @@ def test_groups_that_lack_nothing_are_counted_and_not_listed():
     assert text.startswith("29 of 30 registered runs") and "| rotary |" not in text
     line = cells(text, "windows")
     assert line[1:6] == ["sinusoidal", "3 x 5", "15", "14", "1 (softmax_sinusoidal-seed50)"]
+    said = lacking_text(found, "windows")
+    assert said.startswith("**Not all runs are in**") and "`sinusoidal` has 14 of 15." in said
+    assert lacking_text(found, "family") == ""
+
+
+def test_when_all_runs_are_in_nothing_is_listed():
+    plan = load_registered("windows")
+    runs = [f"{row.name}-seed{seed}" for row in plan.rows for seed in row.seeds]
+    found = [one for one in progress([made("windows", *runs)]) if one.study == "windows"]
+    assert missing_text(found) == "All 30 registered runs ([study.md](study.md)) are in."
 
 
 @pytest.mark.slow
@@ -64,4 +74,4 @@ def test_the_command_lists_every_group_as_the_page_has_them(capsys):
     assert main(["missing", "--records", str(ROOT / "results")]) == 0
     table = capsys.readouterr().out.splitlines()
     listed = [line for line in table[2:] if not line.endswith("| 0 | - | - |")]
-    assert listed and all(f"{line}\n" in page for line in listed)
+    assert all(f"{line}\n" in page for line in listed)

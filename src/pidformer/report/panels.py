@@ -22,7 +22,7 @@ from pidformer.files import atomic_path
 
 SOFTMAX, PID, INK, FAINT = "#d9622b", "#2f81c7", "#24292f", "#cfd6dd"
 GOOD, BAD, GREY = "#1b7f5c", "#c0392b", "#8a8f98"
-OTHERS = ("#1b7f5c", "#8e4ec6", "#b58900", "#c2255c", "#0c8599", "#6b7280")
+OTHERS = ("#1b7f5c", "#8e4ec6", "#b58900", "#c2255c", "#0c8599", "#6b7280", "#8b5e34", "#6aa300")
 FORMATS = (".png", ".svg", ".pdf")
 DARK = {INK: "#e6edf3", FAINT: "#3d444d"}
 """What ink and grid become on a dark page; the colours of the models stand on both."""

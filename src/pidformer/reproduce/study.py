@@ -73,6 +73,8 @@ class Choice:
 
     rows: tuple[str, ...]
     metrics: tuple[str, ...]
+    ahead: bool = False
+    """Among the rows that are ahead on each metric, if any is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,7 @@ class _Choose:
     groups: tuple[str, ...]
     metrics: tuple[str, ...]
     without: tuple[str, ...] = ()
+    ahead: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,4 +329,4 @@ def _choice(given: _Choose, groups: Mapping[str, _Group]) -> Choice:
     for name in given.without:
         check_known("row of the groups to choose from", name, rows)
     kept = tuple(row for row in rows if row not in given.without)
-    return Choice(rows=kept, metrics=given.metrics)
+    return Choice(rows=kept, metrics=given.metrics, ahead=given.ahead)
