@@ -82,6 +82,21 @@ def test_times_of_runs_that_were_made_elsewhere_are_learned_from(tmp_path):
         assert estimate[other.id] == pytest.approx(2 * other.seconds)
 
 
+def test_what_was_begun_elsewhere_and_left_there_begins_anew(tmp_path):
+    """Only OUT/jobs came along: a training that was nearly done there takes its whole time here."""
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
+    train, looked = plan.jobs[:2]
+    for job in (train, looked):
+        Times(plan.out / "jobs").write(job, Spent(job.seconds - 1, 1))
+    whole = sum(job.seconds for job in plan.jobs[:5])
+    lines = look(plan).lines
+    assert [line.spent for line in lines[:2]] == [0.0, 0.0]
+    assert _fits(train, lines, whole) and not _fits(train, lines, whole - 1)
+    train.arguments["run"].mkdir(parents=True)  # with its checkpoint
+    assert _fits(train, look(plan).lines, whole - train.seconds - looked.seconds + 2)
+
+
 def test_times_are_kept_with_their_order(tmp_path):
     (tmp_path / "tiny-imagenet-100").mkdir()
     (tmp_path / "jobs").mkdir()

@@ -70,6 +70,8 @@ def test_the_plan_shows_the_rehearsal_afterwards(tmp_path):
     assert "rehearsed" in again.timed_on and look(again).left == pytest.approx(
         sum(kind.seconds for kind in found.kinds)
     )
+    past = with_rehearsal(replace(plan, jobs=plan.jobs[1:], past=plan.jobs[:1])).past
+    assert past[0].seconds == found.kinds[0].seconds  # or its pace would be of another guess
     assert rehearsal_table(found).row_count == 3
     assert found.longest == pytest.approx(found.hours, abs=2e-3)  # one run: nothing side by side
     twice = replace(

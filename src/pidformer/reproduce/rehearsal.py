@@ -10,7 +10,7 @@ import shutil
 import time
 import warnings
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -183,9 +183,12 @@ def with_rehearsal(plan: Plan) -> Plan:
     if (held := read_rehearsal(plan.out / FILE_NAME)) is None:
         return plan
     seconds = {kind.kind: kind.seconds for kind in held.kinds if kind.seconds}
-    jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
+
+    def rehearsed(jobs: Iterable[Job]) -> tuple[Job, ...]:
+        return tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in jobs)
+
     where = f"{held.device} (rehearsed{', made-up data' if held.is_made_up else ''})"
-    return replace(plan, jobs=jobs, timed_on=where)
+    return replace(plan, jobs=rehearsed(plan.jobs), past=rehearsed(plan.past), timed_on=where)
 
 
 def _tried(trial: "_Trial", kind: str, count: int) -> Rehearsed:
