@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pidformer.reproduce import make_plan
-from pidformer.reproduce.jobs import JobState, Spent, Times, estimates
+from pidformer.reproduce.jobs import JobState, Spent, Times, estimates, seconds_left
 from pidformer.reproduce.run import _fits, look
 
 STUDY = Path(__file__).parents[2] / "study" / "tiny-imagenet-100.yaml"
@@ -95,6 +95,24 @@ def test_what_was_begun_elsewhere_and_left_there_begins_anew(tmp_path):
     assert _fits(train, lines, whole) and not _fits(train, lines, whole - 1)
     train.arguments["run"].mkdir(parents=True)  # with its checkpoint
     assert _fits(train, look(plan).lines, whole - train.seconds - looked.seconds + 2)
+
+
+def test_what_is_left_counts_no_job_below_nothing(tmp_path):
+    """One that takes longer than expected makes up for no other; one without a guess is unknown."""
+    plan = make_plan(tmp_path)
+    states = [("waiting", 10.0, 4.0), ("waiting", 3.0, 5.0), ("waiting", None, 0.0),
+              ("done", 10.0, 4.0)]  # fmt: skip
+    jobs = plan.jobs[: len(states)]
+    lines = [
+        JobState(job=job, state=state, spent=spent, estimate=estimate)
+        for job, (state, estimate, spent) in zip(jobs, states, strict=True)
+    ]
+    assert seconds_left(lines) == 6.0
+    unknown = replace(plan, jobs=tuple(replace(job, seconds=None) for job in plan.jobs))
+    spent = {job.id: Spent() for job in plan.jobs}
+    assert set(estimates(unknown, spent, set()).values()) == {None}
+    first, *_, last = [job.id for job in plan.jobs if job.kind == "train"]
+    assert estimates(unknown, spent | {first: Spent(7.0, 1)}, {first})[last] == 7.0
 
 
 def test_times_are_kept_with_their_order(tmp_path):

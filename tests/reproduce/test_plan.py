@@ -63,8 +63,10 @@ def test_the_table_names_recipes_and_suites_that_exist(key, tmp_path):
 def test_data_is_found_by_its_usual_names(tmp_path):
     plan = make_plan(tmp_path / "out", scale="small", only=["table1"])
     assert plan.blocked[0].state == "no data" and "--data" in plan.blocked[0].reason
-    plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
-    assert plan.blocked[0].state == "no data" and not plan.jobs
+    (tmp_path / "another-set").mkdir()
+    for data in (tmp_path, tmp_path / "nowhere"):
+        plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=data)
+        assert plan.blocked[0].state == "no data" and not plan.jobs
     (tmp_path / "Tiny_ImageNet_100").mkdir()
     plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
     assert plan.jobs[0].arguments["data"] == tmp_path / "Tiny_ImageNet_100"
