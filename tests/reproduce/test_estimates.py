@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pidformer.reproduce import make_plan
-from pidformer.reproduce.jobs import JobState, Spent, Times, estimates, seconds_left
+from pidformer.reproduce.jobs import JobState, Spent, Times, duration, estimates, seconds_left
 from pidformer.reproduce.run import _fits, look
 
 STUDY = Path(__file__).parents[2] / "study" / "tiny-imagenet-100.yaml"
@@ -113,6 +113,18 @@ def test_what_is_left_counts_no_job_below_nothing(tmp_path):
     assert set(estimates(unknown, spent, set()).values()) == {None}
     first, *_, last = [job.id for job in plan.jobs if job.kind == "train"]
     assert estimates(unknown, spent | {first: Spent(7.0, 1)}, {first})[last] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "?"), (0.4, "0 s"), (99.4, "99 s"), (100, "1.7 min"), (5999, "100.0 min"),
+        (6000, "1.7 h"), (9.9 * 3600, "9.9 h"), (9.95 * 3600, "10 h"), (21.4 * 3600, "21 h"),
+        (41_623 * 3600, "41,623 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_said_in_its_unit(seconds, shown):
+    assert duration(seconds) == shown
 
 
 def test_times_are_kept_with_their_order(tmp_path):

@@ -175,4 +175,4 @@ def duration(seconds: float | None) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.1f} min"
     hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h"
+    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:,.0f} h"
