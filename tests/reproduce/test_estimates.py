@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pidformer.reproduce import make_plan
-from pidformer.reproduce.jobs import JobState, Spent, Times, estimates
+from pidformer.reproduce.jobs import JobState, Spent, Times, duration, estimates, seconds_left
 from pidformer.reproduce.run import _fits, look
 
 STUDY = Path(__file__).parents[2] / "study" / "tiny-imagenet-100.yaml"
@@ -80,6 +80,51 @@ def test_times_of_runs_that_were_made_elsewhere_are_learned_from(tmp_path):
     for job in before.jobs[:2]:
         other = plan.by_id[job.id.replace(done, "pid-seed10")]
         assert estimate[other.id] == pytest.approx(2 * other.seconds)
+
+
+def test_what_was_begun_elsewhere_and_left_there_begins_anew(tmp_path):
+    """Only OUT/jobs came along: a training that was nearly done there takes its whole time here."""
+    (tmp_path / "tiny-imagenet-100").mkdir()
+    plan = make_plan(tmp_path / "out", study=STUDY, data=tmp_path, only=["main"], seeds=1)
+    train, looked = plan.jobs[:2]
+    for job in (train, looked):
+        Times(plan.out / "jobs").write(job, Spent(job.seconds - 1, 1))
+    whole = sum(job.seconds for job in plan.jobs[:5])
+    lines = look(plan).lines
+    assert [line.spent for line in lines[:2]] == [0.0, 0.0]
+    assert _fits(train, lines, whole) and not _fits(train, lines, whole - 1)
+    train.arguments["run"].mkdir(parents=True)  # with its checkpoint
+    assert _fits(train, look(plan).lines, whole - train.seconds - looked.seconds + 2)
+
+
+def test_what_is_left_counts_no_job_below_nothing(tmp_path):
+    """One that takes longer than expected makes up for no other; one without a guess is unknown."""
+    plan = make_plan(tmp_path)
+    states = [("waiting", 10.0, 4.0), ("waiting", 3.0, 5.0), ("waiting", None, 0.0),
+              ("done", 10.0, 4.0)]  # fmt: skip
+    jobs = plan.jobs[: len(states)]
+    lines = [
+        JobState(job=job, state=state, spent=spent, estimate=estimate)
+        for job, (state, estimate, spent) in zip(jobs, states, strict=True)
+    ]
+    assert seconds_left(lines) == 6.0
+    unknown = replace(plan, jobs=tuple(replace(job, seconds=None) for job in plan.jobs))
+    spent = {job.id: Spent() for job in plan.jobs}
+    assert set(estimates(unknown, spent, set()).values()) == {None}
+    first, *_, last = [job.id for job in plan.jobs if job.kind == "train"]
+    assert estimates(unknown, spent | {first: Spent(7.0, 1)}, {first})[last] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [
+        (None, "?"), (0.4, "0 s"), (99.4, "99 s"), (100, "1.7 min"), (5999, "100.0 min"),
+        (6000, "1.7 h"), (9.9 * 3600, "9.9 h"), (9.95 * 3600, "10 h"), (21.4 * 3600, "21 h"),
+        (41_623 * 3600, "41,623 h"),
+    ],
+)  # fmt: skip
+def test_a_duration_is_said_in_its_unit(seconds, shown):
+    assert duration(seconds) == shown
 
 
 def test_times_are_kept_with_their_order(tmp_path):

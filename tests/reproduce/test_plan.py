@@ -63,11 +63,18 @@ def test_the_table_names_recipes_and_suites_that_exist(key, tmp_path):
 def test_data_is_found_by_its_usual_names(tmp_path):
     plan = make_plan(tmp_path / "out", scale="small", only=["table1"])
     assert plan.blocked[0].state == "no data" and "--data" in plan.blocked[0].reason
-    plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
-    assert plan.blocked[0].state == "no data" and not plan.jobs
+    (tmp_path / "another-set").mkdir()
+    for data in (tmp_path, tmp_path / "nowhere"):
+        plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=data)
+        assert plan.blocked[0].state == "no data" and not plan.jobs
     (tmp_path / "Tiny_ImageNet_100").mkdir()
     plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=tmp_path)
     assert plan.jobs[0].arguments["data"] == tmp_path / "Tiny_ImageNet_100"
+    link = tmp_path / "tiny-imagenet-100"  # the set itself, on another disk under another name
+    (tmp_path / "Tiny_ImageNet_100").rename(tmp_path / "images")
+    link.symlink_to(tmp_path / "images")
+    plan = make_plan(tmp_path / "out", scale="small", only=["table1"], data=link)
+    assert plan.jobs[0].arguments["data"] == link
 
 
 @pytest.mark.slow
@@ -119,6 +126,19 @@ def test_estimates_learn_from_what_was_done(tmp_path):
     found = estimates(plan, spent, {trains[0].id})
     assert found[trains[1].id] == pytest.approx(100.0)
     assert found["report"] == plan.by_id["report"].seconds
+
+
+def test_all_that_failed_is_shown_with_its_reason(run, tmp_path):
+    """Processes that work side by side say nothing themselves, and a terminal shows no lines."""
+    for name in ("tiny-imagenet-100", "camvid"):
+        (tmp_path / name).mkdir()
+    options = ("--data", tmp_path, "--seeds", 1, "--jobs", 1, "--device", "cpu")
+    only = ("--only", "table1,table2", "--out", tmp_path / "out")
+    code, text, error = run("reproduce", "--scale", "small", *options, *only)
+    assert code == 2 and "jobs failed; train.tiny_imagenet_100.deit_tiny_softmax-seed0: " in error
+    said = [line for line in text.splitlines() if " failed: " in line]
+    assert len(said) == 6 and all(str(tmp_path) in line for line in said[:-1])
+    assert said[4].startswith("train.camvid.pid-seed0 failed: ") and "report failed" in said[-1]
 
 
 def test_a_dry_run_writes_nothing(run, tmp_path):

@@ -70,13 +70,16 @@ def test_the_plan_shows_the_rehearsal_afterwards(tmp_path):
     assert "rehearsed" in again.timed_on and look(again).left == pytest.approx(
         sum(kind.seconds for kind in found.kinds)
     )
+    past = with_rehearsal(replace(plan, jobs=plan.jobs[1:], past=plan.jobs[:1])).past
+    assert past[0].seconds == found.kinds[0].seconds  # or its pace would be of another guess
     assert rehearsal_table(found).row_count == 3
     assert found.longest == pytest.approx(found.hours, abs=2e-3)  # one run: nothing side by side
     twice = replace(
         plan, jobs=(*plan.jobs, *(replace(j, id=f"{j.id}2", needs=()) for j in plan.jobs))
     )
-    each = {kind.kind: kind.seconds for kind in found.kinds}
-    assert rehearsal._longest(twice, each) == pytest.approx(sum(each.values()))
+    each = {kind.kind: kind for kind in found.kinds}
+    whole = sum(kind.seconds for kind in found.kinds)
+    assert rehearsal._longest(twice, each) == pytest.approx(whole)
     assert sorted(path.name for path in plan.out.iterdir()) == ["rehearsal.json"]
     (plan.out / "rehearsal.json").write_text("{")
     assert with_rehearsal(plan) == plan
@@ -276,3 +279,39 @@ def test_real_scenes_are_rehearsed_as_they_are(tmp_path):
     jobs = plan_jobs(tmp_path / "out", [(part, data)], 1)
     found = rehearse(Plan(out=tmp_path / "out", jobs=tuple(jobs)), SHORT, is_shown=False)
     assert [kind.failure for kind in found.kinds] == [None, None]
+
+
+def test_a_segmenter_is_rehearsed_although_its_backbone_failed(tmp_path, monkeypatch):
+    """The folder of a training that did not fit into memory holds a recipe and no weights."""
+    plan = digits_plan(tmp_path)
+    job = replace(plan.jobs[0], arguments=plan.jobs[0].arguments | {
+        "recipe": "camvid/pid.yaml",
+        "overrides": (f"segmentation.backbone={tmp_path}/out/runs/digits/backbone-seed0",),
+    })  # fmt: skip
+    started = []
+    monkeypatch.setattr(
+        training,
+        "rehearse_training",
+        lambda recipe, *_, **__: started.append(recipe.segmentation.backbone) or 1 / 0,
+    )
+    run = plan.out / "rehearsing" / "digits.backbone-seed0"
+    run.mkdir(parents=True)
+    for _ in range(2):
+        trial = rehearsal._Trial(plan, job, SHORT, plan.out / "rehearsing", is_made_up=False)
+        with pytest.raises(ZeroDivisionError):
+            trial.train()
+        (run / "model.safetensors").touch()
+    assert started == [None, str(run)]
+
+
+def test_no_kind_leaves_memory_to_be_counted_with_the_next(tmp_path, monkeypatch):
+    plan, order = digits_plan(tmp_path), []
+
+    def tried(trial, kind, count):
+        order.append(kind)
+        return rehearsal.Rehearsed(kind=kind, title=kind, count=count)
+
+    monkeypatch.setattr(rehearsal, "_tried", tried)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: order.append("emptied"))
+    rehearse(plan, SHORT, is_shown=False)
+    assert order[1::2] == ["emptied"] * 3

@@ -86,6 +86,9 @@ def reproduce(
         from pidformer.reproduce.display import plan_table
 
         tables().print(plan_table(found.plan, found.lines))
+        for job, reason in found.failed.items():
+            if reason not in {f"needs {other}" for other in found.failed}:
+                typer.echo(f"{job} failed: {reason}")
         if not dry_run and found.report.exists():
             typer.echo(f"report: {found.report}")
     if found.failed:

@@ -36,7 +36,7 @@ from pidformer.training.run import check_folder, train
 
 SAMPLE_SEED = 0
 """Seed of the images sampled for analysis; the same for every run."""
-_WEIGHTS = "model.safetensors"
+WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def _train(job: Job, setting: JobSetting) -> None:
 
 def _is_evaluated(job: Job) -> bool:
     run = Path(job.arguments["run"])
-    if not (run / _WEIGHTS).exists() or not (run / results.FILE_NAME).exists():
+    if not (run / WEIGHTS).exists() or not (run / results.FILE_NAME).exists():
         return False
     records = (run / results.FILE_NAME).stat()
     stamp = (repr(job), _written(run), records.st_mtime_ns, records.st_size)
@@ -238,7 +238,7 @@ def _analyze(job: Job, setting: JobSetting) -> None:
 def _is_analyzed(job: Job) -> bool:
     """The certificate is the last of its records, unless another says why there is none."""
     run = Path(job.arguments["run"])
-    if not (run / _WEIGHTS).exists():
+    if not (run / WEIGHTS).exists():
         return False
     asked = ("analysis", job.arguments["limit"], SAMPLE_SEED)
     ends = {
@@ -280,11 +280,11 @@ def _folders(job: Job) -> list[Path]:
 
 
 def _written(run: Path) -> int:
-    return (run / _WEIGHTS).stat().st_mtime_ns
+    return (run / WEIGHTS).stat().st_mtime_ns
 
 
 _KINDS: dict[str, tuple[Callable[[Job, JobSetting], object], Callable[[Job], bool]]] = {
-    "train": (_train, lambda job: (Path(job.arguments["run"]) / _WEIGHTS).exists()),  # written last
+    "train": (_train, lambda job: (Path(job.arguments["run"]) / WEIGHTS).exists()),  # written last
     "evaluate": (_evaluate, _is_evaluated),
     "analyze": (_analyze, _is_analyzed),
     "publish": (lambda job, _: publish([job.arguments["run"]], job.arguments["to"]), _is_published),

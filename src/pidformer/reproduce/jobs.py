@@ -96,7 +96,8 @@ def find_folder(names: Sequence[str], data: str | Path | None) -> Path | None:
         return None
     folder = Path(data)
     spelled = {letters_of(name) for name in names}
-    if letters_of(folder.resolve().name) in spelled and folder.is_dir():
+    own = {letters_of(name) for name in (folder.name, folder.resolve().name)}  # it may be a link
+    if own & spelled and folder.is_dir():
         return folder
     inner = sorted(folder.iterdir()) if folder.is_dir() else []
     return next((p for p in inner if p.is_dir() and letters_of(p.name) in spelled), None)
@@ -174,4 +175,4 @@ def duration(seconds: float | None) -> str:
     if seconds < 6000:
         return f"{seconds / 60:.1f} min"
     hours = seconds / 3600
-    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:.0f} h"
+    return f"{hours:.1f} h" if hours < 9.95 else f"{hours:,.0f} h"

@@ -4,6 +4,7 @@ The findings are kept in OUT/rehearsal.json, from which later estimates of the p
 is written kind by kind, so an interrupted rehearsal resumes with the kinds it lacks.
 """
 
+import gc
 import hashlib
 import json
 import shutil
@@ -23,6 +24,7 @@ from pidformer.data import open_images
 from pidformer.data.benchmarks import open_corrupted, open_shift
 from pidformer.data.segmentation import open_segmentation
 from pidformer.data.storage import fits_in_memory
+from pidformer.data.text import open_corpus
 from pidformer.devices import as_device, usable_cores
 from pidformer.display import Display
 from pidformer.errors import InputError, cut, is_out_of_memory
@@ -30,9 +32,10 @@ from pidformer.evaluation.setup import Setup
 from pidformer.evaluation.suite import Row, UnderThreat
 from pidformer.fields import typed
 from pidformer.files import out_folder, write_whole
-from pidformer.reproduce.job_kinds import JobSetting, do, setup_of, suite_of
+from pidformer.reproduce.job_kinds import WEIGHTS, JobSetting, do, setup_of, suite_of
 from pidformer.reproduce.jobs import Job, Plan, duration
 from pidformer.reproduce.made_up import PUBLISHED
+from pidformer.runs.model import load_language
 from pidformer.runs.open import open_subject
 from pidformer.training import load_recipe
 from pidformer.training import rehearse as training
@@ -73,9 +76,9 @@ class Rehearsal:
 
     device: str
     is_made_up: bool
-    kinds: tuple[Rehearsed, ...]
     plan: str
     """A hash of the jobs: a rehearsal of another plan is not resumed."""
+    kinds: tuple[Rehearsed, ...] = ()
     longest: float = 0.0
     """Hours of the runs that follow upon each other: more devices do not make it shorter."""
     is_whole: bool = False
@@ -116,41 +119,43 @@ def rehearse(
     display = Display(is_shown=is_shown)
     place = out_folder(out_folder(plan.out) / PLACE)
     jobs = json.dumps([[job.to_dict() for job in plan.jobs], setting.overrides]).encode()
-    done = _resumed(
-        plan.out,
-        Rehearsal(
-            device=_device_name(setting.device),
-            is_made_up=is_made_up,
-            kinds=(),
-            plan=hashlib.sha256(jobs).hexdigest()[:16],
-        ),
+    fresh = Rehearsal(
+        device=_device_name(setting.device),
+        is_made_up=is_made_up,
+        plan=hashlib.sha256(jobs).hexdigest()[:16],
     )
-    order = list(kinds)
-    waiting = {kinds[k][0].arguments["run"] for k in {*order} - {k.kind for k in done.kinds}}
+    done = _resumed(plan.out, fresh)
+    tried = {found.kind: found for found in done.kinds}
+    waiting = {jobs[0].arguments["run"] for kind, jobs in kinds.items() if kind not in tried}
     for number, (kind, (job, *others)) in enumerate(kinds.items(), 1):
         title = f"[{number}/{len(kinds)}] {job.title}"
         trial = _Trial(plan, job, setting, place, is_made_up)
-        if kind in {k.kind for k in done.kinds}:
+        if kind in tried:
             display.say(f"{title}: tried before")
             if job.kind == "train" and job.arguments["run"] in waiting and not trial.is_trained:
                 trial.train("train.compile=none")  # its folder is gone: any weights will do
             continue
         display.say(title)
         begun = time.monotonic()
-        found = _tried(trial, kind, 1 + len(others))
+        tried[kind] = found = _tried(trial, kind, 1 + len(others))
+        gc.collect()
+        torch.cuda.empty_cache()  # it would count as memory of the next kind
         how = found.failure or f"{duration(found.seconds)} {found.speed}"
         display.say(f"  {how} (tried for {time.monotonic() - begun:.0f} s)")
-        all_now = sorted((*done.kinds, found), key=lambda k: order.index(k.kind))
-        chain = _longest(plan, {k.kind: k.seconds or 0.0 for k in all_now}) / 3600
-        whole = number == len(kinds)
-        done = replace(done, kinds=tuple(all_now), longest=round(chain, 3), is_whole=whole)
+        done = replace(
+            done,
+            kinds=tuple(tried[kind] for kind in kinds if kind in tried),
+            longest=round(_longest(plan, tried) / 3600, 3),
+            is_whole=number == len(kinds),
+        )
         write_whole(plan.out / FILE_NAME, json.dumps(done.to_dict(), indent=1))
     shutil.rmtree(place, ignore_errors=True)
     return done
 
 
-def _longest(plan: Plan, seconds: Mapping[str, float]) -> float:
+def _longest(plan: Plan, tried: Mapping[str, Rehearsed]) -> float:
     """Seconds until the last job ends, with a device for each."""
+    seconds = {kind: found.seconds or 0.0 for kind, found in tried.items()}
     ends: dict[str, float] = {}
     for job in plan.jobs:  # in order: what is needed comes first
         begins = max((ends.get(need, 0.0) for need in job.needs), default=0.0)
@@ -183,9 +188,12 @@ def with_rehearsal(plan: Plan) -> Plan:
     if (held := read_rehearsal(plan.out / FILE_NAME)) is None:
         return plan
     seconds = {kind.kind: kind.seconds for kind in held.kinds if kind.seconds}
-    jobs = tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in plan.jobs)
+    jobs, past = (
+        tuple(replace(job, seconds=seconds.get(like(job), job.seconds)) for job in given)
+        for given in (plan.jobs, plan.past)
+    )
     where = f"{held.device} (rehearsed{', made-up data' if held.is_made_up else ''})"
-    return replace(plan, jobs=jobs, timed_on=where)
+    return replace(plan, jobs=jobs, past=past, timed_on=where)
 
 
 def _tried(trial: "_Trial", kind: str, count: int) -> Rehearsed:
@@ -219,7 +227,7 @@ class _Trial:
 
     @property
     def is_trained(self) -> bool:
-        return (self.run / "model.safetensors").exists()
+        return (self.run / WEIGHTS).exists()
 
     def measured(self) -> dict[str, Any]:
         if self.job.kind == "train":
@@ -239,7 +247,7 @@ class _Trial:
             name, _, value = text.partition("=")
             if name == "segmentation.backbone":  # of a run that was rehearsed too, perhaps before
                 start = self.place / _name(value)
-                text = f"{name}={start if start.is_dir() else 'null'}"
+                text = f"{name}={start if (start / WEIGHTS).exists() else 'null'}"
             given.append(text)
         recipe = load_recipe(about["recipe"], given)
         more: dict[str, Any] = {}
@@ -307,12 +315,12 @@ class _Trial:
             split = about["suite"] if about["suite"] in ("valid", "test") else "test"
             text = PUBLISHED["wikitext-103"]
             real = text.val if split == "valid" else text.test
-            there = _tokens(self.run, about["data"], split)
+            tokenizer = load_language(self.run).tokenizer
+            there = len(open_corpus(about["data"], split, tokenizer).tokens)
         else:
             real, there = PUBLISHED["ade20k"].val, len(open_segmentation(about["data"], "val"))
         count = real if self._is_replaced else there
-        _, seconds = self._line(about["task"], min(count, about.get("limit") or count), there)
-        return seconds
+        return self._line(about["task"], min(count, about.get("limit") or count), there)[1]
 
     def _analysis(self) -> float:
         """Whole for a few images; of more, the spectra are no more."""
@@ -386,14 +394,6 @@ def _size(row: Row, setup: Setup) -> int:
     return len(open_shift(place))
 
 
-def _tokens(run: Path, data: Any, split: str) -> int:
-    from pidformer.data.text import open_corpus  # transformers: slow
-    from pidformer.runs.model import load_language
-
-    return len(open_corpus(data, split, load_language(run).tokenizer).tokens)
-
-
 def _device_name(device: str) -> str:
-    place = as_device(device)
-    cores = f"{usable_cores()} CPU core(s)"
+    place, cores = as_device(device), f"{usable_cores()} CPU core(s)"
     return f"one {torch.cuda.get_device_name(place)}, {cores}" if place.type == "cuda" else cores

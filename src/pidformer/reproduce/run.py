@@ -174,7 +174,8 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
         except InputError as error:
             broken.setdefault(job.id, str(error))
     failed = _failed(plan, done, broken)
-    spent = {job.id: times.of(job.id) for job in (*plan.past, *plan.jobs)}
+    spent = {job.id: times.of(job.id) for job in plan.past}
+    spent |= {job.id: _spent(times, job) for job in plan.jobs}
     expected = estimates(plan, spent, done)
     lines = (
         JobState(
@@ -186,6 +187,12 @@ def look(plan: Plan, done: set[str] | None = None, broken: dict[str, str] | None
         for job in plan.jobs
     )
     return Outcome(plan=plan, lines=tuple(lines), failed=failed)
+
+
+def _spent(times: Times, job: Job) -> Spent:
+    """Nothing where the run's folder is not here: what was begun elsewhere begins anew."""
+    run = job.arguments.get("run")
+    return times.of(job.id) if run is None or Path(run).exists() else Spent()
 
 
 def _failed(plan: Plan, done: set[str], broken: Mapping[str, str]) -> dict[str, str]:
@@ -235,7 +242,7 @@ def attempt(
     with claimed(plan.out / "claims", job.id) as is_ours:
         if not is_ours:
             return None
-        before, failure = times.of(job.id), None
+        before, failure = _spent(times, job), None
         if is_done(job):  # by another process, between the look and the claim
             return Tried(job, before.seconds, None)
         times.write(job, Spent(before.seconds, before.starts + 1))

@@ -48,10 +48,11 @@ def in_processes(work: Callable[[], Any], count: int) -> Iterator[Any]:
                 yield answer
     finally:
         with unhurried():
-            for process in started.values():
-                if process.pid is not None:
-                    process.terminate()
-                    process.join()
+            begun = [process for process in started.values() if process.pid is not None]
+            for process in begun:  # all before any is waited for: none takes on what another leaves
+                process.terminate()
+            for process in begun:
+                process.join()
 
 
 @contextmanager
