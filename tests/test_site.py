@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import chromium
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -103,3 +105,28 @@ def test_the_site_asks_no_other_host_for_anything(site):
     )
     for page in site.rglob("*.html"):
         assert not fetched.search(page.read_text(encoding="utf-8")), page.name
+
+
+BROKEN = """() => [...document.querySelectorAll("article table :is(code, td[style*=right])")]
+  .filter((it) => it.tagName === "TD" ? !it.querySelector("br") : !/\\s/.test(it.textContent))
+  .filter((it) => {
+    const range = document.createRange();
+    range.selectNodeContents(it);
+    const bottoms = [...range.getClientRects()].map((box) => box.bottom);
+    return Math.max(...bottoms) - Math.min(...bottoms) > 8;
+  }).map((it) => it.textContent)"""
+"""Names and numbers in tables that stand on several lines."""
+
+
+def test_on_a_phone_names_and_numbers_in_tables_stay_whole(site):
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    where = chromium.needed()
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=where, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        for name in ("family", "results", "results/novels", "models", "compatibility"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert page.locator("article table").count(), name
+            assert page.evaluate(BROKEN) == [], name
+            assert page.evaluate("document.documentElement.scrollWidth") == 390, name
+        browser.close()

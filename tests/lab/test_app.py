@@ -383,6 +383,7 @@ def test_other_hosts_get_a_token_made(home):
 
 
 def test_a_taken_port_and_a_missing_run_end_in_one_line(capsys, tmp_path):
+    folder = os.environ.get("GRADIO_TEMP_DIR")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -394,3 +395,4 @@ def test_a_taken_port_and_a_missing_run_end_in_one_line(capsys, tmp_path):
                 main(["lab", *options])
             assert ended.value.code == 2
             assert said in capsys.readouterr().err
+            assert os.environ.get("GRADIO_TEMP_DIR") == folder  # gradio elsewhere is left alone

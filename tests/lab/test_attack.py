@@ -195,6 +195,15 @@ def test_a_data_folder_is_offered_by_its_name_and_refused_if_it_is_none(tmp_path
         PictureSets.of([], tmp_path / "empty").picture("empty", 0)
 
 
+def test_a_data_folder_called_as_the_digits_is_not_taken_for_them(tmp_path, home):
+    folder = write_set(tmp_path / "digits", count=3)
+    catalogue = Catalogue([], home, folder)
+    name = catalogue.first_pictures("digits example, PID")
+    assert catalogue.pictures.names == ["digits", name] == ["digits", str(folder)]
+    assert catalogue.pictures.picture(name, 0).classes == ("cat", "dog")
+    assert catalogue.pictures.picture("digits", 0).classes == tuple("0123456789")
+
+
 def test_a_damaged_picture_of_a_set_is_named(tmp_path):
     folder = write_set(tmp_path / "pets", count=1)
     for path in (folder / "val").rglob("*.png"):

@@ -58,6 +58,12 @@ def test_filters_narrow_the_lines(runs):
     assert lines(runs, ResultsKnobs(runs=NONE)) == []
 
 
+def test_a_run_whose_name_has_commas_is_chosen_alone(runs):
+    gains = replace(runs[1], folder=runs[1].folder.with_name("pid-0.4,0.1,0.05"))
+    knobs = ResultsKnobs(runs="pid-0.4%2C0.1%2C0.05")
+    assert chosen([*runs, gains], knobs) == {"pid-0.4,0.1,0.05": gains}
+
+
 def test_the_command_of_a_report_is_one_that_works(runs, tmp_path):
     twins = report_command(runs)
     assert twins.startswith("pidformer report ") and "--mixed" not in twins

@@ -11,9 +11,10 @@ pytest.importorskip("transformers")
 import pidformer as pf
 from pidformer.data.text import perturb
 from pidformer.errors import InputError
+from pidformer.lab.address import from_query, to_query
 from pidformer.lab.knobs import NOBODY
 from pidformer.lab.runs import EXAMPLES, TEXTS, Catalogue
-from pidformer.lab.text import TextKnobs, opened, read
+from pidformer.lab.text import MOST_CHARACTERS, TextKnobs, opened, read
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,15 @@ def test_the_same_seed_writes_the_same(language_run):
 def test_an_empty_prompt_is_refused(language_run):
     with pytest.raises(InputError, match="no token"):
         read(opened(str(language_run)), TextKnobs(prompt=""))
+
+
+@pytest.mark.parametrize("letter", ["w ", "&#%+?", "\U0001f600"])
+def test_the_longest_prompt_survives_its_address(letter):
+    inputs = pytest.importorskip("pidformer.lab.inputs", reason="needs the extra lab")
+    knobs = TextKnobs(prompt=(letter * MOST_CHARACTERS)[:MOST_CHARACTERS])
+    address = to_query("text", knobs)
+    assert from_query(TextKnobs, address, "text") == knobs
+    assert len(address) <= inputs.LONGEST_TEXT  # or else the page cannot read it
 
 
 def test_a_prompt_in_an_address_is_quoted_in_the_command():

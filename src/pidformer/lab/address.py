@@ -8,8 +8,6 @@ from urllib.parse import parse_qs, urlencode
 from pidformer.errors import InputError
 
 T = TypeVar("T")
-LONGEST = 400
-"""Characters of a text that an address carries."""
 
 
 def to_query(view: str, value: Any) -> str:
@@ -24,7 +22,7 @@ def to_query(view: str, value: Any) -> str:
         for field in fields(value)
         if getattr(value, field.name) != field.default
     }
-    texts = {name: _text(item)[:LONGEST] for name, item in changed.items()}
+    texts = {name: _text(item) for name, item in changed.items()}
     return "?" + urlencode({"view": view} | texts)
 
 

@@ -16,8 +16,8 @@ import gradio as gr
 from pidformer.errors import InputError
 from pidformer.fields import SWITCH, Kind
 
-LONGEST_TEXT = 8192
-"""Characters of a text whose component sets no limit; a whole address fits."""
+LONGEST_TEXT = 2**15
+"""Characters of a text whose component sets no limit; an address fits, whatever its prompt."""
 LARGEST = 1e6
 """The largest number that may name what raised an event."""
 _HALVES = re.compile("[\ud800-\udfff]")

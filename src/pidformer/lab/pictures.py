@@ -48,7 +48,10 @@ class PictureSets:
 
     @classmethod
     def of(cls, runs: Sequence[Run], data: str | Path | None = None) -> PictureSets:
-        """The set at `data`, and those of the runs that are at $PIDFORMER_DATA/NAME or ./NAME."""
+        """The set at `data`, then those of the runs that are at $PIDFORMER_DATA/NAME or ./NAME.
+
+        The one at `data` is called as its folder; by the whole path if that is "digits".
+        """
         if data is not None and not Path(data).is_dir():
             raise InputError(f"no folder at {data}; --data names the folder of an image set")
         names = {
@@ -56,7 +59,10 @@ class PictureSets:
             for run in runs
             if run.task == "classification" and run.recipe is not None
         }
-        found = {} if data is None else {Path(data).resolve().name: Path(data)}
+        found = {}
+        if data is not None:
+            folder = Path(data).resolve()
+            found[str(folder) if folder.name == DIGITS else folder.name] = Path(data)
         around = [Path(place) for place in (os.environ.get("PIDFORMER_DATA"), ".") if place]
         for name in sorted(names - {DIGITS}):
             if re.fullmatch(r"\w[\w.-]*", name):  # a recipe names a set, not a place

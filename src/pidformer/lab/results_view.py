@@ -51,7 +51,7 @@ Line = tuple[str, str, str, str, float, int | None, str]
 @dataclass(frozen=True, kw_only=True)
 class ResultsKnobs:
     runs: str = ""
-    """Labels of runs, joined by commas; empty for all, NONE for none."""
+    """Labels of runs, joined by commas (one in a label is %2C); empty for all, NONE for none."""
     kind: str = ""
     """Kind of record; empty for all."""
     find: str = ""
@@ -61,8 +61,13 @@ class ResultsKnobs:
 def chosen(runs: Sequence[Run], knobs: ResultsKnobs) -> dict[str, Run]:
     """The runs that the knobs name; all if none of those is here."""
     known = labels(runs)
-    wanted = {name: known[name] for name in knobs.runs.split(",") if name in known}
+    named = knobs.runs.split(",")
+    wanted = {name: run for name, run in known.items() if _escaped(name) in named}
     return {} if knobs.runs == NONE else wanted or known
+
+
+def _escaped(label: str) -> str:
+    return label.replace(",", "%2C")
 
 
 def lines(runs: Sequence[Run], knobs: ResultsKnobs) -> list[Line]:
@@ -189,7 +194,7 @@ def results_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
     outputs = [count, shown, table, address, command, python]
 
     def knobs_of(runs: list[str], kind: str | None, find: str) -> ResultsKnobs:
-        named = "" if set(runs) == set(names) else ",".join(runs) or NONE
+        named = "" if set(runs) == set(names) else ",".join(map(_escaped, runs)) or NONE
         return ResultsKnobs(runs=named, kind=kind or "", find=find[:200])
 
     def show(runs: list[str], kind: str | None, find: str) -> list[Any]:

@@ -87,7 +87,7 @@ class Catalogue:
 
     def first_pictures(self, name: str) -> str:
         """The set to open on with this model: the one at --data, or else the model's own."""
-        return self.own_pictures(name) if self.data is None else self.data.resolve().name
+        return self.own_pictures(name) if self.data is None else next(iter(self.pictures.folders))
 
     def folders(self, task: str) -> dict[str, str]:
         """Folders of the runs of one task; published runs are files, without weights."""

@@ -10,7 +10,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,8 @@ class Lab:
     token: str | None
     _server: Any
     _thread: threading.Thread
-    _folder: tempfile.TemporaryDirectory[str]
-    _before: str | None
-    """GRADIO_TEMP_DIR as it was."""
+    _held: ExitStack
+    """Its folder and its port."""
 
     def wait(self) -> None:
         while self._thread.is_alive():
@@ -41,10 +41,7 @@ class Lab:
     def close(self) -> None:
         self._server.should_exit = True
         self._thread.join(10)
-        self._folder.cleanup()
-        os.environ.pop("GRADIO_TEMP_DIR", None)
-        if self._before is not None:
-            os.environ["GRADIO_TEMP_DIR"] = self._before
+        self._held.close()
 
     def __enter__(self) -> Lab:
         return self
@@ -70,8 +67,6 @@ def open_lab(
     """
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    folder = tempfile.TemporaryDirectory(prefix="pidformer-lab-")
-    before, os.environ["GRADIO_TEMP_DIR"] = os.environ.get("GRADIO_TEMP_DIR"), folder.name
     try:
         import uvicorn
         from fastapi import FastAPI
@@ -89,24 +84,40 @@ def open_lab(
             f"a token must have at least 8 characters, or it can be guessed, and at most 200, of "
             f"letters, digits and . _ ~ -; this one has {len(token)}"
         )
-    listener = _listen(host, port)
-    blocks = build(runs, home=home, data=data)
-    app = mount(FastAPI(openapi_url=None), blocks)
-    place = Path(folder.name)
-    guard = Guard(app, Events(blocks).rebuilt, host=host, token=token, folder=place)
-    how: Any = {"log_level": "warning", "lifespan": "on", "proxy_headers": False}
-    server = uvicorn.Server(uvicorn.Config(guard, timeout_graceful_shutdown=1, **how))
-    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
-    thread.start()
-    while not server.started:
-        if not thread.is_alive():
-            raise InputError(f"the server did not start on {host}:{port}")
-        time.sleep(0.01)
+    with ExitStack() as held:  # given back if anything below fails
+        listener = held.enter_context(_listen(host, port))
+        folder = held.enter_context(_gradio_folder())
+        blocks = build(runs, home=home, data=data)
+        app = mount(FastAPI(openapi_url=None), blocks)
+        guard = Guard(app, Events(blocks).rebuilt, host=host, token=token, folder=folder)
+        how: Any = {"log_level": "warning", "lifespan": "on", "proxy_headers": False}
+        server = uvicorn.Server(uvicorn.Config(guard, timeout_graceful_shutdown=1, **how))
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        while not server.started:
+            if not thread.is_alive():
+                raise InputError(f"the server did not start on {host}:{port}")
+            time.sleep(0.01)
+        held = held.pop_all()
     shown = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else host
     shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/"
     address += "" if token is None else f"?token={token}"
-    return Lab(address, token, server, thread, folder, before)
+    return Lab(address, token, server, thread, held)
+
+
+@contextmanager
+def _gradio_folder() -> Iterator[Path]:
+    """A folder of its own for all that gradio writes."""
+    before = os.environ.get("GRADIO_TEMP_DIR")
+    with tempfile.TemporaryDirectory(prefix="pidformer-lab-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder
+        try:
+            yield Path(folder)
+        finally:
+            del os.environ["GRADIO_TEMP_DIR"]
+            if before is not None:
+                os.environ["GRADIO_TEMP_DIR"] = before
 
 
 def _listen(host: str, port: int) -> socket.socket:
