@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from pidformer.data.text import (
+    WordVocabulary,
     open_corpus,
     text_tokenizer,
 )
@@ -44,10 +45,18 @@ def test_plain_xz_gz_and_folders_of_files_give_the_same_tokens(tmp_path):
     assert found[0] == found[1] == found[2] == found[3]
 
 
+@pytest.mark.parametrize(("words", "dtype"), [(2**16, "uint16"), (2**16 + 1, "uint32")])
+def test_numbers_take_two_bytes_where_they_fit(tmp_path, words, dtype):
+    vocabulary = WordVocabulary(["<eos>", *(f"w{n}" for n in range(1, words))])
+    written(tmp_path, test=f"w1 w{words - 1} w2\n")
+    tokens = open_corpus(tmp_path, "test", vocabulary, cache=tmp_path).tokens
+    assert tokens.dtype == dtype and tokens.tolist() == [1, words - 1, 2, 0]
+
+
 def test_documents_begin_at_titles(tmp_path):
     assert is_heading(" = Title = ") and is_heading("= A =")
     assert not is_heading(" = = Section = = ") and not is_heading("a = b = c")
-    text = "\n = One = \n\n x y z \n = Two = \n = = Part = = \n x y z \n"
+    text = "\n \n = One = \n\n x y z \n = Two = \n = = Part = = \n x y z \n"
     folder = written(tmp_path / "texts", train=text)
     tokenizer = text_tokenizer(folder, cache=tmp_path)
     corpus = open_corpus(folder, "train", tokenizer, cache=tmp_path)

@@ -1,3 +1,4 @@
+import importlib
 from collections import Counter
 
 import numpy as np
@@ -50,6 +51,50 @@ def test_character_noise_hits_letters_at_its_rate():
     assert changed[0] == pytest.approx(1 - 0.9**2, abs=0.03)
     assert changed[1] == pytest.approx(1 - 0.9**8, abs=0.03)
     assert changed[2] == 0
+
+
+def test_a_word_that_is_hit_changes_by_one_letter_and_others_at_the_rate():
+    class Letters:
+        """Tokens n are words of n letters; what each becomes is kept."""
+
+        eos_id, found = None, []
+
+        def token_text(self, number):
+            return "Abcdefgh"[:number]
+
+        def encode_token(self, text):
+            self.found.append(text)
+            return [0]
+
+    for letters, strength in ((1, 5), (3, 4), (8, 5)):
+        noise, tokenizer = Perturbation(kind="characters", strength=strength), Letters()
+        tokenizer.found = []
+        perturb(np.full(6001, letters), noise, tokenizer)
+        word = tokenizer.token_text(letters)
+        changed = np.array(
+            [[a != b for a, b in zip(word, w, strict=True)] for w in tokenizer.found]
+        )
+        assert changed.any(1).all() and all(w.isalpha() for w in tokenizer.found)
+        assert not any(
+            w[0] in "aA" for w, hit in zip(tokenizer.found, changed, strict=True) if hit[0]
+        )
+        each = (1 + (letters - 1) * noise.rate) / letters
+        assert changed.mean(0) == pytest.approx(np.full(letters, each), abs=0.04)
+        assert len(changed) / 6000 == pytest.approx(1 - (1 - noise.rate) ** letters, abs=0.02)
+        others = {a for w in tokenizer.found for a in w} - set(word)
+        assert others >= set("abcdefghijklmnopqrstuvwxyz") - set(word) - {"a"}
+
+
+def test_swaps_and_drops_where_every_token_is_chosen(monkeypatch):
+    """A token moves once at most; the first is never left out, nothing follows the last."""
+    module = importlib.import_module("pidformer.data.text.perturb")
+    monkeypatch.setattr(module, "_uniform", lambda noise, count: np.zeros(count))
+    vocabulary = WordVocabulary(["<eos>", "<unk>"])
+    swapped = perturb(np.arange(8), Perturbation(kind="swaps"), vocabulary)
+    assert swapped.inputs.tolist() == [1, 0, 3, 2, 5, 4, 6]
+    assert swapped.targets.tolist() == [1, 2, 3, 4, 5, 6, 7]
+    dropped = perturb(np.arange(8), Perturbation(kind="drops"), vocabulary)
+    assert (dropped.inputs.tolist(), dropped.targets.tolist()) == ([0], [1])
 
 
 def test_perturbations_that_do_not_exist_are_refused():

@@ -38,6 +38,20 @@ def test_batches_depend_on_seed_epoch_and_step_alone(resident):
     assert len(begins) > 2  # epochs are cut at other places
 
 
+@pytest.mark.parametrize("stream", range(10, 26))
+def test_every_shift_leaves_room_for_each_batch_and_no_more(stream):
+    streams = TextStreams(np.arange(2 * stream), batch_size=2, length=5, shift=True)
+    last = 4  # the largest shift
+    fitting = [steps for steps in range(9) if last + 5 * steps + 1 <= stream]
+    assert streams.steps_per_epoch == max(fitting)
+    firsts = set()
+    for epoch in range(60):
+        batches = list(streams.epoch(epoch))
+        assert all(batch.targets.shape == (2, 5) for batch in batches)
+        firsts.add(batches[0].inputs[0, 0].item())
+    assert firsts == {0, 1, 2, 3, 4}
+
+
 def test_a_text_shorter_than_a_batch_is_refused():
     with pytest.raises(InputError, match=r"27 tokens is shorter than one batch: 4 streams x 6"):
         TextStreams(np.arange(27), batch_size=4, length=6)

@@ -9,7 +9,7 @@ from pidformer.data.text import (
     text_tokenizer,
     tokenizer_from,
 )
-from pidformer.data.text.tokenizers import load_tokenizer
+from pidformer.data.text.tokenizers import SubwordTokenizer, load_tokenizer
 from pidformer.errors import InputError
 from tests.data.text.texts import written
 
@@ -43,6 +43,22 @@ def test_a_hugging_face_tokenizer_keeps_the_text_to_the_letter(tmp_path):
     noisy = perturb(corpus.tokens, Perturbation(kind="characters", strength=5), tokenizer)
     assert len(noisy.inputs) >= len(corpus.tokens) - 1
     assert (noisy.targets[noisy.targets >= 0] == corpus.tokens[1:]).all()
+
+
+def test_a_tokenizer_that_begins_texts_with_a_token_adds_none():
+    from tokenizers import processors
+
+    text = "A line,\nand another.\n"
+    fast = bpe([text])
+    plain = SubwordTokenizer(fast.to_str())
+    start = [("<|endoftext|>", 0)]
+    single = "<|endoftext|> $A"
+    fast.post_processor = processors.TemplateProcessing(single=single, special_tokens=start)
+    assert fast.encode(text).ids[0] == 0  # by itself it does
+    adding = SubwordTokenizer(fast.to_str())
+    assert adding.encode(text) == plain.encode(text) and 0 not in adding.encode(text)
+    lines = [line.tolist() for line in adding.encode_lines(["A line,", "and another."])]
+    assert lines == [plain.encode("A line,\n"), plain.encode("and another.\n")]
 
 
 def test_a_name_that_is_not_cached_is_refused_without_a_connection(monkeypatch):

@@ -45,6 +45,26 @@ def test_a_vocabulary_is_ordered_by_count_whatever_is_left_out(counts):
         }
 
 
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.sampled_from([*"abcdef", "<unk>"]), st.integers(1, 9), min_size=1),
+    st.integers(2, 9),
+)
+def test_the_most_words_are_the_size_and_the_commonest_stay(counts, most):
+    whole = WordVocabulary.from_counts(counts).size
+    found = WordVocabulary.from_counts(counts, max_words=most)
+    assert found.size == min(most, whole) and {"<eos>", "<unk>"} <= {*found.words}
+    left_out = [n for word, n in counts.items() if word not in found.words]
+    kept = [n for word, n in counts.items() if word in found.words and word != "<unk>"]
+    assert not left_out or not kept or max(left_out) <= min(kept)
+
+
+def test_a_changed_token_is_one_word():
+    vocabulary = WordVocabulary(["<eos>", "<unk>", "ab", "bb"])
+    assert [vocabulary.encode_token(text) for text in ("ab", "bb", "cb")] == [[2], [3], [1]]
+    assert WordVocabulary(["<eos>", "ab"]).encode_token("cb") == [0]
+
+
 def test_punctuation_is_parted_and_joined_again():
     words = words_of("“It's well @-@ known,” he said (twice).", "punctuation")
     assert words == [*"“", "It's", "well", "-", "known", ",", "”", "he", "said", "(", "twice",

@@ -108,7 +108,7 @@ def _misspelt(
     hit &= inputs != (tokenizer.eos_id if tokenizer.eos_id is not None else -1)
     places = np.flatnonzero(hit)
     keys = _keys(noise, len(inputs))[torch.from_numpy(places)]
-    words = random_bits(keys + 1, 64).numpy() if len(places) else np.empty((0, 64), np.int64)
+    words = random_bits(keys + 1, 64).numpy()
     pieces: list[list[int]] = []
     for place, bits in zip(places.tolist(), words, strict=True):
         text = _changed(texts[int(inputs[place])], noise.rate, bits)
@@ -127,8 +127,6 @@ def _misspelt(
 def _changed(text: str, rate: float, bits: np.ndarray) -> str:
     """Change at least one letter, each further one with the chance `rate`."""
     letters = [k for k, sign in enumerate(text) if sign.isalnum()]
-    if not letters:
-        return text
     first = letters[int(bits[0]) % len(letters)]
     out = list(text)
     for number, k in enumerate(letters):
