@@ -61,6 +61,8 @@ def test_tokens_of_zeros_and_tiny_tokens_are_compared_as_the_definition_says():
     cosines = unit @ unit.transpose(0, 2, 1)
     others = ~np.eye(6, dtype=bool)
     np.testing.assert_allclose(mean_cosine(tokens), cosines[:, others].mean(1), atol=1e-12)
+    two = torch.nn.functional.cosine_similarity(tokens[0, 0], tokens[0, 2], dim=0)
+    assert mean_cosine(tokens[0, [0, 2]]) == pytest.approx(float(two))
     alike = torch.full((5, 8), 1e-14)
     assert mean_cosine(alike) == pytest.approx(1) and mean_cosine(alike.bfloat16()) > 0.999
 

@@ -92,11 +92,15 @@ def test_apgd_walks_like_algorithm_1(model, data, norm, eps, loss):
         torch.testing.assert_close(found[row], expected, msg=lambda m, row=row: f"image {row}: {m}")
 
 
-@pytest.mark.parametrize("rises", [0, 15, 16, 17, 22])
-def test_a_step_is_halved_if_too_few_of_the_steps_raised_the_loss(rises):
-    """Of 22 steps 17 must: three quarters of them are 16.5. The start is no step."""
-    images, labels = torch.zeros(1, 1, 1, 1), torch.zeros(1, dtype=torch.long)
+@pytest.mark.parametrize(
+    ("steps", "rises", "is_halved"),
+    [(22, 0, True), (22, 16, True), (22, 17, False), (22, 22, False), (16, 11, True),
+     (16, 12, False)],
+)  # fmt: skip
+def test_a_step_is_halved_if_too_few_of_the_steps_raised_the_loss(steps, rises, is_halved):
+    """Fewer than three quarters: 16.5 of 22, 12 of 16. The start is no step."""
+    images, labels = torch.zeros(2, 1, 1, 1), torch.zeros(2, dtype=torch.long)
     path = _Path.begin(images, labels, None, images, 1.0)
-    for k in range(23):  # down, and up again at the end
-        path = path.judge(torch.tensor([abs(22.0 - rises - k)]), images)
-    assert bool(path.check(0.75 * 22).was_halved) == (rises < 17)
+    for k in range(steps + 1):  # down, and up again at the end; and a plateau, which rises nowhere
+        path = path.judge(torch.tensor([abs(steps - rises - k), 1.0]), images)
+    assert path.check(0.75 * steps).was_halved.tolist() == [is_halved, True]
