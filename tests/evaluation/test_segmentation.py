@@ -88,6 +88,18 @@ def test_the_control_at_first_is_that_of_the_encoder_that_is_looked_at(data, tmp
     assert "initial_ratio" not in begun.metrics
 
 
+def test_logits_that_are_no_numbers_have_no_miou(run, data, tmp_path):
+    """Their argmax is a class all the same."""
+    broken = tmp_path / "broken"
+    shutil.copytree(run, broken)
+    weights = load_weights(broken / "model.safetensors")
+    weights["encoder.norm.weight"][0] = torch.nan
+    save_weights(broken / "model.safetensors", weights)
+    with pytest.raises(InputError, match="not finite; check its weights"):
+        evaluate(broken, data, limit=1)
+    assert len(results.read(broken)) == len(results.read(run))
+
+
 def test_twins_share_a_recipe_hash():
     fields = recipe().to_dict()
     twin = recipe("model.gains=null", "seed=4", "segmentation.backbone=runs/x").to_dict()

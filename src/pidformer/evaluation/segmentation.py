@@ -164,7 +164,13 @@ class SegmentationSetup:
     def _logits(self, images: Tensor) -> Tensor:
         is_half = self.precision == "bfloat16"
         with torch.autocast(images.device.type, torch.bfloat16, enabled=is_half):
-            return self.model(images)
+            logits: Tensor = self.model(images)
+        if not torch.is_grad_enabled() and not bool(logits.isfinite().all()):
+            raise InputError(
+                f"the logits of {self.run} are not finite; check its weights, or evaluate it in "
+                "float32"
+            )
+        return logits
 
 
 def evaluate_segmentation(

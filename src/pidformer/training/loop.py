@@ -112,7 +112,7 @@ class Trainer:
         return scores
 
     def _is_best(self, scores: dict[str, float]) -> bool:
-        """Whether no evaluation of this run before was better.
+        """Whether it is better than every evaluation of this run before.
 
         While gains still grow, a score is that of weaker gains than the weights will have.
         """
