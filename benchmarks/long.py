@@ -72,7 +72,9 @@ def _flex_pid(q: Tensor, k: Tensor, v: Tensor, state: PIDState) -> tuple[Tensor,
     """Sums in the values' type, as those of our kernels."""
     out, after = feed_back(flex_attention(q, k, v), v, state, CONTROL)
     assert after is not None
-    return out, after._replace(integral=after.integral.to(v.dtype))
+    initial, integral, previous = after
+    # not `after._replace`: the compiler of torch 2.11 cannot return what it makes
+    return out, PIDState(initial, integral.to(v.dtype), previous)
 
 
 def _exact(q: Tensor, k: Tensor, v: Tensor, state: PIDState) -> tuple[Tensor, PIDState]:
