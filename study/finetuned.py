@@ -53,14 +53,6 @@ CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 ROWS = ("softmax", "pid")
 CURVE = 20
 """Points of the training loss that are kept."""
-ABOUT = "# Retrofit: a trained language model, given a controller\n\n" + (
-    "SmolLM2-135M-Instruct, a Llama of 30 layers that others trained, fine-tuned on novels: "
-    "`softmax` as it is, `pid` with a controller (0.1, 0.003, 0.03; nobody tuned it) whose gains "
-    "grow from zero over the first 30 % of the steps. All weights are trained, and both see the "
-    "same batches of a seed. The question: can a trained network be given a controller, and what "
-    "does it buy? Registered as part 6 of [study.md](study.md). Perplexities are per token of "
-    "SmolLM2's tokenizer.\n"
-)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,8 @@ _READING = (
     "of freedom. Differences of numbers that are kept without their items (Top-5, AUPR, "
     "similarity, perplexity of known words) have intervals over seeds alone. A p-value is that "
     "t's, and never below that of the t test over seeds alone. **Bold**, in pictures green "
-    "(better) or red (worse): the interval leaves out zero and p is below 0.05.",
+    "(better) or red (worse): the interval leaves out zero, p is below 0.05, and all registered "
+    "seeds are in.",
     "With one pair of runs (one seed) an interval is for new images and these two trained "
     "networks, whatever it leaves out: it is silent on other seeds, never bold, and grey in "
     "pictures.",

@@ -31,9 +31,7 @@ from pidformer.devices import as_device
 from pidformer.errors import InputError
 from pidformer.files import write_whole
 from pidformer.results import machine
-from study import sentences
 from study.finetuned import (
-    ABOUT,
     CHECKPOINT,
     ROWS,
     STRENGTHS,
@@ -83,8 +81,6 @@ def finetune(
         loss = curve(trained.losses, plan, len(train_text))
         details = {"parameters": count, "loss": loss}
         publish(plan, seed, recipe, records, trained, details, path)
-        if not (out / "about.md").exists():
-            write_whole(out / "about.md", sentences.ABOUT if plan.embeds else ABOUT)
         (folder / CHECKPOINT).unlink(missing_ok=True)
         yield {"run": path.stem, "is_new": True, "train_seconds": round(trained.seconds, 1)}
 

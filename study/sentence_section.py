@@ -11,12 +11,11 @@ from pidformer.report.metrics import Metric
 from pidformer.results import Record
 from pidformer.robustness.compare import over_items
 from pidformer.statistics import Hits, unpack
-from study.comparisons import compare_all, findings
 from study.frozen_section import frozen_sections
 from study.records import Study
 from study.registered import registered_sections
-from study.section import Section
-from study.tables import by_metric, by_seed
+from study.section import Section, metrics_section
+from study.tables import by_seed
 
 KIND = "sentences"
 _WORDS = (
@@ -30,15 +29,13 @@ _COUNTS = {2: "two", 3: "three"}
 def sentence_sections(study: Study) -> list[Section]:
     """One table of both numbers at every strength, and what was registered of them."""
     metrics = sentence_metrics(study)
-    compared = compare_all(study, [*metrics.values()])
     records = [record for run in study.runs for record in run.of(KIND)]
     strengths = len({record.settings["row"] for record in records})
     words = _WORDS.format(
         count=records[0].details["sentences"], strengths=_COUNTS.get(strengths, strengths)
     )
     shown = [*metrics.values()]
-    body = [words, by_metric(study, shown, compared), "By seed:", by_seed(study, shown)]
-    first = Section(title="", body=body, findings=findings(compared), compared=compared)
+    first = metrics_section(study, "", words, shown, more=["By seed:", by_seed(study, shown)])
     return [first, *registered_sections(study, metrics), *frozen_sections(study)]
 
 

@@ -30,14 +30,6 @@ TEMPERATURE = 0.05
 CLS, SEP = 101, 102
 """Around a sentence, in BERT's vocabulary."""
 AT_ONCE = 64
-ABOUT = "# A trained network of sentences, with a controller\n\n" + (
-    "all-MiniLM-L6-v2, a BERT of 6 layers that others trained to embed sentences, fine-tuned on "
-    "stretches of 32 tokens of novels by contrast, each with the stretch that follows it: "
-    "`softmax` as it is, `pid` with a controller (0.1, 0.003, 0.03; nobody tuned it) whose gains "
-    "grow from zero over the first 30 % of the steps. All weights are trained, and both see the "
-    "same batches of a seed. The question: does a sentence stay nearer to itself when its letters "
-    "change? Registered as part 7 of [study.md](study.md). A small study, made on a CPU.\n"
-)
 
 
 def vectors(model: Any, ids: Tensor) -> Tensor:

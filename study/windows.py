@@ -20,6 +20,7 @@ With `--steps 8000 --positions rope` the rows differ as the published ones do.
 import argparse
 import json
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from pidformer.data.text import open_corpus
+from pidformer.errors import InputError
 from pidformer.models.language import block
 from pidformer.models.language.masks import Mask, causal_mask
 from pidformer.runs.model import load_language
@@ -222,7 +224,8 @@ def _interval(values: list[float], sign: str) -> str:
     return f"{mean.mean:{sign}.3f} [{mean.low:{sign}.3f}, {mean.high:{sign}.3f}]"
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> int:
+    """Exit code 0, or 2 with one line on what is wrong."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("windows"))
@@ -231,8 +234,18 @@ def main() -> None:
     parser.add_argument("--positions", choices=RUNS, nargs="+", default=[*RUNS])
     parser.add_argument("--tokens", type=int, default=6000, help="of the test text")
     parser.add_argument("--measure", action="store_true", help="only what is trained already")
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     torch.set_num_threads(1)
+    try:
+        print(table(measured(given)))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measured(given: argparse.Namespace) -> dict[tuple[str, str, int], dict[str, float]]:
+    """Losses by positions, row and seed, printed as they come."""
     found = {}
     for seed in range(given.seeds):
         for positions in given.positions:
@@ -246,9 +259,9 @@ def main() -> None:
                 key = positions, row, seed
                 found[key] = losses(run, given.data, given.tokens, positions == "rope")
                 print(json.dumps([*key, found[key]]), flush=True)
-    print(table(found))
+    return found
 
 
 if __name__ == "__main__":
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    main()
+    sys.exit(main())

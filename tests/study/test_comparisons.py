@@ -49,6 +49,8 @@ def test_one_pair_of_runs_says_nothing_of_the_method():
     (one,) = compare_all(study, [metric()])
     (said,) = findings([one])
     assert not one.is_resolved and said.startswith("One pair of runs, silent on other seeds: ")
+    sure = one._replace(found=crossed_mean([3.5], 0.1**2, 1250))  # of other images it is sure
+    assert sure.found.verdict == 1 and not sure.is_resolved and bold(sure) == sure.text
 
 
 def test_variants_with_one_pair_of_runs_share_a_line_without_their_numbers():

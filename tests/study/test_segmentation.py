@@ -127,5 +127,5 @@ def test_the_change_of_a_difference_is_of_four_runs():
     left = (b[1] - a[1]) - (d[1] - c[1])
     found = compare_miou([of_four])
     assert found.mean == pytest.approx((b[0] - a[0]) - (d[0] - c[0]))
-    half = stats.norm.ppf(0.975) * np.sqrt(59 * left.var())
-    assert (found.high - found.low) / 2 == pytest.approx(half, rel=0.05)
+    half = stats.t.ppf(0.975, 59) * np.sqrt(59 * left.var())  # (N - 1) / N of the sum of squares
+    assert (found.high - found.low) / 2 == pytest.approx(half)

@@ -138,6 +138,5 @@ def leave_one_out(per_pair: np.ndarray) -> tuple[float, np.ndarray]:
 
 def _miou(summed: np.ndarray) -> np.ndarray:
     hits, truth, predicted = np.moveaxis(summed.astype(float), -2, 0)  # (..., K)
-    union = truth + predicted - hits
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return 100 * np.nanmean(np.where(union > 0, hits / union, np.nan), axis=-1)
+    with np.errstate(invalid="ignore"):  # 0 / 0: a class that is nowhere does not count
+        return 100 * np.nanmean(hits / (truth + predicted - hits), axis=-1)
