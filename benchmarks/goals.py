@@ -142,7 +142,7 @@ _TINY = f"DeiT-tiny, {model.TRAINING}"
 
 
 def _ratio(
-    text: str, limit: float, is_most: bool, what: str, label: str, mode: str = "", **sizes: int
+    text: str, limit: float, is_most: bool, what: str, label: str, mode: str = "", /, **sizes: int
 ) -> tuple[str, float, bool, Finder]:
     return text, limit, is_most, lambda rows: rows.ratio(what, label, mode, **sizes)
 

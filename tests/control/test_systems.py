@@ -168,9 +168,11 @@ def test_b_inverse_has_norm_exactly_one_over_p():
         assert torch.linalg.matrix_norm(inverse, torch.inf) == pytest.approx(1 / p)
 
 
-def test_without_control_a_perturbation_passes_with_gain_one():
-    found = sensitivity(softmax_kernel(6), None)
-    assert found.gain == pytest.approx(1.0) and found.bound == 1.0
+@pytest.mark.parametrize("gains", [None, PIDGains(d=0.5, beta=0.4)])
+def test_without_control_a_perturbation_passes_with_gain_one(gains):
+    """Nor does D alone hold the limit, whatever its reference."""
+    found = sensitivity(softmax_kernel(6), gains)
+    assert found.gain == pytest.approx(found.relative) == pytest.approx(1.0) and found.bound == 1.0
 
 
 def test_lemma_5_pd_has_the_limit_of_p_and_gets_there_slower():

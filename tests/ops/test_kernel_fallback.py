@@ -7,8 +7,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pidformer import pid_attention
+from pidformer.control import Feedback
 from pidformer.ops import dispatch, epilogue_kernels, kernels
-from tests.ops.chains import GAINS, needs_kernels, placed
+from tests.ops.chains import GAINS, LIMIT, needs_kernels, placed, relative
 from tests.ops.test_attention import layers
 
 pytestmark = needs_kernels
@@ -87,3 +88,24 @@ def test_a_trace_is_of_pytorchs_operations(monkeypatch):
         traced = torch.jit.trace(run, one, check_trace=False)
     with kernels("torch"):
         torch.testing.assert_close(traced(*other), run(*other), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("queries", "change", "options"),
+    [
+        (20, None, {"scale": 0.0}),
+        (20, None, {"scale": -0.5}),
+        (3, None, {}),  # a cache: more keys than queries
+        (20, lambda x: x.mT.contiguous().mT, {}),
+    ],
+    ids=["scale 0", "negative scale", "cache", "strides"],
+)
+def test_what_is_left_to_sdpa_or_copied_has_its_numbers(queries, change, options):
+    (given,) = placed(layers(1, heads=2, tokens=20, dim=16), torch.float16)
+    q, k, v = given if change is None else map(change, given)
+    q = q[..., -queries:, :]
+    with kernels("triton"):
+        out, _ = pid_attention(q, k, v, None, Feedback(scale=2.0), **options)
+    wide = (x.double() for x in (q, k, v))
+    expected = torch.nn.functional.scaled_dot_product_attention(*wide, **options)
+    assert relative(out, 2 * expected) < LIMIT[torch.float16]

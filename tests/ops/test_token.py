@@ -68,6 +68,15 @@ def test_the_sum_is_folded_when_rows_are_used_up(depth, first):
     assert compare([PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3)] * depth, first) < 1e-11
 
 
+def test_as_many_layers_as_rows_fold_nothing():
+    """16, as the paper's language model has: a fold is two operations more."""
+    folds, step = [], token._start("free", torch.float64, torch.device("cpu"))
+    for _ in range(ROWS + 1):
+        step = step.then(PIDGains(p=0.4, i=0.5, d=0.1, beta=0.3))
+        folds.append(step.fold is not None)
+    assert folds == [False] * ROWS + [True]
+
+
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 @pytest.mark.parametrize("query_heads", [HEADS, 3 * HEADS])
 def test_groups_of_queries_and_types(dtype, limit, query_heads):
@@ -98,14 +107,16 @@ def test_a_projection_with_a_hook_or_of_another_class_is_called():
 
     hooked = nn.Linear(WIDTH, HEADS * SIZE)
     hooked.register_forward_hook(lambda module, args, out: calls.append("hook") or 3 * out)
+    before = nn.Linear(WIDTH, HEADS * SIZE)
+    before.register_forward_pre_hook(lambda module, args: calls.append("pre") or (4 * args[0],))
     gains, x = PIDGains(p=0.5), torch.randn(ROWS_OF_TOKENS, 1, WIDTH)
     with torch.no_grad():
-        for project in (Twice(WIDTH, HEADS * SIZE), hooked):
+        for project in (Twice(WIDTH, HEADS * SIZE), hooked, before):
             token = TokenControl(ROWS_OF_TOKENS, HEADS, SIZE, x, "free")
             found = token.values(project, x, gains)
             torch.testing.assert_close(found, project(x).view_as(found))
             torch.testing.assert_close(token.state().initial, found)
-    assert calls == ["class"] * 2 + ["hook"] * 2
+    assert calls == ["class"] * 2 + ["hook"] * 2 + ["pre"] * 2
 
 
 def test_many_gains_do_not_pile_up():

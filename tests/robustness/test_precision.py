@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -21,6 +22,8 @@ from pidformer.robustness import (
     Square,
     accuracy_under,
     queries,
+    recorded,
+    recording,
 )
 from pidformer.robustness.queries import Searching, judge, searching
 
@@ -240,3 +243,13 @@ def test_searching_is_a_value():
         return x
 
     assert Searching(plain, "tf32") == Searching(plain, "tf32")
+
+
+def test_a_recording_is_made_on_the_device_of_the_images(monkeypatch):
+    """On another one nothing would be recorded, and a replay would do nothing."""
+    entered = []
+    monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or recorded())
+    monkeypatch.setattr(recording.Recorder, "run", lambda *given: tuple(entered))
+    images = SimpleNamespace(is_cuda=True, device=torch.device("cuda:1"))
+    with recorded():
+        assert queries.ascent(nn.Linear(2, 2).eval(), images, torch.sum) == (images.device,)

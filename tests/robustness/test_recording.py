@@ -388,16 +388,6 @@ def test_without_a_gpu_nothing_is_recorded(monkeypatch):
     assert queries.current.get() is None
 
 
-def test_a_recording_is_made_on_the_device_of_the_images(monkeypatch):
-    """On another one nothing would be recorded, and a replay would do nothing."""
-    entered = []
-    monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or recorded())
-    monkeypatch.setattr(recordings.Recorder, "run", lambda *given: tuple(entered))
-    images = SimpleNamespace(is_cuda=True, device=torch.device("cuda:1"))
-    with recorded():
-        assert queries.ascent(nn.Linear(2, 2).eval(), images, torch.sum) == (images.device,)
-
-
 def test_nothing_is_recorded_that_was_not_asked_for():
     seen = []
 

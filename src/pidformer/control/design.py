@@ -107,7 +107,7 @@ def _search(
     def radius(gains: DiscreteGains) -> float:
         return worst_radius(gains, kappa_min, _GRID, kappas=points)
 
-    found = min((_simplex(replace(start, p=f * start.p), radius) for f in (1.0, 0.5)), key=radius)
+    found = _simplex(start, radius)
     if radius(found) >= 1:
         hint = f"d must stay below {(1 + kappa_min) / 2:g}" if start.d else "take a shorter step"
         with_d = f" with d = {start.d}" if start.d else ""
@@ -120,7 +120,7 @@ def _gentlest(
 ) -> DiscreteGains:
     """Smallest gains whose worst radius is at most 1 % ^ (1 / depth)."""
     best_depth = settling_depth(worst_radius(fastest, kappa_min, kappas=points))
-    if most < 1 or best_depth is None or best_depth > most:
+    if best_depth is None or best_depth > most:
         raise InputError(
             f"{fastest.kind} control on {where} cannot settle within "
             f"{most} layers; the fastest design takes {best_depth}"
@@ -142,19 +142,17 @@ def _gentlest(
 
 
 def _simplex(start: DiscreteGains, cost: Callable[[DiscreteGains], float]) -> DiscreteGains:
-    """Nelder-Mead over p, and over i too if the start has an integral; restarted once."""
+    """Nelder-Mead over p, and over i too if the start has an integral."""
     has_integral = start.i > 0
 
     def build(x: NDArray[np.float64]) -> DiscreteGains:
         p, i = abs(float(x[0])), abs(float(x[1])) if has_integral else 0.0
         return replace(start, p=p, i=i)
 
-    x = np.array([start.p, start.i] if has_integral else [start.p])
-    for _ in range(2):
-        x = scipy.optimize.minimize(
-            lambda x: cost(build(x)),
-            x,
-            method="Nelder-Mead",
-            options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 2000},
-        ).x
-    return build(x)
+    found = scipy.optimize.minimize(
+        lambda x: cost(build(x)),
+        np.array([start.p, start.i] if has_integral else [start.p]),
+        method="Nelder-Mead",
+        options={"xatol": 1e-10, "fatol": 1e-12, "maxiter": 2000},
+    )
+    return build(found.x)

@@ -169,8 +169,7 @@ def sensitivity(kernel: Any, gains: GainsLike | None) -> Sensitivity:
     gains = None if gains is None else as_plain_gains(gains)
     matrix = transfer_matrix(kernel, gains)
     gain = float(torch.linalg.matrix_norm(matrix, ord=torch.inf))
-    controlled = gains is not None and (gains.p > 0 or gains.i > 0)
-    beta = gains.beta if gains is not None and controlled else 1.0
+    beta = gains.beta if gains is not None and gains.p > 0 else 1.0
     return Sensitivity(matrix=matrix, gain=gain, bound=beta, relative=gain / beta)
 
 

@@ -71,7 +71,7 @@ def control_forward(*inputs: Any, is_ours: bool = False) -> tuple[Tensor, Tensor
 def control_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of value, integral, v_0 and v_{l-1}, of what `epilogue.control_backward` takes."""
     grad, grad_integral, grad_value, grad_initial, _gains, *options = inputs
-    is_second, writes_sum, kv_heads, p, i, d, beta = options
+    is_second, _writes_sum, kv_heads, p, i, d, beta = options
     if grad.shape[-3] != kv_heads:
         shape = grad.shape  # `reshape`, as batches of gradients know no `unflatten`
         grad = grad.reshape(*shape[:-3], kv_heads, -1, *shape[-2:]).sum(-3)
@@ -91,4 +91,4 @@ def control_backward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     d_value = d_error.add_(grad, alpha=d).neg_()
     if grad_value is not None:
         d_value.add_(grad_value)
-    return d_value, total if writes_sum else None, d_initial, d_previous  # type: ignore[return-value]
+    return d_value, total, d_initial, d_previous  # type: ignore[return-value]

@@ -21,7 +21,7 @@ from pidformer.control.pid import FirstLayer, PIDState
 
 ROWS = 16
 SUM = 1
-"""The row of the folded sum; row 0 is v_0, the others hold the values of the last layers."""
+"""The row of the folded sum, of v_1 before there is one; row 0 is v_0, others the last layers'."""
 MAX_NEXT = 8
 
 
@@ -143,7 +143,7 @@ class _Step:
                 sums[0] = beta - 1
                 weights = [(p + i) * (beta - 1), *[0.0] * (ROWS - 1)]
             return made(row, sums, weights, fold)
-        row = max(previous, SUM) + 1
+        row = previous + 1
         if row == ROWS:
             fold, row = sums, SUM + 1
             sums = [0.0] * ROWS
