@@ -47,7 +47,7 @@ from study.trained_networks import NAMES, Pretrained
 
 WINDOW = 256
 STRENGTHS = (1, 3, 5)
-"""Of character noise: 1, 5 and 20 % of the letters."""
+"""Of character noise: rates of 1, 5 and 20 %."""
 RAMP = 0.3
 CHECKPOINT, CHECKPOINT_SECONDS = "checkpoint.pt", 60.0
 ROWS = ("softmax", "pid")
