@@ -12,7 +12,16 @@ import torch
 from PIL import Image
 
 from pidformer.errors import InputError
-from pidformer.lab.attack import LADDER, AttackKnobs, amplification, as_input, attack, opening
+from pidformer.evaluation.suite import curve_suite, read_budgets
+from pidformer.lab.attack import (
+    ATTACKS,
+    LADDER,
+    AttackKnobs,
+    amplification,
+    as_input,
+    attack,
+    opening,
+)
 from pidformer.lab.pictures import (
     HANDFUL,
     MOST_BYTES,
@@ -236,6 +245,15 @@ def test_the_python_of_a_view_says_what_the_view_says(home, subject, tmp_path, c
     for knobs, folder, picture in shown:
         exec(knobs.python(where, folder), {})
         assert capsys.readouterr().out.strip() == attack(subject, picture, knobs).verdict
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_the_command_of_a_view_measures_the_attack_that_it_shows(kind):
+    knobs = AttackKnobs(attack=kind, strength=9)
+    words = shlex.split(knobs.command(["a run"], "digits"))
+    named, eps = (words[words.index(option) + 1] for option in ("--curve", "--eps"))
+    _, row = curve_suite([named], read_budgets(eps)).rows
+    assert row.threat == knobs.threat
 
 
 def test_the_command_of_a_view_runs(home, run, tmp_path, monkeypatch):
