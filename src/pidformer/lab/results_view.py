@@ -213,7 +213,7 @@ def results_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
         taken = list(chosen(catalogue.measured, knobs).values())
-        said = f"{len(found)} lines" if taken else "no run is chosen"
+        said = f"{len(found)} lines of records" if taken else "no run is chosen"
         said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
         texts = [report_command(taken), python_for(taken)] if taken else ["", ""]
         return [f"<p>{said}</p>", rows, str(file), to_query("results", knobs), *texts]
