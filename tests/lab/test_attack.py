@@ -16,6 +16,8 @@ from pidformer.evaluation.suite import curve_suite, read_budgets
 from pidformer.lab.attack import (
     ATTACKS,
     LADDER,
+    Answer,
+    Attacked,
     AttackKnobs,
     amplification,
     as_input,
@@ -148,6 +150,16 @@ def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
     assert len(found.after.similarity) == 8
     assert f"{after[truth]:.1%}" in found.verdict
     assert 0.25 <= amplification([found]) * float(found.change.abs().max()) <= 0.5
+
+
+def test_the_classes_that_are_shown_are_the_likeliest_before_or_after():
+    image = torch.zeros(1, 2, 2)
+    before, after = [0.3, 0.02, 0.4, 0.08, 0.2, 0.0], [0.1, 0.6, 0.05, 0.2, 0.0, 0.05]
+    answers = {"before": Answer(image, before, []), "after": Answer(image, after, [])}
+    names = tuple("abcdef")
+    found = Attacked(label="it", classes=names, truth=2, is_controlled=False, **answers)
+    assert found.likeliest(3) == [0, 1, 2]  # 0.3 before, 0.6 after, 0.4 before
+    assert found.likeliest(5) == [0, 1, 2, 3, 4]  # not f
 
 
 def test_without_strength_nothing_changes(subject):
