@@ -4,6 +4,7 @@ import base64
 import io
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -152,7 +153,7 @@ def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
     assert 0.25 <= amplification([found]) * float(found.change.abs().max()) <= 0.5
 
 
-def test_the_classes_that_are_shown_are_the_likeliest_before_or_after():
+def test_an_answer_shows_the_likeliest_classes_before_or_after_and_says_what_changed():
     image = torch.zeros(1, 2, 2)
     before, after = [0.3, 0.02, 0.4, 0.08, 0.2, 0.0], [0.1, 0.6, 0.05, 0.2, 0.0, 0.05]
     answers = {"before": Answer(image, before, []), "after": Answer(image, after, [])}
@@ -160,6 +161,8 @@ def test_the_classes_that_are_shown_are_the_likeliest_before_or_after():
     found = Attacked(label="it", classes=names, truth=2, is_controlled=False, **answers)
     assert found.likeliest(3) == [0, 1, 2]  # 0.3 before, 0.6 after, 0.4 before
     assert found.likeliest(5) == [0, 1, 2, 3, 4]  # not f
+    assert found.verdict.startswith("it now says b: c falls from 40.0% to 5.0%")
+    assert "took it for c even before" in replace(found, truth=0).verdict
 
 
 def test_without_strength_nothing_changes(subject):
