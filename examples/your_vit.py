@@ -28,8 +28,8 @@ model.eval()
 right = (model(images).argmax(1) == labels).float().mean().item()
 print(f"{100 * right:.1f} % of the training images right")
 
-# How alike are the tokens of an image after each layer, with control and without?
-plain = pf.revert(pf.convert(model, gains="default"))  # the trained weights, no controller
+# How alike are the tokens of an image after each layer, with control and with it taken out?
+plain = pf.revert(pf.convert(model, gains="default"))  # of a copy: revert works in place
 for name, network in {"with control": model, "without": plain}.items():
     similarity = pf.analysis.token_similarity(network, images[:64])
     print(f"{name:>12}:", " ".join(f"{value:.2f}" for value in similarity.tolist()))

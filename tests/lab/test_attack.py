@@ -4,6 +4,7 @@ import base64
 import io
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,18 @@ import torch
 from PIL import Image
 
 from pidformer.errors import InputError
-from pidformer.lab.attack import LADDER, AttackKnobs, amplification, as_input, attack, opening
+from pidformer.evaluation.suite import curve_suite, read_budgets
+from pidformer.lab.attack import (
+    ATTACKS,
+    LADDER,
+    Answer,
+    Attacked,
+    AttackKnobs,
+    amplification,
+    as_input,
+    attack,
+    opening,
+)
 from pidformer.lab.pictures import (
     HANDFUL,
     MOST_BYTES,
@@ -141,6 +153,18 @@ def test_an_attack_stays_in_its_budget_and_hurts(subject, kind):
     assert 0.25 <= amplification([found]) * float(found.change.abs().max()) <= 0.5
 
 
+def test_an_answer_shows_the_likeliest_classes_before_or_after_and_says_what_changed():
+    image = torch.zeros(1, 2, 2)
+    before, after = [0.3, 0.02, 0.4, 0.08, 0.2, 0.0], [0.1, 0.6, 0.05, 0.2, 0.0, 0.05]
+    answers = {"before": Answer(image, before, []), "after": Answer(image, after, [])}
+    names = tuple("abcdef")
+    found = Attacked(label="it", classes=names, truth=2, is_controlled=False, **answers)
+    assert found.likeliest(3) == [0, 1, 2]  # 0.3 before, 0.6 after, 0.4 before
+    assert found.likeliest(5) == [0, 1, 2, 3, 4]  # not f
+    assert found.verdict.startswith("it now says b: c falls from 40.0% to 5.0%")
+    assert "took it for c even before" in replace(found, truth=0).verdict
+
+
 def test_without_strength_nothing_changes(subject):
     found = attack(subject, digit(0), AttackKnobs(strength=0))
     assert float(found.change.abs().max()) == 0 and found.before.chances == found.after.chances
@@ -236,6 +260,15 @@ def test_the_python_of_a_view_says_what_the_view_says(home, subject, tmp_path, c
     for knobs, folder, picture in shown:
         exec(knobs.python(where, folder), {})
         assert capsys.readouterr().out.strip() == attack(subject, picture, knobs).verdict
+
+
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_the_command_of_a_view_measures_the_attack_that_it_shows(kind):
+    knobs = AttackKnobs(attack=kind, strength=9)
+    words = shlex.split(knobs.command(["a run"], "digits"))
+    named, eps = (words[words.index(option) + 1] for option in ("--curve", "--eps"))
+    _, row = curve_suite([named], read_budgets(eps)).rows
+    assert row.threat == knobs.threat
 
 
 def test_the_command_of_a_view_runs(home, run, tmp_path, monkeypatch):

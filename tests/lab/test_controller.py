@@ -76,7 +76,7 @@ def test_any_knobs_survive_their_address(given):
     [
         ("", Knobs()),
         ("?view=controller&p=nonsense&i=0.5", Knobs(i=0.5)),
-        ("?p=1e9&depth=inf&tokens=5", Knobs(tokens=5)),
+        ("?p=1e9&depth=inf&tokens=5.0", Knobs(tokens=5)),
         ("?d=nan&beta=0&causal=1", Knobs(causal=True)),
     ],
 )

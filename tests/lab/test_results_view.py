@@ -5,6 +5,7 @@ import io
 import json
 import shlex
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,14 @@ from pidformer.lab.results_view import (
     chosen,
     csv_file,
     lines,
+    python_for,
     report_command,
     report_of,
 )
 from pidformer.lab.runs import Catalogue
+
+RESULTS = Path(__file__).parents[2] / "results"
+"""The published records of the repository."""
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +102,8 @@ def test_the_download_holds_the_lines_and_no_formula(runs, tmp_path):
 
 def test_only_the_last_record_of_training_is_listed(runs):
     steps = {line[5] for line in lines(runs, ResultsKnobs(runs="pid", kind="train"))}
-    assert len(steps) == 1
+    (pid,) = [run for run in runs if run.label == "pid"]
+    assert steps == {max(record.step for record in pid.of("train"))}
 
 
 @pytest.mark.slow
@@ -105,6 +111,23 @@ def test_the_report_is_that_of_the_report_command(runs, tmp_path):
     made = report_of(runs, tmp_path)
     assert json.loads((made / "report.json").read_text())["runs"] == 2
     assert "Table 1" in (made / "report.html").read_text() and (made / "report.md").exists()
+
+
+@pytest.mark.slow
+def test_published_runs_have_a_report_a_command_and_python_that_work(home, tmp_path, capsys, run):
+    published = Catalogue([RESULTS / "finetune"], home).runs
+    taken = [each for each in published if each.seed == 100]
+    made = report_of(taken, tmp_path)
+    assert json.loads((made / "report.json").read_text())["runs"] == len(taken) == 2
+    assert report_of(taken[:1], tmp_path) != made
+    code, out, _ = run(*shlex.split(report_command(taken))[1:], "--out", tmp_path / "again")
+    assert code == 0 and "2 runs" in out
+    capsys.readouterr()
+    exec(python_for(taken), {})
+    assert {line.split()[0] for line in capsys.readouterr().out.splitlines()} == {
+        "softmax-seed100",
+        "pid-seed100",
+    }
 
 
 @pytest.mark.slow

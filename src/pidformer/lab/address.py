@@ -42,10 +42,7 @@ def from_query(kind: type[T], query: str, view: str = "") -> T:
         except (ValueError, OverflowError, InputError):
             continue
         values[field.name] = value
-    try:
-        return kind(**values)
-    except InputError:
-        return kind()
+    return kind(**values)
 
 
 def from_values(kind: type[T], values: Sequence[Any]) -> T:

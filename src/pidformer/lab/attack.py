@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from PIL import Image
@@ -45,10 +45,8 @@ class AttackKnobs(TwoModels):
 
     @property
     def threat(self) -> Attack:
-        """The attack with this budget; PGD's steps reach five times as far."""
-        eps = self.strength / 255
-        more: dict[str, Any] = {"pgd": {"steps": 20, "step_size": eps / 4}, "apgd": {"steps": 20}}
-        return threat_from(self.attack, eps=eps, **more.get(self.attack, {}))
+        """The attack with this budget, as `evaluate --curve` makes it."""
+        return threat_from(self.attack, eps=self.strength / 255)
 
     def command(self, names: Sequence[str], folder: str | Path) -> str:
         """The same attack on all validation images at `folder`."""

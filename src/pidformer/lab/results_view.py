@@ -132,6 +132,16 @@ def report_command(runs: Sequence[Run]) -> str:
     return shlex.join(["pidformer", "report", *folders, *(["--mixed"] if is_mixed(runs) else [])])
 
 
+def python_for(runs: Sequence[Run]) -> str:
+    """What prints the records of these runs."""
+    return (
+        "from pidformer.report.collect import collect\n\n"
+        f"for run in collect({[str(run.folder) for run in runs]!r}):\n"
+        "    for record in run.records:\n"
+        "        print(run.label, record.kind, dict(record.metrics))\n"
+    )
+
+
 def report_of(runs: Sequence[Run], folder: Path) -> Path:
     """The folder of the report of these runs, whatever their recipes; made once for its records."""
     folders = [run.folder for run in runs]
@@ -203,15 +213,10 @@ def results_view(shared: Shared, catalogue: Catalogue) -> gr.Textbox:
         file = csv_file(found, place)
         rows = [[*line[:4], f"{line[4]:.6g}", *line[5:]] for line in found[:MOST_LINES]]
         taken = list(chosen(catalogue.measured, knobs).values())
-        folders = [str(run.folder) for run in taken]
-        said = f"{len(found)} lines" if taken else "no run is chosen"
+        said = f"{len(found)} lines of records" if taken else "no run is chosen"
         said += f", the first {MOST_LINES} shown" if len(found) > MOST_LINES else ""
-        python = f"from pidformer import results\n\nfor folder in {folders!r}:\n"
-        python += "    for record in results.read(folder):\n"
-        python += "        print(record.kind, dict(record.metrics))\n"
-        address = to_query("results", knobs)
-        command = report_command(taken) if taken else ""
-        return [f"<p>{said}</p>", rows, str(file), address, command, python]
+        texts = [report_command(taken), python_for(taken)] if taken else ["", ""]
+        return [f"<p>{said}</p>", rows, str(file), to_query("results", knobs), *texts]
 
     @lru_cache(maxsize=32)
     def charts_of(names: tuple[str, ...]) -> str:

@@ -131,7 +131,7 @@ class Catalogue:
     def subject(self, name: str) -> Subject:
         """The model of this name, kept once it is opened."""
         if name not in self.classifiers:
-            raise InputError(f"{name!r} is not among the models of this lab")
+            raise InputError(f"{name!r} is not among the models of this lab, or no longer")
         with _LOCK:  # one loading at a time, whoever asks
             if name in self._opened:
                 return self._opened[name]

@@ -165,8 +165,9 @@ def folders_text(runs: Sequence[Run]) -> str:
 
 
 def published_files(folder: Path) -> list[Path]:
-    """The published files in a folder; hidden ones are unfinished."""
-    found = (path for path in folder.glob("*.jsonl") if not path.name.startswith("."))
+    """The published files in a folder, or the one that is given; hidden ones are unfinished."""
+    given = [folder] if folder.is_file() and folder.suffix == ".jsonl" else folder.glob("*.jsonl")
+    found = (path for path in given if not path.name.startswith("."))
     return sorted(path for path in found if path.name != FILE_NAME)
 
 
@@ -228,12 +229,12 @@ _SHOWN = 5
 
 
 def collect(folders: Sequence[str | Path]) -> list[Run]:
-    """The runs at and below `folders`, softmax ones first, then by path as given."""
+    """The runs at and below `folders`, or in published files, softmax ones first, then by path."""
     if not folders:
         raise InputError("give at least one run folder, or a folder that contains some")
     places: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        if not folder.is_dir():
+        if not folder.is_dir() and not published_files(folder):
             raise InputError(f"no folder at {folder}; give run folders, or what contains them")
         for place in _walk(folder):
             places.setdefault(place.resolve(), place)
@@ -268,7 +269,7 @@ def published_folders(folder: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    found = []
+    found = [folder] if folder.is_file() else []
     for place, inner, _ in os.walk(folder):
         inner[:] = sorted(set(inner) - _NOT_ENTERED)
         found.append(Path(place))
