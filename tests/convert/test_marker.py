@@ -78,6 +78,16 @@ def test_an_attention_that_the_file_makes_up_is_not_taken(given, folder):
     assert pf.revert(pf.from_pretrained(folder)).config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize(("given", "words"), [("fre", "did you mean 'free'"), (None, "unknown first_layer")])
+def test_a_first_layer_that_the_file_makes_up_is_refused(given, words, folder):
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    fields["pidformer"]["first_layer"] = given
+    path.write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=words):
+        pf.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("make", [lambda: timm_model("vit"), lambda: build("llama")])
 def test_print_shows_the_gains_of_every_layer(make):
     model = make()
