@@ -78,7 +78,9 @@ def test_an_attention_that_the_file_makes_up_is_not_taken(given, folder):
     assert pf.revert(pf.from_pretrained(folder)).config._attn_implementation == "sdpa"
 
 
-@pytest.mark.parametrize(("given", "words"), [("fre", "did you mean 'free'"), (None, "unknown first_layer")])
+@pytest.mark.parametrize(
+    ("given", "words"), [("fre", "did you mean 'free'"), (None, "unknown first_layer")]
+)
 def test_a_first_layer_that_the_file_makes_up_is_refused(given, words, folder):
     path = folder / "config.json"
     fields = json.loads(path.read_text())
