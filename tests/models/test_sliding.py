@@ -86,15 +86,16 @@ def test_multi_scale_is_the_mean_of_its_twelve_views(size):
     assert len(sliding.views) == 12
     with torch.no_grad():
         found = sliding.probabilities(model, images)
-        labels = sliding.labels(model, images)
-        for image, probabilities in zip(images, found, strict=True):
+        labels, scores = sliding.labels(model, images), sliding.logits(model, images)
+        for image, probabilities, logits in zip(images, found, scores, strict=True):
             views = [
-                slow_view(model, image, (96, 24), 16, 14, ratio, flip).softmax(0)
+                slow_view(model, image, (96, 24), 16, 14, ratio, flip)
                 for ratio in MULTI_RATIOS
                 for flip in (False, True)
             ]
-            expected = torch.stack(views).mean(0)
+            expected = torch.stack(views).softmax(1).mean(0)
             torch.testing.assert_close(probabilities, expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(logits, torch.stack(views).mean(0), atol=1e-5, rtol=1e-4)
     assert torch.equal(labels, found.argmax(1).to(torch.uint8))
 
 
