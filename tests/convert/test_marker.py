@@ -113,6 +113,20 @@ def test_a_saved_timm_model_comes_back_and_is_not_taken_for_a_plain_one(tmp_path
         timm_model("vit").load_state_dict(load_file(path))
 
 
+@torch.no_grad()
+def test_a_model_that_was_cut_short_keeps_the_gains_of_its_layers(tmp_path):
+    model, x = (
+        pf.convert(timm_model("vit"), [GAINS, GAINS, "0.1,0,0", "0,0,0"]),
+        torch.randn(1, 3, 32, 32),
+    )
+    model.prune_intermediate_layers([0, 2])
+    assert model.gains[:2] == (GAINS, GAINS) and len(model.gains) == len(model.blocks) == 3
+    pf.save(model, tmp_path / "cut.safetensors")
+    plain = timm_model("vit", depth=3)
+    plain.reset_classifier(0, "")
+    assert torch.equal(pf.restore(plain, tmp_path / "cut.safetensors")(x), model(x))
+
+
 def test_a_file_of_version_0_2_0_is_restored(tmp_path):
     path, model = tmp_path / "model.safetensors", pf.convert(timm_model("vit"), GAINS)
     pf.save(model, path)
