@@ -31,7 +31,7 @@ def converted(family):
 def segmenter():
     options = {"patch_size": 8, "embed_dim": 32, "depth": 2, "num_heads": 2}
     config = {"name": DEIT, "gains": "0.4,0.1,0.05", "options": options}
-    return pf.PixelModel(build_segmenter(config, num_classes=5, image_size=32))
+    return pf.PixelModel(build_segmenter(config, num_classes=5, image_size=32)).eval()
 
 
 def language(**options):
@@ -149,6 +149,16 @@ def test_a_program_of_torch_loads_and_gives_the_same_logits(name, tmp_path):
     module = torch.export.load(tmp_path / "model.pt2").module()
     x = subject.draw((5, 4)[: len(subject.axes)], 3)
     torch.testing.assert_close(module(x), subject.module(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_exported_can_be_trained_on(tmp_path):
+    model = vit("0.4,0.1,0.05").train()
+    model.model.cls_token.requires_grad_(False)
+    before = [p.requires_grad for p in model.parameters()]
+    exporting.export(of_images(model), tmp_path / "vit.pt2")
+    assert model.training and all(module.training for module in model.modules())
+    assert [p.requires_grad for p in model.parameters()] == before
 
 
 @pytest.mark.slow

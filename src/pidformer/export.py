@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from pidformer.errors import InputError, check_known
 from pidformer.files import atomic_path
+from pidformer.nn.depth import evaluating
 from pidformer.runs.folder import read_model_info, read_recipe
 from pidformer.runs.model import load
 
@@ -116,9 +117,8 @@ def export(
     chosen = format or out.suffix.removeprefix(".")
     check_known("export format", chosen, get_args(Format))
     subject = source if isinstance(source, Exportable) else _open(Path(source), gains, ema, cache)
-    subject.module.eval().requires_grad_(False)
     runtime = _onnx_runtime() if chosen == "onnx" else None
-    with atomic_path(out) as temporary:
+    with _at_rest(subject.module), atomic_path(out) as temporary:
         with _quiet():
             write = _write_onnx if chosen == "onnx" else _write_program
             facts = write(subject, temporary)
@@ -152,8 +152,8 @@ def language_model(model: Any, *, cache: bool = False) -> Exportable:
     example = torch.zeros(2, length, dtype=torch.long)
     past: tuple[Tensor, ...] = ()
     if cache:  # an example of what it holds, one token more than goes in
-        with torch.no_grad():
-            past = Step(model.eval())(F.pad(example, (0, 1)))[1:]
+        with torch.no_grad(), evaluating(model):
+            past = Step(model)(F.pad(example, (0, 1)))[1:]
     return Exportable(
         module=Step(model) if cache else Logits(model),
         example=example,
@@ -272,6 +272,19 @@ def _onnx_runtime() -> Any:
             "ONNX needs onnxruntime, onnxscript: pip install 'pidformer[export]'"
         ) from None
     return onnxruntime
+
+
+@contextmanager
+def _at_rest(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode and without gradients, and as it was again at the end."""
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    with evaluating(module):
+        module.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for parameter in trained:
+                parameter.requires_grad_(True)
 
 
 @contextmanager

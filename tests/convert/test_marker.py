@@ -78,6 +78,18 @@ def test_an_attention_that_the_file_makes_up_is_not_taken(given, folder):
     assert pf.revert(pf.from_pretrained(folder)).config._attn_implementation == "sdpa"
 
 
+@pytest.mark.parametrize(
+    ("given", "words"), [("fre", "did you mean 'free'"), (None, "unknown first_layer")]
+)
+def test_a_first_layer_that_the_file_makes_up_is_refused(given, words, folder):
+    path = folder / "config.json"
+    fields = json.loads(path.read_text())
+    fields["pidformer"]["first_layer"] = given
+    path.write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=words):
+        pf.from_pretrained(folder)
+
+
 @pytest.mark.parametrize("make", [lambda: timm_model("vit"), lambda: build("llama")])
 def test_print_shows_the_gains_of_every_layer(make):
     model = make()
@@ -99,6 +111,20 @@ def test_a_saved_timm_model_comes_back_and_is_not_taken_for_a_plain_one(tmp_path
     assert torch.equal(again(x), converted(x)) and again.gains == converted.gains
     with pytest.raises(RuntimeError, match=r"Unexpected key.*pidformer\._extra_state"):
         timm_model("vit").load_state_dict(load_file(path))
+
+
+@torch.no_grad()
+def test_a_model_that_was_cut_short_keeps_the_gains_of_its_layers(tmp_path):
+    model, x = (
+        pf.convert(timm_model("vit"), [GAINS, GAINS, "0.1,0,0", "0,0,0"]),
+        torch.randn(1, 3, 32, 32),
+    )
+    model.prune_intermediate_layers([0, 2])
+    assert model.gains[:2] == (GAINS, GAINS) and len(model.gains) == len(model.blocks) == 3
+    pf.save(model, tmp_path / "cut.safetensors")
+    plain = timm_model("vit", depth=3)
+    plain.reset_classifier(0, "")
+    assert torch.equal(pf.restore(plain, tmp_path / "cut.safetensors")(x), model(x))
 
 
 def test_a_file_of_version_0_2_0_is_restored(tmp_path):

@@ -86,15 +86,16 @@ def test_multi_scale_is_the_mean_of_its_twelve_views(size):
     assert len(sliding.views) == 12
     with torch.no_grad():
         found = sliding.probabilities(model, images)
-        labels = sliding.labels(model, images)
-        for image, probabilities in zip(images, found, strict=True):
+        labels, scores = sliding.labels(model, images), sliding.logits(model, images)
+        for image, probabilities, logits in zip(images, found, scores, strict=True):
             views = [
-                slow_view(model, image, (96, 24), 16, 14, ratio, flip).softmax(0)
+                slow_view(model, image, (96, 24), 16, 14, ratio, flip)
                 for ratio in MULTI_RATIOS
                 for flip in (False, True)
             ]
-            expected = torch.stack(views).mean(0)
+            expected = torch.stack(views).softmax(1).mean(0)
             torch.testing.assert_close(probabilities, expected, atol=1e-5, rtol=1e-4)
+            torch.testing.assert_close(logits, torch.stack(views).mean(0), atol=1e-5, rtol=1e-4)
     assert torch.equal(labels, found.argmax(1).to(torch.uint8))
 
 
@@ -179,3 +180,25 @@ def test_views_by_name():
         Sliding.of(fields, "multy")
     with pytest.raises(InputError, match=r"floats \(B, channels"):
         Sliding.of(fields).labels(Local(), torch.zeros(3, 8, 8))
+
+
+def test_no_images_have_no_labels():
+    sliding = Sliding(scale=(48, 24), window=16, stride=12).multi()
+    assert sliding.labels(Local(), torch.rand(0, 3, 24, 37)).shape == (0, 24, 37)
+    with pytest.raises(InputError, match=r"\(1, 3, 0, 37\)"):
+        sliding.labels(Local(), torch.rand(1, 3, 0, 37))
+
+
+@pytest.mark.parametrize("classes", [255, 256])
+def test_a_class_that_a_byte_cannot_name_is_refused(classes):
+    def last(x):
+        scores = torch.zeros(len(x), classes, *x.shape[-2:])
+        scores[:, -1] = 1
+        return scores
+
+    sliding, image = Sliding(scale=(16, 16), window=16, stride=16), torch.rand(1, 3, 16, 16)
+    if classes == 255:
+        assert sliding.labels(last, image).unique().item() == 254
+        return
+    with pytest.raises(InputError, match=r"probabilities\(...\)\.argmax"):
+        sliding.labels(last, image)

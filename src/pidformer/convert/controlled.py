@@ -1,6 +1,7 @@
 """What every converted part of a timm model is: an instance of a subclass of its own class."""
 # B images, N tokens, H heads, D head dim
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -41,6 +42,14 @@ class ControlledModel(Controlled, ControlledDepth):
     def gains(self) -> PIDGains | tuple[PIDGains, ...]:
         """The gains the model was converted with: for all layers, or one per layer."""
         return self.pidformer.conversion.model_gains
+
+    def prune_intermediate_layers(self: Any, *args: Any, **options: Any) -> Any:
+        """timm's; the layers that stay are the first ones, with their gains."""
+        taken = self.original.prune_intermediate_layers(self, *args, **options)
+        conversion = self.pidformer.conversion
+        left = conversion.gains[: len(self.blocks)]
+        self.pidformer = Mark(replace(conversion, gains=left))
+        return taken
 
     def no_weight_decay(self: Any) -> set[str]:
         """timm's set, and the learned gains."""

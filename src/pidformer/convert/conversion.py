@@ -31,6 +31,9 @@ class Conversion:
     first_layer: FirstLayer = "free"
     learn_gains: bool = False
 
+    def __post_init__(self) -> None:
+        check_first_layer(self.first_layer)
+
     @classmethod
     def of(
         cls,
@@ -44,7 +47,6 @@ class Conversion:
 
         A layer that is not controlled still counts: the error of its values goes into the sum.
         """
-        check_first_layer(first_layer)
         resolved = resolve_gains(gains, depth)
         if resolved is None:
             raise InputError(

@@ -30,6 +30,7 @@ MULTI_RATIOS = (0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 """The ratios of multi-scale evaluation, each taken plain and flipped."""
 MOST = 1 << 16
 """The largest side of a window or a scale, and the most windows in a pass."""
+MOST_LABELS = 255
 VIEWS = ("single", "multi")
 """One view, or twelve."""
 STRIP = {False: 1 << 22, True: 1 << 26}
@@ -134,7 +135,7 @@ class Sliding:
 
         Differentiable, like `logits`.
         """
-        if images.ndim != 4 or not images.is_floating_point():
+        if images.ndim != 4 or 0 in images.shape[1:] or not images.is_floating_point():
             raise InputError(
                 "images must be floats (B, channels, height, width) in [0, 1], got "
                 f"{images.dtype} {tuple(images.shape)}"
@@ -148,7 +149,7 @@ class Sliding:
         size = max(1, self.max_windows // max(1, len(images)))
         while packed := list(itertools.islice(places, size)):
             crops = [place.picture[..., place.rows, place.columns] for place in packed]
-            logits = model(torch.cat(crops)).split(len(images))
+            logits = model(torch.cat(crops)).unflatten(0, (len(crops), len(images)))
             for place, part in zip(packed, logits, strict=True):
                 planes[place.number] = _added(planes[place.number], part, place)
         return [plane for plane in planes if plane is not None]
@@ -175,6 +176,11 @@ class Sliding:
         photograph costs no more than its views.
         """
         planes = self.planes(model, images)
+        if planes[0].shape[1] > MOST_LABELS:
+            raise InputError(
+                f"{planes[0].shape[1]} classes do not fit labels of one byte, in which 255 says "
+                "that a pixel does not count; take probabilities(...).argmax(1)"
+            )
         strips = [p.argmax(1).to(torch.uint8) for p in self._strips(planes, images)]
         return torch.cat(strips, dim=-2)
 
