@@ -115,10 +115,12 @@ def test_half_an_analysis_is_none(whole):
     assert is_done(job) and len(results.read(run)) == len(kept)
 
 
-def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path):
+def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path, capsys):
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
-    found = run_plan(plan, CPU, is_shown=False)
+    found = run_plan(plan, CPU, is_shown=True)
+    places = [line.partition("]")[0] for line in capsys.readouterr().err.splitlines()]
+    assert places == ["[1/5", "[2/5", "[3/5", "[5/5"]  # what needs the failed one is counted too
     states = {line.job.id: line.state for line in found.lines}
     assert states["train.pid"] == states["evaluate.pid"] == "failed"
     assert states["evaluate.softmax"] == states["report"] == "done"
