@@ -13,7 +13,7 @@ import torch
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.reproduce import Plan, job_kinds, jobs, run_plan
+from pidformer.reproduce import Job, Plan, job_kinds, jobs, run_plan
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce.claims import claimed
 from pidformer.reproduce.job_kinds import JobSetting, is_done
@@ -214,6 +214,16 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     monkeypatch.undo()
     run_plan(plan, CPU, is_shown=False)
     assert not story.exists()  # the same command, and it did not break
+
+
+def test_a_story_may_name_a_file_whose_name_is_no_text(tmp_path):
+    """Or the plan ended with it, and all its other jobs."""
+    (tmp_path / "jobs").mkdir()
+    job = Job(id="train.pid", kind="train", title="", arguments={})
+    error = RuntimeError("cannot read \udcff.jpg")
+    assert "cannot read" in run_module._told(Plan(out=tmp_path, jobs=()), job, error)
+    told = (tmp_path / "jobs" / "train.pid.txt").read_text(encoding="utf-8")
+    assert r"RuntimeError: cannot read \udcff.jpg" in told
 
 
 def test_what_a_killed_process_was_writing_goes_although_all_is_done(tmp_path):
