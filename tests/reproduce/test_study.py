@@ -86,8 +86,9 @@ def test_control_where_it_is_to_act():
     half = as_feedback("0.6,0.3,0.1,0.5,implicit,step=0.5")
     stepped = gains_by_layer(half, 3, average=True, act="every-1")
     assert [own.i for own in stepped[1:]] == [0.3, 0.15] and stepped[2].step == 0.5
-    with pytest.raises(InputError, match="act must be early, late or every-K"):
-        gains_by_layer(gains, 4, act="middle")
+    for act in ("middle", "every-0", "every-"):
+        with pytest.raises(InputError, match="act must be early, late or every-K"):
+            gains_by_layer(gains, 4, act=act)
 
 
 def test_a_row_takes_every_way_to_write_gains(tmp_path):
