@@ -264,6 +264,14 @@ def test_a_row_may_be_in_several_groups(tmp_path):
     assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
 
 
+def test_a_candidate_is_chosen_from_the_rows_that_are_not_left_out(tmp_path):
+    groups = {"g": GROUP | {"rows": {"a": {}, "b": {}, "c": {}}}}
+    choose = {"groups": ["g"], "without": ["b"], "metrics": ["Clean"]}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FIELDS | {"groups": groups, "choose": choose}))
+    assert load_study(path).choice.rows == ("a", "c")
+
+
 def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):
     suites = {"study": None, "autoattack": {"limit": 8, "seeds": [7]}}
     fields = {"recipe": "digits/pid.yaml", "suites": suites}
