@@ -113,6 +113,7 @@ def test_a_hugging_face_folder_is_converted(run, tmp_path, prefix):
         (["timm:vit_tinny"], "timm has no model"),
         (["timm:resnet18@none.safetensors"], "no weights at none.safetensors"),
         (["nothing", "--layers", "a-b"], "numbers or ranges"),
+        (["nothing", "--layers", "5-2"], "numbers or ranges"),
     ],
 )
 def test_bad_input_gets_one_line(run, arguments, words, tmp_path):

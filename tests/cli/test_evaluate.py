@@ -6,6 +6,8 @@ import yaml
 from PIL import Image
 
 from pidformer import results
+from pidformer.runs.folder import write_recipe
+from pidformer.training import load_recipe
 from pidformer.training.run import train
 from tests.training.tiny import tiny_recipe
 
@@ -94,6 +96,9 @@ def test_a_model_of_the_users_own(run, tmp_path, monkeypatch):
 def test_bad_input_gets_one_line_and_exit_code_2(run, twins, tmp_path):
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("rows: [{fgsm: {eps: 8}}]")
+    scenes = tmp_path / "scenes"
+    scenes.mkdir()
+    write_recipe(scenes, load_recipe("camvid/pid.yaml").to_dict())
     for arguments, words in [
         (["evaluate", tmp_path], "not a run folder"),
         (["evaluate", twins[0], "--suite", "papre"], "did you mean 'paper'"),
@@ -102,6 +107,7 @@ def test_bad_input_gets_one_line_and_exit_code_2(run, twins, tmp_path):
         (["evaluate", twins[0], "--limit", 0], "limit"),
         (["evaluate", twins[0], "--curve", "fgms"], "did you mean 'fgsm'"),
         (["evaluate", twins[0], "--curve", "fgsm", "--eps", "0:8"], "FIRST:LAST:STEP"),
+        (["evaluate", scenes, "--curve", "fgsm"], "for segmentation take --suite robustness"),
         (["evaluate", twins[0], "--data", tmp_path / "gone"], "gone"),
         (["evaluate", "timm:test_vit@gone", "--data", "digits"], "gone"),
         (["evaluate", "nothing:here"], "--data DIR"),

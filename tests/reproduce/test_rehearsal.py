@@ -169,6 +169,14 @@ def test_no_more_is_timed_than_is_there(tmp_path, monkeypatch):
     assert few == pytest.approx(1.02) and whole == pytest.approx(1 + 0.01 * 2000)
 
 
+def test_times_of_a_busy_machine_do_not_make_the_rest_free(tmp_path, monkeypatch):
+    """More that took no longer than less says nothing of one alone: all of it does."""
+    taken = {1: 9.0, 2: 3.0, 6: 2.4}
+    monkeypatch.setattr(rehearsal._Trial, "_seconds", lambda self, limit: taken[limit])
+    _, whole = trial_of(digits_plan(tmp_path), "train")._line("segmentation", 2000, there=6)
+    assert whole == pytest.approx(0.4 * 2000)
+
+
 def test_what_a_stopped_rehearsal_measured_is_measured_anew(tmp_path):
     """Its records would make a measurement look quick."""
     plan = digits_plan(tmp_path)

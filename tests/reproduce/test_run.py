@@ -13,7 +13,7 @@ import torch
 
 from pidformer import results
 from pidformer.errors import InputError
-from pidformer.reproduce import Plan, job_kinds, jobs, run_plan
+from pidformer.reproduce import Job, Plan, job_kinds, jobs, run_plan
 from pidformer.reproduce import run as run_module
 from pidformer.reproduce.claims import claimed
 from pidformer.reproduce.job_kinds import JobSetting, is_done
@@ -115,10 +115,12 @@ def test_half_an_analysis_is_none(whole):
     assert is_done(job) and len(results.read(run)) == len(kept)
 
 
-def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path):
+def test_a_failed_job_stops_what_needs_it_and_nothing_else(tmp_path, capsys):
     plan = tiny_plan(tmp_path / "inputs", tmp_path / "out", analyze=False)
     (tmp_path / "inputs" / "pid.yaml").write_text("optim: {rl: 1}")
-    found = run_plan(plan, CPU, is_shown=False)
+    found = run_plan(plan, CPU, is_shown=True)
+    places = [line.partition("]")[0] for line in capsys.readouterr().err.splitlines()]
+    assert places == ["[1/5", "[2/5", "[3/5", "[5/5"]  # what needs the failed one is counted too
     states = {line.job.id: line.state for line in found.lines}
     assert states["train.pid"] == states["evaluate.pid"] == "failed"
     assert states["evaluate.softmax"] == states["report"] == "done"
@@ -212,6 +214,16 @@ def test_what_breaks_in_a_job_breaks_no_other(whole, tmp_path, monkeypatch, erro
     monkeypatch.undo()
     run_plan(plan, CPU, is_shown=False)
     assert not story.exists()  # the same command, and it did not break
+
+
+def test_a_story_may_name_a_file_whose_name_is_no_text(tmp_path):
+    """Or the plan ended with it, and all its other jobs."""
+    (tmp_path / "jobs").mkdir()
+    job = Job(id="train.pid", kind="train", title="", arguments={})
+    error = RuntimeError("cannot read \udcff.jpg")
+    assert "cannot read" in run_module._told(Plan(out=tmp_path, jobs=()), job, error)
+    told = (tmp_path / "jobs" / "train.pid.txt").read_text(encoding="utf-8")
+    assert r"RuntimeError: cannot read \udcff.jpg" in told
 
 
 def test_what_a_killed_process_was_writing_goes_although_all_is_done(tmp_path):

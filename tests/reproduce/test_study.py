@@ -86,8 +86,9 @@ def test_control_where_it_is_to_act():
     half = as_feedback("0.6,0.3,0.1,0.5,implicit,step=0.5")
     stepped = gains_by_layer(half, 3, average=True, act="every-1")
     assert [own.i for own in stepped[1:]] == [0.3, 0.15] and stepped[2].step == 0.5
-    with pytest.raises(InputError, match="act must be early, late or every-K"):
-        gains_by_layer(gains, 4, act="middle")
+    for act in ("middle", "every-0", "every-"):
+        with pytest.raises(InputError, match="act must be early, late or every-K"):
+            gains_by_layer(gains, 4, act=act)
 
 
 def test_a_row_takes_every_way_to_write_gains(tmp_path):
@@ -261,6 +262,14 @@ def test_a_row_may_be_in_several_groups(tmp_path):
     path.write_text(yaml.safe_dump(FIELDS | {"recipe": "digits/pid.yaml", "groups": groups}))
     plan = study.study_plan(tmp_path / "out", data=None, study=load_study(path))
     assert [j.id for j in plan.jobs if j.kind == "train"] == ["train.a-seed0", "train.a-seed1"]
+
+
+def test_a_candidate_is_chosen_from_the_rows_that_are_not_left_out(tmp_path):
+    groups = {"g": GROUP | {"rows": {"a": {}, "b": {}, "c": {}}}}
+    choose = {"groups": ["g"], "without": ["b"], "metrics": ["Clean"]}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(FIELDS | {"groups": groups, "choose": choose}))
+    assert load_study(path).choice.rows == ("a", "c")
 
 
 def test_a_measure_of_some_seeds_leaves_out_the_others(tmp_path):

@@ -137,6 +137,7 @@ def test_bad_input_gets_one_line(softmax, run):
             "plot to x.zzz: the name must end in .png",
         ),
         (["--metric", "noise", "--plot", "none/x.png"], "folder none does not exist"),
+        (["--plot", "x.png"], "it needs --metric pgd or noise"),
         (["--p", "3", "--i", "0", "--d", "0"], "none of the 1 gains is stable"),
         (["--kappa-min", "2"], "kappa range"),
         (["--trials", "0"], "trials must be at least 1"),

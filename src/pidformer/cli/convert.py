@@ -47,7 +47,8 @@ def _layers(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
-        if not low.isdecimal() or (dash and not high.isdecimal()):
+        own = (low, high if dash else low)
+        if not all(end.isdecimal() for end in own) or int(own[0]) > int(own[1]):
             raise InputError(f"layers must be numbers or ranges, as 1,3 or 4-11, got {text!r}")
-        found += range(int(low), int(high if dash else low) + 1)
+        found += range(int(own[0]), int(own[1]) + 1)
     return found

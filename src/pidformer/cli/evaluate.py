@@ -16,7 +16,7 @@ from pidformer.cli.options import (
     print_json,
     tables,
 )
-from pidformer.errors import check_known
+from pidformer.errors import InputError, check_known
 from pidformer.files import out_folder
 
 
@@ -97,6 +97,8 @@ def evaluate(
     shared |= {"gains": gains, "ema": ema, "command": command_line()}
     shared["is_shown"] = not as_json and ranks.is_main()
     if (task := shared_task(models)) != "classification":
+        if curve is not None:
+            raise InputError(f"--curve is for classifiers; for {task} take --suite robustness")
         own = {"views": views, "protocol": protocol, "split": split, "precision": precision}
         scores = evaluate_other(task, models, suite, data, out=out, **own, **shared)
         if not ranks.is_main():

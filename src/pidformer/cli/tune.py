@@ -7,6 +7,7 @@ import typer
 
 from pidformer.cli.options import Data, Device, Json, Seed, command_line, print_json, tables
 from pidformer.display import plain_table
+from pidformer.errors import InputError
 
 METRICS = ("clean", "pgd", "noise", "ppl")
 Levels = Annotated[str | None, typer.Option(help="Levels to try, as 0:0.8:0.2 or 0,0.1,0.3.")]
@@ -71,6 +72,8 @@ def tune(
         figure = plot or trials_folder(run, out, data) / f"tune-{metric}.png"
         check_format(figure)
         check_place(figure)
+    elif plot is not None:
+        raise InputError("--plot shows clean against robust; it needs --metric pgd or noise")
     kinds: Any = {"metric": metric, "search": search}
     device = ranks.join(device)
     is_shown = not as_json and ranks.is_main()

@@ -23,7 +23,7 @@ class PlanDisplay(Display):
         self._count = 0
 
     def update(self, lines: Sequence[JobState]) -> None:
-        self._count = sum(line.state == "done" for line in lines)
+        self._count = sum(line.state in ("done", "failed") for line in lines)
         self._lines = lines
         self._draw(lines)
 

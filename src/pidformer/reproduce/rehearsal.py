@@ -339,8 +339,8 @@ class _Trial:
         while size < most and (size == few or long < ENOUGH):
             size = min(3 * size, most)
             long = self._seconds(size, **more)
-        each = (long - short) / max(size - few, 1)
-        return short, long + max(each, 0.0) * (count - size)
+        each = (long - short) / (size - few) if long > short else long / size  # noise
+        return short, long + each * (count - size)
 
     def _seconds(self, limit: int, **more: Any) -> float:
         """Seconds of the job on `limit` inputs, measured afresh."""

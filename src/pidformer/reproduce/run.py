@@ -280,7 +280,8 @@ def _told(plan: Plan, job: Job, error: Exception) -> str:
     path = _story(plan, job)
     line = f"{type(error).__name__}: {error}".splitlines()[0]
     try:
-        path.write_text("".join(traceback.format_exception(error)))
+        story = "".join(traceback.format_exception(error))
+        path.write_text(story, encoding="utf-8", errors="backslashreplace")
     except OSError:
         return line
     return f"{line} ({path})"

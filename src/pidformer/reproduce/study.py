@@ -289,8 +289,8 @@ def gains_by_layer(
     A layer without control has zero gains and still carries the state: later layers see the sum
     and the difference as if all had acted. The first layer sets the reference in any case.
     """
-    every = re.fullmatch(r"every-(\d+)", act or "every-1")
-    if every is not None and int(every[1]) > 0:
+    every = re.fullmatch(r"every-([1-9]\d*)", act or "every-1")
+    if every is not None:
         acting = set(range(int(every[1]), depth, int(every[1])))
     elif act in ("early", "late"):
         acting = set(range(depth // 2)) if act == "early" else set(range(depth // 2, depth))
