@@ -117,6 +117,14 @@ def test_losses_of_blocks_are_kept_to_half_a_thousandth():
     assert np.array_equal(block_losses(record), losses)
 
 
+@pytest.mark.parametrize("loss", [math.inf, math.nan])
+def test_a_loss_that_is_no_number_is_not_published_as_one(loss):
+    about = {"label": "xsa-seed0", "row": "sliding/test"}
+    record = Record(kind="language", metrics={}, settings=about, details={"block_nll": [4.0, loss]})
+    with pytest.raises(InputError, match="xsa-seed0, sliding/test: a loss is no number"):
+        shrink([record])
+
+
 def test_names_of_runs(runs, tmp_path):
     (run,) = collect([runs[0]])
     assert run_name(run, "camvid") == "softmax-seed0"

@@ -249,6 +249,11 @@ def _small(record: Record) -> Record:
         small["areas"] = pack_areas(unpack_areas(details["areas"], classes))
     elif record.kind == "language":
         losses = np.asarray(details.get("block_nll", []))
+        if not np.isfinite(losses).all():
+            raise InputError(
+                f"{record.settings.get('label')}, {row}: a loss is no number, so its network has "
+                "diverged and its differences have none; it cannot be published"
+            )
         small[MILLI] = np.round(1000 * losses).astype(int).tolist()
     elif record.kind == "analysis":
         small = mapped(lambda x: round(x, 5) if isinstance(x, float) else x, small)
