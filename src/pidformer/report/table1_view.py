@@ -198,10 +198,10 @@ def _missing_notes(rows: set[str], runs: Sequence[Run], first: Record) -> list[N
     notes = []
     if attacks:
         command = f"pidformer evaluate {folders} --suite paper{place}"
-        notes.append(Note(f"Not measured: {', '.join(attacks)}. This would:", command))
+        notes.append(Note(f"Not measured: {', '.join(attacks)}. To measure them:", command))
     if sets and all(_knows_imagenet(run) for run in runs if run.recipe is not None):
         command = f"pidformer evaluate {folders} --suite paper --data DIR"
-        text = f"Not measured: {', '.join(sets)}. With the sets in DIR, this would:"
+        text = f"Not measured: {', '.join(sets)}. To measure them, with the sets in DIR:"
         notes.append(Note(text, command))
     elif sets:
         notes.append(
