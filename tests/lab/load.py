@@ -88,7 +88,7 @@ def serve(home: str, *runs: str) -> None:
 
     own = [home] if any(Path(home).iterdir()) else []  # without runs, the examples
     with open_lab([*own, *runs], port=0, home=home) as lab:
-        print(json.dumps([lab.address, lab._folder.name]), flush=True)
+        print(json.dumps([lab.address, str(lab.folder)]), flush=True)
         sys.stdin.read()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("gradio", reason="needs the extra lab")
 
+from pidformer.lab.inputs import LONGEST_TEXT
 from pidformer.lab.server import open_lab
 from tests.lab.visitor import API, Visitor, events, file_data, leaks, read_back
 
@@ -39,7 +40,7 @@ def test_a_path_in_place_of_a_text_reads_no_file(lab, canary):
         if read_back(visitor, answer, canary):
             read.append((event["id"], event["api_name"]))
     assert read == []
-    assert leaks(lab._folder.name, canary) == []
+    assert leaks(lab.folder, canary) == []
 
 
 def test_behind_the_guard_gradio_refuses_paths_too(home, canary, tmp_path, monkeypatch):
@@ -76,7 +77,7 @@ def test_work_that_queues_is_not_done_out_of_turn(lab):
     ("kind", "values"),
     [
         ("slider", ["NaN", "-Infinity", "1e999", "1" * 40, "true", "null", '"0.5"', "[0.5]"]),
-        ("textbox", ["null", "5", '["a"]', '"\\ud800"', '"' + "a" * 8193 + '"']),
+        ("textbox", ["null", "5", '["a"]', '"\\ud800"', '"' + "a" * (LONGEST_TEXT + 1) + '"']),
         ("checkbox", ["1", "null", '"true"']),
         ("dropdown", ['"none of these"', "0", "[]"]),
         ("radio", ['"none of these"', "1"]),
@@ -117,7 +118,7 @@ def test_no_event_takes_a_path_on_any_route(lab, canary, opened):
                 status, text = visitor.ask(API + route, asked)
                 assert status in (400, 403, 404), (route, name, place, text)
                 assert not read_back(visitor, text, canary)
-    assert leaks(lab._folder.name, canary) == []
+    assert leaks(lab.folder, canary) == []
 
 
 class Listener:
@@ -224,7 +225,7 @@ def test_200_mutations_of_the_request_read_nothing(lab, canary):
         assert canary.read_text() not in text, seed
     listener.socket.close()
     assert listener.asked == 0
-    assert leaks(lab._folder.name, canary) == []
+    assert leaks(lab.folder, canary) == []
     assert passed < 20  # of those whose trick is in a part that is not passed on
 
 
@@ -235,7 +236,7 @@ def test_an_upload_is_its_visitors_own_and_read_once(lab, canary):
     assert two.ask(f"{API}file={path}")[0] == 403
     ((event, _),) = [pair for pair in events(one) if pair[0]["api_name"] == "received"]
     assert two.raise_event(event, [file_data(path)])[0] == 400
-    beside = Path(lab._folder.name) / "beside.png"
+    beside = lab.folder / "beside.png"
     beside.write_text("not uploaded")
     for other in (canary, beside, f"{path}/../../beside.png", f"{Path(path).parent}/./mine.png"):
         assert one.raise_event(event, [file_data(other)])[0] == 400
@@ -245,7 +246,7 @@ def test_an_upload_is_its_visitors_own_and_read_once(lab, canary):
     assert one.raise_event(event, [file_data(path)])[0] == 400
     told = one.ask(f"{API}queue/data?session_hash={one.session}")[1]
     assert "no PNG, JPEG or WebP" in told and not Path(path).exists()
-    assert leaks(lab._folder.name, canary) == []
+    assert leaks(lab.folder, canary) == []
 
 
 def test_uploads_are_few_and_of_a_size_that_is_told(lab):

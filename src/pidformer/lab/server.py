@@ -29,6 +29,8 @@ class Lab:
     address: str
     """To open in a browser; carries the token, if there is one."""
     token: str | None
+    folder: Path
+    """What visitors upload and what is drawn for them, until it closes."""
     _server: Any
     _thread: threading.Thread
     _held: ExitStack
@@ -103,7 +105,7 @@ def open_lab(
     shown = f"[{shown}]" if ":" in shown else shown
     address = f"http://{shown}:{listener.getsockname()[1]}/"
     address += "" if token is None else f"?token={token}"
-    return Lab(address, token, server, thread, held)
+    return Lab(address, token, folder, server, thread, held)
 
 
 @contextmanager
