@@ -1,5 +1,6 @@
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,6 +56,32 @@ def test_pgd_matches_a_direct_loop(model, batch, random_start):
     expected = by_hand(model, images, labels, start, 0.1, 0.03, 6)
     threat = PGD(eps=0.1, steps=6, step_size=0.03, random_start=random_start)
     torch.testing.assert_close(threat(model, images, labels, seed=3, offset=7), expected)
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [(0.01, 64), (0.75, 17), (0.99, 2)])
+@pytest.mark.parametrize("eps", [0.4, 3.0])
+def test_sld_matches_a_direct_loop(data, eps, sparsity, kept):
+    """Of a loss with no two slopes alike: the largest from the int(sparsity D)-th smallest on."""
+    images, labels = data[0][:8], torch.zeros(8, dtype=torch.long)
+    slope = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def model(x):
+        value = x.flatten(1) @ slope + x.flatten(1).square().sum(1)
+        return torch.stack([torch.zeros_like(value), value], dim=1)
+
+    threat = SLD(eps=eps, steps=5, step_size=0.7, sparsity=sparsity)
+    found = threat(model, images, labels)
+    for x, attacked in zip(images.flatten(1).numpy(), found.flatten(1).numpy(), strict=True):
+        now = x
+        for _ in range(threat.steps):
+            g = slope.numpy() + 2 * now  # times a number above 0
+            largest = np.argsort(-np.abs(g))[:kept]
+            step = np.zeros(64)
+            step[largest] = np.sign(g[largest]) / kept
+            change = np.clip(now + 0.7 * step, 0, 1) - x
+            change *= min(1, eps / max(np.abs(change).sum(), 1e-12))
+            now = np.clip(x + change, 0, 1)
+        np.testing.assert_allclose(attacked, now, atol=1e-12)
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.15])
