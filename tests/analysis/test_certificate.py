@@ -72,6 +72,20 @@ def test_radii_are_those_of_the_measured_eigenvalues(images):
         assert bool((spectral_radius(loop, scaled) < 1).all()) is is_inside
 
 
+def test_layers_without_control_set_no_limit_to_the_gains(images):
+    """P control p of uniform attention, kappa 1 and 0, has the poles 1 - p and -p: p < 1."""
+    model = make([PIDGains(), PIDGains(), PIDGains(p=0.6)], sharpness=1.5)
+    with torch.no_grad():
+        model.blocks[2].attn.qkv.weight[:32] = 0
+    found = certify(model, images)
+    assert found.spectrum.summary(1).min_real < -0.9  # where p could not even be 0.1
+    assert found.stable and found.worst_radius == pytest.approx(0.6)
+    assert found.gain_margin == pytest.approx(1 / 0.6)
+    assert found.suggested == found.suggested_for_most
+    radius = max(abs(1 - found.suggested.p), found.suggested.p)
+    assert found.suggested_radius == pytest.approx(radius) and radius == pytest.approx(0.5)
+
+
 def test_suggested_gains_hold_what_they_promise(images):
     found = certify(make("deit", sharpness=0.4), images)
     loop = torch.cat([k.flatten() for k in found.spectrum.kappas[1:]])

@@ -321,10 +321,12 @@ def _closed_loop_radii(
 
 
 def _in_the_loop(spectrum: AttentionSpectrum, controllers: Controllers) -> Tensor:
-    """Eigenvalues of the layers that are controlled, or would be: all but a free first one."""
-    is_free = not controllers.acts(0) if controllers.layers else controllers.first_layer == "free"
-    is_free = is_free and len(spectrum.kappas) > 1
-    return torch.cat([layer.flatten() for layer in spectrum.kappas[is_free:]])
+    """Eigenvalues of the controlled layers; without any, of those that would be controlled."""
+    depths = [depth for depth in range(len(spectrum.kappas)) if controllers.acts(depth)]
+    if not depths:
+        is_free = controllers.first_layer == "free" and len(spectrum.kappas) > 1
+        depths = list(range(is_free, len(spectrum.kappas)))
+    return torch.cat([spectrum.kappas[depth].flatten() for depth in depths])
 
 
 def suggest_gains(
