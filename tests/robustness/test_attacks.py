@@ -84,6 +84,45 @@ def test_sld_matches_a_direct_loop(data, eps, sparsity, kept):
         np.testing.assert_allclose(attacked, now, atol=1e-12)
 
 
+def test_square_walks_like_a_direct_loop(model, data):
+    """Algorithms 1 and 2 of Andriushchenko et al. 2020, an image at a time, with our draws."""
+    images, labels = data[0][1000:1025], data[1][1000:1025]
+    threat = Square(eps=0.2, queries=90, p_init=0.3)
+    draws = Draws.of_batch(images, 4, 0).at(0)
+    stripes, first, second = (
+        draws.at(*place).uniform(*shape)
+        for place, shape in (((0,), (1, 1, 8)), ((1, 0), (64, 3)), ((1, 1), (64, 3)))
+    )
+    numbers = torch.cat([first, second], 1)
+    took = []
+
+    def lead(x, label):  # of the best wrong class
+        logits = model(x[None]).detach()[0]
+        return float(logits[torch.arange(10) != label].max() - logits[label])
+
+    expected = images.clone()
+    for row, (x, label) in enumerate(zip(images, labels, strict=True)):
+        if lead(x, label) > 0:
+            continue
+        best = (x + 0.2 * (2.0 * (stripes[row] > 0.5) - 1)).clamp(0, 1)
+        query, ahead = 0, lead(best, label)
+        while query < threat.queries and ahead <= 0:
+            down, along, sign = numbers[row, query].tolist()
+            side = threat.side(query, 8, 8)
+            top, left = (min(int(u * (9 - side)), 8 - side) for u in (down, along))
+            tried = best.clone()
+            square = slice(top, top + side), slice(left, left + side)
+            tried[0][square] = (x[0][square] + (0.2 if sign > 0.5 else -0.2)).clamp(0, 1)
+            found = lead(tried, label)
+            best, ahead = (tried, found) if found > ahead else (best, ahead)
+            query += 1
+        if ahead > 0:
+            expected[row] = best
+            took.append(query)
+    assert took.count(0) > 0 and max(took) > 64 and len(took) < 25
+    torch.testing.assert_close(threat(model, images, labels, seed=4), expected)
+
+
 @pytest.mark.parametrize("eps", [0.05, 0.15])
 def test_pgd_with_nothing_but_a_budget_is_a_good_attack(model, batch, eps):
     """At every budget: beyond FGSM, beyond steps that only reach the edge, and near APGD."""
