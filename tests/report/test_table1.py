@@ -12,7 +12,7 @@ from pidformer.report.table1 import Table1Line, as_data, rich_table, table1
 from pidformer.report.table1_view import robustness, robustness_views, twin_sentence
 from pidformer.report.table_view import Sources, number_text
 from pidformer.results import Record
-from pidformer.robustness.compare import compare, group_runs, twins_of
+from pidformer.robustness.compare import compare, gain, group_runs, twins_of
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
 from pidformer.runs.weights import gains_of
 from pidformer.statistics import Crossed, Mean, crossed_items, pack, percentage
@@ -192,6 +192,22 @@ def test_a_model_is_compared_with_the_softmax_one_of_its_recipe_and_seeds():
     (line,) = table1(groups, twins_of(groups))
     assert line.differences[3] == compare(groups[2], groups[3], "clean")
     assert line.differences[0] is None and line.differences[2] is None
+
+
+def test_of_two_softmax_models_of_a_recipe_the_one_with_the_same_seeds_is_the_twin():
+    def model(name, gains, seeds, **about):
+        return [
+            run({"clean": hits(0.5)}, label=f"{name}-seed{s}", gains=gains, seed=s, **about)
+            for s in seeds
+        ]
+
+    many, same = model("many", None, (4, 5, 6)), model("same", None, (0, 1), ema=True)
+    groups = group_runs([*many, *same, *model("pid", "g", (0, 1))])
+    assert [twin.label for twin in twins_of(groups)] == ["many", "same", "same"]
+
+
+def test_gain_is_the_difference_of_differences():
+    assert gain((1, 3)) == 2 and gain((1, 3, 10, 15)) == (3 - 1) - (15 - 10)
 
 
 @pytest.mark.parametrize("first_layer", ["free", "controlled"])

@@ -198,7 +198,7 @@ class Certificate:
         if isinstance(self.response, str):
             return f"not measured: {self.response}"
         gain, limit, shared = self.response.value_gain, "", self.controllers.shared
-        if shared and self.stable and shared.p > 0 and not isinstance(shared, Feedback):
+        if shared and self.stable and not isinstance(shared, Feedback):
             limit = f", its limit {shared.beta:.3g}"  # what is kept of v_0's perturbation
         return (
             f"measured, first to last values: {float(gain.mean()):.3g} on average, "
@@ -313,8 +313,7 @@ def _closed_loop_radii(
             radii = spectral_radius(gains, points)
             top = int(radii.argmax())
             radius[depth, head] = radii[top]
-            is_outside = ~schur_cohn(gains, points) | (radii > 1 - ROUNDING)
-            outside[depth, head] = is_outside.double().mean()
+            outside[depth, head] = (radii > 1 - ROUNDING).double().mean()
             if float(radii[top]) > highest:
                 highest, worst = float(radii[top]), (depth, head, complex(points[top]))
     return radius, outside, worst
