@@ -73,8 +73,7 @@ class LearnedGains(nn.Module):
             raise InputError(f"num_heads must be >= 1, got {num_heads}")
         if initial.p == 0:
             raise InputError(
-                f"learned gains need p > 0, got {initial}: without p the mode of eigenvalue 1 "
-                "never decays"
+                f"learned gains need p > 0, got {initial}: the region they are held in has it"
             )
         self.num_heads = num_heads
         self.kappa_min = kappa_min
