@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import statistics
 
 import pytest
 import timm
@@ -70,6 +71,54 @@ def test_radii_are_those_of_the_measured_eigenvalues(images):
     for factor, is_inside in ((0.99, True), (1.01, False)):
         scaled = gains.scaled(found.gain_margin * factor)
         assert bool((spectral_radius(loop, scaled) < 1).all()) is is_inside
+
+
+def test_layers_without_control_set_no_limit_to_the_gains(images):
+    """P control p of uniform attention, kappa 1 and 0, has the poles 1 - p and -p: p < 1."""
+    model = make([PIDGains(), PIDGains(), PIDGains(p=0.6)], sharpness=1.5)
+    with torch.no_grad():
+        model.blocks[2].attn.qkv.weight[:32] = 0
+    found = certify(model, images)
+    assert found.spectrum.summary(1).min_real < -0.9  # where p could not even be 0.1
+    assert found.stable and found.worst_radius == pytest.approx(0.6)
+    assert found.gain_margin == pytest.approx(1 / 0.6)
+    assert found.suggested == found.suggested_for_most
+    radius = max(abs(1 - found.suggested.p), found.suggested.p)
+    assert found.suggested_radius == pytest.approx(radius) and radius == pytest.approx(0.5)
+
+
+def test_a_mode_on_the_unit_circle_is_outside(images):
+    """Of D control, kappa = 1 has the pole 1, wherever rounding puts it: one mode a matrix."""
+    found = certify(make("0,0,0.1"), images)
+    torch.testing.assert_close(found.share_outside[1:], torch.full((2, 2), 1 / N).double())
+    assert found.stable is False and found.worst_radius == pytest.approx(1)
+
+
+def test_growth_up_to_the_last_values_under_uniform_attention(images):
+    """U U = U, so T_2 = U T_1 + p (1 - T_1) = p 1 + (1 - p) U, and its norm follows."""
+    p = 1.3
+    found = certify(make(f"{p},0,0", sharpness=0.0), images)
+    assert found.final_growth == pytest.approx(2 * p - 1 - 2 * (p - 1) / N)
+    assert found.peak_growth > found.final_growth  # in the last layer
+
+
+def test_growth_images_are_spread_over_all(images):
+    model = make("0.6,0.3,0.05")
+    two, three = (certify(model, images, growth_images=n).growth for n in (2, 3))
+    for few, all_of_them in zip(two, three, strict=True):
+        torch.testing.assert_close(few, all_of_them[[0, 2]])
+    norms = certify(model, images).to_dict()["growth_values"]
+    last = three.values[..., -1].flatten().tolist()
+    assert (norms["max"][-1], norms["median"][-1]) == (max(last), statistics.median_low(last))
+
+
+def test_the_limit_of_stable_control_is_beta(images):
+    """With i and d the mode of kappa = 1 decays without p too: e = 0 is where the sum rests."""
+    found = certify(make("0,0.3,0.1,0.25", sharpness=0.0), images)
+    assert found.stable and "its limit 0.25" in str(found)
+    kernels = [torch.full((1, 1, 4, 4), 0.25)] * 2000
+    growth = transient_growth(kernels, Controllers(((found.controllers.shared,),) * 2000))
+    assert float(growth.values[..., -1]) == pytest.approx(0.25, abs=1e-6)
 
 
 def test_suggested_gains_hold_what_they_promise(images):

@@ -48,6 +48,24 @@ def test_gains_inside_the_region_do_not_warn():
         LearnedGains(STABLE, 2)
 
 
+@pytest.mark.parametrize("kappa_min", [-0.5, 0.0, 0.3])
+def test_only_gains_on_or_past_the_edge_are_called_not_stable(kappa_min):
+    """The region p + i/2 + 2 d < 1 + kappa_min is open."""
+    edge = 1 + kappa_min
+    with pytest.warns(UserWarning, match="not stable"):
+        learned = LearnedGains(PIDGains(p=edge), 1, kappa_min).double()
+    assert learned.values()[0].p == pytest.approx(0.98 * edge)
+    for part in (1e-4, 1e-6, 1e-9, 1e-12):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            learned = LearnedGains(PIDGains(p=(1 - part) * edge), 1, kappa_min).double()
+        learned.reset_parameters()
+        assert learned.values()[0].p == pytest.approx((1 - part) * edge, rel=1e-5)
+        learned.raw_load.data -= 1  # no start so far out that a step changes nothing
+        kept = part / (1 - part) * math.e if part > 7e-6 else math.exp(1 - 12)
+        assert learned.values()[0].p == pytest.approx(edge / (1 + kept), rel=1e-9)
+
+
 raw = st.floats(-1e6, 1e6, width=32)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from pidformer.control import PIDGains
+from pidformer.control.feedback import DiscreteGains
 from pidformer.control.pid import FirstState, lean_state
 from pidformer.errors import InputError
 from pidformer.nn import ControlMeter, LearnedGains, PIDAttention, has_control
@@ -84,6 +85,28 @@ def test_networks_that_hand_on_less_are_measured_alike(terms):
 
 
 @torch.no_grad()
+@torch.no_grad()
+@pytest.mark.parametrize("step", [1.0, 0.5])
+def test_control_of_an_implicit_derivative_is_what_the_layer_adds(step):
+    """h / (1 + d) (p e + i h S), the part with v_0 in it of v_{l+1} (`DiscreteGains`)."""
+    gains = DiscreteGains(**GAINS.to_dict(), derivative="implicit", step=step)
+    stack, x = Stack(gains).double(), torch.randn(2, 5, 24, dtype=torch.float64)
+    with ControlMeter(stack) as meter:
+        stack(x)
+    wanted, state, v_0, total = [0.0], None, None, 0
+    for layer in stack.layers:
+        v = layer.qkv(x).unflatten(-1, (-1, 6)).transpose(1, 2)[:, 8:]
+        if v_0 is None:
+            v_0 = v
+        else:
+            error = gains.beta * v_0 - v
+            total = total + error
+            added = step / (1 + gains.d) * (gains.p * error + gains.i * step * total)
+            wanted.append(float(added.square().mean().sqrt()))
+        x, state = layer(x, state)
+    assert meter.scale().control.tolist() == pytest.approx(wanted, rel=1e-6)
+
+
 def test_it_leaves_no_hook_and_changes_no_number():
     stack, x = Stack(), torch.randn(2, 5, 24)
     plain = stack(x)

@@ -9,8 +9,9 @@ import torch
 
 from pidformer import PIDAttention, PIDGains, scan_blocks
 from pidformer.analysis import certify
+from pidformer.control.pid import first_state
 from pidformer.errors import InputError
-from pidformer.nn.variants import VariantAttention
+from pidformer.nn.variants import VariantAttention, relaxed
 
 GAINS = PIDGains(p=0.5, i=0.3, d=0.05, beta=0.5)
 DEPTH = 4
@@ -87,6 +88,18 @@ def test_a_limited_integral_does_not_wind_up(x):
     limited = run(attention, x)
     same(limited, written_out(attention, x, GAINS, integral))
     assert not torch.allclose(limited[-1], run(layers(), x)[-1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_limited_sum_of_nothing_is_nothing_and_can_be_learned_through(dtype):
+    """The first sum is 0, and a token of v_0 may be."""
+    initial = torch.tensor([[0.0, 0.0], [3.0, 4.0]], dtype=dtype, requires_grad=True)
+    state = first_state(initial)
+    for limit in (0.4, 10.0):
+        found = relaxed(state, 1.0, limit).integral
+        assert torch.equal(found, torch.zeros_like(initial))
+        (slope,) = torch.autograd.grad(found.sum(), initial)
+        assert torch.equal(slope, torch.zeros_like(initial))
 
 
 def test_an_averaged_integral_is_a_schedule_of_gains(x):

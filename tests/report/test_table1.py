@@ -4,14 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pidformer.control import PIDGains
 from pidformer.errors import InputError
+from pidformer.models import PIDVisionTransformer
 from pidformer.report.collect import collect
 from pidformer.report.table1 import Table1Line, as_data, rich_table, table1
 from pidformer.report.table1_view import robustness, robustness_views, twin_sentence
 from pidformer.report.table_view import Sources, number_text
 from pidformer.results import Record
-from pidformer.robustness.compare import compare, group_runs, twins_of
+from pidformer.robustness.compare import compare, gain, group_runs, twins_of
 from pidformer.robustness.corruptions import ALEXNET_ERROR, CORRUPTIONS
+from pidformer.runs.weights import gains_of
 from pidformer.statistics import Crossed, Mean, crossed_items, pack, percentage
 
 ROOT = Path(__file__).parents[2]
@@ -189,6 +192,40 @@ def test_a_model_is_compared_with_the_softmax_one_of_its_recipe_and_seeds():
     (line,) = table1(groups, twins_of(groups))
     assert line.differences[3] == compare(groups[2], groups[3], "clean")
     assert line.differences[0] is None and line.differences[2] is None
+
+
+def test_of_two_softmax_models_of_a_recipe_the_one_with_the_same_seeds_is_the_twin():
+    def model(name, gains, seeds, **about):
+        return [
+            run({"clean": hits(0.5)}, label=f"{name}-seed{s}", gains=gains, seed=s, **about)
+            for s in seeds
+        ]
+
+    many, same = model("many", None, (4, 5, 6)), model("same", None, (0, 1), ema=True)
+    groups = group_runs([*many, *same, *model("pid", "g", (0, 1))])
+    assert [twin.label for twin in twins_of(groups)] == ["many", "same", "same"]
+
+
+def test_gain_is_the_difference_of_differences():
+    assert gain((1, 3)) == 2 and gain((1, 3, 10, 15)) == (3 - 1) - (15 - 10)
+
+
+@pytest.mark.parametrize("first_layer", ["free", "controlled"])
+@pytest.mark.parametrize("terms", [{"p": 0.6}, {"i": 0.1}, {"d": 0.05}, {"beta": 0.5}])
+def test_control_in_one_layer_is_control(terms, first_layer):
+    """In none of the others; and without p, i and d another beta is none either."""
+    gains = [PIDGains(), PIDGains(**terms), PIDGains()]
+    size = {"img_size": 8, "patch_size": 4, "embed_dim": 8, "depth": 3, "num_heads": 1}
+    network = PIDVisionTransformer(**size, gains=gains, first_layer=first_layer)
+    one, softmax = group_runs(
+        [
+            run({"clean": hits(0.5)}, label=name, gains=text)
+            for name, text in (("one", gains_of(network)), ("softmax", None))
+        ]
+    )
+    is_control = "beta" not in terms
+    assert (one.is_controlled, softmax.is_controlled) == (is_control, False)
+    assert (twins_of([one, softmax])[0] is softmax) is is_control
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -55,6 +56,71 @@ def test_pgd_matches_a_direct_loop(model, batch, random_start):
     expected = by_hand(model, images, labels, start, 0.1, 0.03, 6)
     threat = PGD(eps=0.1, steps=6, step_size=0.03, random_start=random_start)
     torch.testing.assert_close(threat(model, images, labels, seed=3, offset=7), expected)
+
+
+@pytest.mark.parametrize(("sparsity", "kept"), [(0.01, 64), (0.75, 17), (0.99, 2)])
+@pytest.mark.parametrize("eps", [0.4, 3.0])
+def test_sld_matches_a_direct_loop(data, eps, sparsity, kept):
+    """Of a loss with no two slopes alike: the largest from the int(sparsity D)-th smallest on."""
+    images, labels = data[0][:8], torch.zeros(8, dtype=torch.long)
+    slope = torch.randn(64, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def model(x):
+        value = x.flatten(1) @ slope + x.flatten(1).square().sum(1)
+        return torch.stack([torch.zeros_like(value), value], dim=1)
+
+    threat = SLD(eps=eps, steps=5, step_size=0.7, sparsity=sparsity)
+    found = threat(model, images, labels)
+    for x, attacked in zip(images.flatten(1).numpy(), found.flatten(1).numpy(), strict=True):
+        now = x
+        for _ in range(threat.steps):
+            g = slope.numpy() + 2 * now  # times a number above 0
+            largest = np.argsort(-np.abs(g))[:kept]
+            step = np.zeros(64)
+            step[largest] = np.sign(g[largest]) / kept
+            change = np.clip(now + 0.7 * step, 0, 1) - x
+            change *= min(1, eps / max(np.abs(change).sum(), 1e-12))
+            now = np.clip(x + change, 0, 1)
+        np.testing.assert_allclose(attacked, now, atol=1e-12)
+
+
+def test_square_walks_like_a_direct_loop(model, data):
+    """Algorithms 1 and 2 of Andriushchenko et al. 2020, an image at a time, with our draws."""
+    images, labels = data[0][1000:1025], data[1][1000:1025]
+    threat = Square(eps=0.2, queries=90, p_init=0.3)
+    draws = Draws.of_batch(images, 4, 0).at(0)
+    stripes, first, second = (
+        draws.at(*place).uniform(*shape)
+        for place, shape in (((0,), (1, 1, 8)), ((1, 0), (64, 3)), ((1, 1), (64, 3)))
+    )
+    numbers = torch.cat([first, second], 1)
+    took = []
+
+    def lead(x, label):  # of the best wrong class
+        logits = model(x[None]).detach()[0]
+        return float(logits[torch.arange(10) != label].max() - logits[label])
+
+    expected = images.clone()
+    for row, (x, label) in enumerate(zip(images, labels, strict=True)):
+        if lead(x, label) > 0:
+            continue
+        best = (x + 0.2 * (2.0 * (stripes[row] > 0.5) - 1)).clamp(0, 1)
+        query, ahead = 0, lead(best, label)
+        while query < threat.queries and ahead <= 0:
+            down, along, sign = numbers[row, query].tolist()
+            side = threat.side(query, 8, 8)
+            top, left = (min(int(u * (9 - side)), 8 - side) for u in (down, along))
+            tried = best.clone()
+            square = slice(top, top + side), slice(left, left + side)
+            tried[0][square] = (x[0][square] + (0.2 if sign > 0.5 else -0.2)).clamp(0, 1)
+            found = lead(tried, label)
+            best, ahead = (tried, found) if found > ahead else (best, ahead)
+            query += 1
+        if ahead > 0:
+            expected[row] = best
+            took.append(query)
+    assert took.count(0) > 0 and max(took) > 64 and len(took) < 25
+    torch.testing.assert_close(threat(model, images, labels, seed=4), expected)
 
 
 @pytest.mark.parametrize("eps", [0.05, 0.15])

@@ -50,6 +50,40 @@ def test_the_estimate_does_not_depend_on_the_chunk():
     torch.testing.assert_close(one, two)
 
 
+def test_a_sample_of_a_linear_margin_has_the_variance_of_the_other_slopes():
+    """g_i + sum_{j != i} g_j v_i v_j: mean g_i, variance |g|^2 - g_i^2, for any delta and chunk."""
+    g = torch.linspace(-1, 2, 12, dtype=torch.float64)
+    x = torch.full((4000, 3, 2, 2), 0.5, dtype=torch.float64)
+    labels = torch.zeros(len(x), dtype=torch.long)
+
+    def linear(x):
+        value = x.flatten(1) @ g
+        return torch.stack([torch.zeros_like(value), value], dim=1)
+
+    for samples, delta in ((1, 0.3), (5, 1e-3)):
+        spsa = SPSA(samples=samples, delta=delta, chunk=1000)
+        found = spsa.estimate(linear, x, labels, Draws.of_batch(x, 0, 0).at(1)).flatten(1)
+        variance = (g.square().sum() - g.square()) / samples
+        assert ((found.mean(0) - g) / (variance / len(x)).sqrt()).abs().max() < 4
+        assert (found.var(0) / variance - 1).abs().max() < 0.15
+
+
+def test_spsa_walks_like_torchs_adam_on_its_estimates(model, batch):
+    images, labels = batch[0][:6], batch[1][:6]
+    threat = SPSA(eps=0.1, steps=7, samples=6, lr=0.03)
+    draws = Draws.of_batch(images, 2, 5)
+    change = (0.1 * (2 * draws.at(0).uniform(1, 8, 8) - 1)).double().requires_grad_()
+    adam = torch.optim.Adam([change], threat.lr)
+    for step in range(1, threat.steps + 1):
+        with torch.no_grad():
+            change.copy_((images + change.clamp(-0.1, 0.1)).clamp(0, 1) - images)
+            points = images + change
+        change.grad = -threat.estimate(model, points, labels, draws.at(step))
+        adam.step()
+    expected = (images + change.detach().clamp(-0.1, 0.1)).clamp(0, 1)
+    torch.testing.assert_close(threat(model, images, labels, seed=2, offset=5), expected)
+
+
 def test_no_forward_is_larger_than_the_chunk(model, batch):
     sizes = []
 

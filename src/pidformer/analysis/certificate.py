@@ -198,7 +198,7 @@ class Certificate:
         if isinstance(self.response, str):
             return f"not measured: {self.response}"
         gain, limit, shared = self.response.value_gain, "", self.controllers.shared
-        if shared and self.stable and shared.p > 0 and not isinstance(shared, Feedback):
+        if shared and self.stable and not isinstance(shared, Feedback):
             limit = f", its limit {shared.beta:.3g}"  # what is kept of v_0's perturbation
         return (
             f"measured, first to last values: {float(gain.mean()):.3g} on average, "
@@ -313,18 +313,19 @@ def _closed_loop_radii(
             radii = spectral_radius(gains, points)
             top = int(radii.argmax())
             radius[depth, head] = radii[top]
-            is_outside = ~schur_cohn(gains, points) | (radii > 1 - ROUNDING)
-            outside[depth, head] = is_outside.double().mean()
+            outside[depth, head] = (radii > 1 - ROUNDING).double().mean()
             if float(radii[top]) > highest:
                 highest, worst = float(radii[top]), (depth, head, complex(points[top]))
     return radius, outside, worst
 
 
 def _in_the_loop(spectrum: AttentionSpectrum, controllers: Controllers) -> Tensor:
-    """Eigenvalues of the layers that are controlled, or would be: all but a free first one."""
-    is_free = not controllers.acts(0) if controllers.layers else controllers.first_layer == "free"
-    is_free = is_free and len(spectrum.kappas) > 1
-    return torch.cat([layer.flatten() for layer in spectrum.kappas[is_free:]])
+    """Eigenvalues of the controlled layers; without any, of those that would be controlled."""
+    depths = [depth for depth in range(len(spectrum.kappas)) if controllers.acts(depth)]
+    if not depths:
+        is_free = controllers.first_layer == "free" and len(spectrum.kappas) > 1
+        depths = list(range(is_free, len(spectrum.kappas)))
+    return torch.cat([spectrum.kappas[depth].flatten() for depth in depths])
 
 
 def suggest_gains(

@@ -33,6 +33,7 @@ MIN_START = 1e-4
 # sigmoid rounds to 0 or 1 and softmax to 0 long before parameters overflow. These bounds keep the
 # load below its limit, and p large enough that 1 + p > 1 in float64, however far an update goes.
 _MAX_LOGIT = 12.0
+_MAX_SHARE = 1 / (1 + math.exp(-_MAX_LOGIT))
 _MAX_SPREAD = 16.0
 
 
@@ -72,8 +73,7 @@ class LearnedGains(nn.Module):
             raise InputError(f"num_heads must be >= 1, got {num_heads}")
         if initial.p == 0:
             raise InputError(
-                f"learned gains need p > 0, got {initial}: without p the mode of eigenvalue 1 "
-                "never decays"
+                f"learned gains need p > 0, got {initial}: the region they are held in has it"
             )
         self.num_heads = num_heads
         self.kappa_min = kappa_min
@@ -90,7 +90,7 @@ class LearnedGains(nn.Module):
         """Back to the initial gains, the same in every head."""
         load = load_of(self.initial)
         shares = [TERM_LOAD[term] * getattr(self.initial, term) / load for term in self.terms]
-        load = max(load, MIN_START * self.max_load)
+        load = min(max(load, MIN_START * self.max_load), _MAX_SHARE * self.max_load)
         with torch.no_grad():
             self.raw_load.fill_(math.log(load / (self.max_load - load)))
             for column, share in enumerate(shares):
@@ -253,9 +253,9 @@ def _bounded(x: Tensor, least: float, most: float) -> Tensor:
 
 
 def _inside(gains: PIDGains, kappa_min: float) -> PIDGains:
-    """The gains, scaled back into the region if their load is too large to be represented."""
+    """The gains, scaled back into the region if they are outside."""
     share = load_of(gains) / (1 + kappa_min)
-    if share < 1 / (1 + math.exp(-_MAX_LOGIT)):
+    if share < 1:
         return gains
     scaled = gains.scaled(SAFE_SHARE / share)
     warnings.warn(

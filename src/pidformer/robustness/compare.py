@@ -18,6 +18,10 @@ Rows = Mapping[str, Record]
 """Records of one run, by row."""
 Pairs = Sequence[Sequence[Record]]
 """Records of the same measurement and seed: of the first model, and of the second; see `gain`."""
+_NO_CONTROL = re.compile(
+    r"None|PIDGains\(p=0\.0, i=0\.0, d=0\.0, [^)]*\)|, first layer controlled$"
+)
+"""What `gains_of` writes without control, of a layer or of all."""
 
 
 class Seeded(Protocol):
@@ -48,8 +52,8 @@ class Group:
 
     @property
     def is_controlled(self) -> bool:
-        gains = self.about.get("gains")
-        return bool(gains) and "PIDGains(p=0.0, i=0.0, d=0.0" not in str(gains)
+        """Whether any layer has gains that are not zero."""
+        return re.search(r"\w", _NO_CONTROL.sub("", str(self.about.get("gains")))) is not None
 
     def values(self, row: str, metric: str) -> list[float]:
         """A metric of a row over seeds, for those runs that have it."""
