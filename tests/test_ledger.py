@@ -1,3 +1,4 @@
+import time
 from functools import partial
 
 import pytest
@@ -14,8 +15,12 @@ def test_a_ledger_measures_once_what_old_records_do_not_hold(tmp_path):
     ledger = Ledger("x", tmp_path, {"weights": "w"})
     clean = ledger.measure({"row": "clean", "threat": None}, lambda: 1 / 0)
     assert clean.metrics == {"a": 1.0}
-    other = ledger.measure({"row": "fgsm", "threat": "FGSM()"}, lambda: ({"a": 2.0}, {}))
-    assert other.metrics["seconds"] >= 0 and other.settings["machine"]["torch"]
+    begun = time.perf_counter()
+    other = ledger.measure(
+        {"row": "fgsm", "threat": "FGSM()"}, lambda: time.sleep(0.05) or ({"a": 2.0}, {})
+    )
+    assert 0.05 <= other.metrics["seconds"] <= time.perf_counter() - begun
+    assert other.settings["machine"]["torch"]
     assert Ledger("x", tmp_path, {"weights": "w"}).finished(other.settings).metrics == other.metrics
     assert Ledger("y", tmp_path, {"weights": "w"}).finished(other.settings) is None
     assert Ledger("x", tmp_path, {"weights": "v"}).finished({"row": "clean"}) is None
@@ -37,6 +42,7 @@ def test_a_ledger_tells_when_it_takes_a_record_of_another_place(tmp_path, recwar
     first = opened(settings=here).measure({}, lambda: ({"a": 1.0}, {}))
     assert opened(settings=here).finished({}).metrics == first.metrics
     assert opened(settings={"data": "moved"}).finished({}).metrics == first.metrics
+    assert Ledger("x", tmp_path, there).finished({}) is not None  # its hash is of the whole data
     assert not recwarn.list
     with pytest.warns(UserWarning, match=r"measured on .*clear, and counts for .*foggy too"):
         assert opened(settings=there).finished({}).metrics == first.metrics

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from pidformer.data import storage
 from pidformer.data.text import (
     TextStreams,
 )
@@ -50,6 +51,18 @@ def test_every_shift_leaves_room_for_each_batch_and_no_more(stream):
         assert all(batch.targets.shape == (2, 5) for batch in batches)
         firsts.add(batches[0].inputs[0, 0].item())
     assert firsts == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_tokens_are_kept_where_they_take_a_quarter_of_the_free_memory(monkeypatch, world_size):
+    """4 bytes each, of the streams that this process reads; the same batches from the file."""
+    tokens, batches = np.arange(1003, dtype=np.uint16), []
+    for free in (4 * 4 * 1000 // world_size, 4 * 4 * 1000 // world_size - 1):
+        monkeypatch.setattr(storage, "_free_memory", lambda _, free=free: free)
+        streams = TextStreams(tokens, batch_size=4, length=6, world_size=world_size)
+        batches.append((streams.is_resident, torch.stack([b.inputs for b in streams.epoch(0)])))
+    (is_kept, kept), (is_read_kept, read) = batches
+    assert is_kept is True and is_read_kept is False and torch.equal(kept, read)
 
 
 def test_a_text_shorter_than_a_batch_is_refused():
