@@ -111,8 +111,9 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
         for k, p in zip((12, 11, 10), ps, strict=True)  # of twelve
     }
     assert first.body[1].startswith("Holm's p is over 12; the 9 that no run has answered")
-    short = ", ".join(f"{row}_short (no seeds)" for row in ("p", "pid", "pi_averaged"))
-    assert first.findings == [f"Not decided yet, a look at what is there: {short}."]
+    lacking = [f"{row} (no PGD)" for row in ("p", "pid", "pid_learned")]
+    lacking += [f"{row}_short (no seeds)" for row in ("p", "pid", "pi_averaged")]
+    assert first.findings == [f"Not decided yet, a look at what is there: {', '.join(lacking)}."]
     ((panel, words),) = first.panels
     figure = Figure()
     panel.draw(figure)
@@ -127,6 +128,20 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
         == "better: p on Clean, pid_learned on Clean; not resolved: 1"
     )
     assert ("pi_leaky", "pi") in load_registered("tiny-imagenet-100").contrasts
+
+
+def test_a_difference_that_was_asked_for_is_bold_once_all_its_seeds_are_in(clean):
+    values = {"softmax": (5, 6, 7), "pi": (4, 6, 8), "pi_leaky": (5, 7.01, 9)}
+    for seeds, mark in (((10, 11, 12), "**"), ((10, 11), "")):
+        own = {name: found[: len(seeds)] for name, found in values.items()}
+        study = replace(study_of(own, seeds), name="tiny-imagenet-100")
+        integral = next(s for s in classification_sections(study) if "`integral`" in s.title)
+        (cell,) = cells(integral.body[-1], "pi_leaky minus pi")[1:]
+        gain = np.subtract(own["pi_leaky"], own["pi"])
+        low, high = stats.t.interval(0.95, len(gain) - 1, gain.mean(), stats.sem(gain))
+        assert low > 0 and cell == minus(
+            f"{mark}{gain.mean():+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
+        )
 
 
 @pytest.mark.slow
@@ -255,9 +270,10 @@ def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to
     whole = {row: (*own, *(own[0] + k for k in (0.1, 0.2))) for row, own in LONG.items()}
     study = replace(study_of(whole, seeds=range(30, 35)), name="tiny-imagenet-100-long")
     first, _, _, group = classification_sections(study)
-    assert (
-        first.findings[0].startswith("Of 2 candidates, by the rule") and "of 5" not in group.title
-    )
+    assert first.findings == [
+        "Not decided yet, a look at what is there: pid (no FGSM), pid_paper (no FGSM)."
+    ]
+    assert "of 5" not in group.title
     fewer = study.only([r for r in study.runs if r.variant != "pid_paper" and r.seed < 33])
     title = next(s.title for s in classification_sections(fewer) if s.title.startswith("`long`"))
     assert title.endswith("(0 to 3 of 5 seeds)")
