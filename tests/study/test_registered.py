@@ -175,6 +175,23 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     assert training_length.length_section(study.only(short)) == []
 
 
+def test_a_length_without_a_softmax_row_of_its_own_has_no_difference(clean):
+    def of(name, numbers, epochs, gains):
+        about = {"model": {"gains": gains}, "schedule": {"epochs": epochs}}
+        return study_of({name: numbers}, recipe=about, twin=f"t{epochs}").runs
+
+    runs = [*of("softmax", (5, 6, 7), 15, None), *of("p", (6, 7.1, 8), 15, "0.6,0,0,1")]
+    study = study_of({"softmax": (5, 6, 7)}).only(
+        [*runs, *of("p_300", (17, 18, 19), 300, "0.6,0,0,1")]
+    )
+    (found,) = training_length.length_section(study)
+    assert cells(found.body[1], "p")[3].startswith("**+1.03 [")
+    assert cells(found.body[1], "p_300")[3] == "-"
+    panels, _ = training_length.length_figure([study])
+    (points,) = panels[0].draw.keywords["series"].values()
+    assert [point.x for point in points] == [15]
+
+
 def test_the_margin_is_set_beside_the_accuracy(clean):
     kappas = torch.linspace(0, 1, 2001, dtype=torch.float64)
     for text in ("0.6,0,0,1", "0.5,0.5,0,1", "0.8,0.5,0.05,0.1"):
