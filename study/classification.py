@@ -256,7 +256,7 @@ def _group(
     metrics = classification_metrics(own.runs, half)
     body = [_PARTS[half], *accuracy_tables(own, metrics, compared, plan.seeds)]
     asked = [pair for pair in plan.contrasts if pair[0] in names]
-    contrasts = compare_pairs(study, asked, metrics)
+    contrasts = with_registered(compare_pairs(study, asked, metrics), study, plan)
     if contrasts:
         body += ["Other differences that were asked for:"]
         body += difference_tables(contrasts, metrics)

@@ -121,23 +121,32 @@ _MEASURE = re.compile(r"--(suite|curve) (\S+)")  # in the command of a record
 
 def with_registered(compared: Sequence[Compared], study: Study, plan: StudyPlan) -> list[Compared]:
     """Each with the number of seeds that its row was to be measured with."""
-    return [one._replace(registered=_registered(one, study, plan)) for one in compared]
+    return [
+        one._replace(registered=registered_seeds((one.variant, one.twin), one.metric, study, plan))
+        for one in compared
+    ]
 
 
-def _registered(one: Compared, study: Study, plan: StudyPlan) -> int:
-    """The seeds of its row; where a suite or a curve measures some of them only, these."""
-    own = (one.metric.find(run) for run in study.runs if run.variant == one.variant)
+def registered_seeds(rows: Sequence[str], metric: Metric, study: Study, plan: StudyPlan) -> int:
+    """How many seeds all of these rows were to be measured with; 0 where the first is no row."""
+    found = [_registered(row, metric, study, plan) for row in rows if row in plan.seeds]
+    return len(set.intersection(*found)) if rows[0] in plan.seeds else 0
+
+
+def _registered(name: str, metric: Metric, study: Study, plan: StudyPlan) -> set[int]:
+    """The seeds of a row; where a suite or a curve measures some of them only, these."""
+    own = (metric.find(run) for run in study.runs if run.variant == name)
     record = next((record for record in own if record is not None), None)
     said = _MEASURE.search(str(record.settings.get("command", ""))) if record else None
     seeds: set[int] = set()
-    for row in (row for row in plan.rows if row.name == one.variant):
+    for row in (row for row in plan.rows if row.name == name):
         measures = [
             measure
             for name, measure in row.suites.items()
             if said and (measure.curve if said[1] == "curve" else name == said[2])
         ]
         seeds |= {s for s in row.seeds if not measures or any(m.covers(s) for m in measures)}
-    return len(seeds)
+    return seeds
 
 
 def mean_text(found: Mean | None, digits: int = 2) -> str:
@@ -226,14 +235,17 @@ def wins_text(judged: Sequence[Judged], plan: StudyPlan) -> str:
 
     While one of them lacks seeds nothing is decided.
     """
-    made = {each.one.variant: each.one for each in judged}
-    lacking = [
-        f"{row} ({made[row].seeds_text if row in made else 'no'} seeds)"
-        for row in dict.fromkeys(row for row, _ in plan.primary)
-        if row not in made or made[row].is_partial
-    ]
+    made = {(each.one.variant, each.one.metric.title): each.one for each in judged}
+    there, lacking = {row for row, _ in made}, dict[str, str]()
+    for row, metric in plan.primary:
+        one = made.get((row, metric))
+        if one is None:
+            lacking.setdefault(row, f"no {metric}" if row in there else "no seeds")
+        elif one.is_partial:
+            lacking.setdefault(row, f"{one.seeds_text} seeds")
     if lacking:
-        return f"Not decided yet, a look at what is there: {', '.join(lacking)}."
+        rows = ", ".join(f"{row} ({what})" for row, what in lacking.items())
+        return f"Not decided yet, a look at what is there: {rows}."
     metrics = list(dict.fromkeys(each.one.metric.title for each in judged))
     words: dict[str, list[str]] = {}
     for each in judged:

@@ -9,7 +9,7 @@ from pidformer.report.metrics import Metric
 from pidformer.reproduce.study import Hypothesis, Pair, StudyPlan
 from pidformer.statistics import LEVEL
 from study.claims import EARLY, NO_RUNS, ONE_SEED
-from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged
+from study.comparisons import ONE_PAIR, UNRESOLVED, Compared, Judged, registered_seeds
 from study.predictors import Correlation, correlations
 from study.records import Study
 from study.section import Section
@@ -150,8 +150,8 @@ class _Asker:
         found = metrics[title].difference(*known) if title in metrics else None
         if found is None:
             return UNMEASURED
-        registered = set.intersection(*(self.plan.seeds[row] for row in rows))
-        return Compared(*pairs[0], metrics[title], found, len(registered))
+        registered = registered_seeds(rows, metrics[title], self.study, self.plan)
+        return Compared(*pairs[0], metrics[title], found, registered)
 
 
 def _said(word: str) -> str:

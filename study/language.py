@@ -7,13 +7,13 @@ from functools import partial
 from typing import NamedTuple
 
 from pidformer.report.collect import PublishedRun
+from pidformer.report.figures import mean_points
 from pidformer.report.metrics import Metric, block_losses, compare_loss
 from pidformer.report.panels import Panel
 from pidformer.results import Record
 from pidformer.robustness.compare import Pairs, paired_runs
 from pidformer.statistics import Crossed, mean_over_seeds
 from study.comparisons import compare_all
-from study.control_size import mean_curve
 from study.frozen_section import frozen_sections
 from study.pictures import Point, lines_panel, points_panel
 from study.records import Study, Variant
@@ -214,7 +214,7 @@ def _learning_curves(study: Study) -> list[Section]:
     """Validation loss by epoch, and minus softmax's: does an advantage stay?"""
     lines, ahead = {}, {}
     for variant in study.variants:
-        lines[variant.name] = [(x, math.log(y)) for x, y in mean_curve(variant, "ppl")]
+        lines[variant.name] = _mean_loss(variant)
         twin, _ = study.twin(variant)
         if twin is not None:
             ahead[variant.name] = _differences(twin, variant)
@@ -235,6 +235,12 @@ def _learning_curves(study: Study) -> list[Section]:
         "alone."
     )
     return [Section(title="Learning curves", body=[words], panels=panels)]
+
+
+def _mean_loss(variant: Variant) -> list[tuple[float, float]]:
+    """The mean over runs of the logarithm of perplexity, at the epochs that all of them have."""
+    curves = [run.header.details.get("ppl", []) for run in variant.runs]
+    return mean_points([[(x, math.log(y)) for x, y in curve] for curve in curves if curve])
 
 
 def _differences(twin: Variant, variant: Variant) -> list[Point]:
@@ -264,18 +270,17 @@ def _find(run: PublishedRun, key: Key) -> Record | None:
 
 
 def _noise_panels(study: Study, keys: Sequence[Key]) -> list[tuple[Panel, str]]:
-    """Perplexity over the strength, a panel for each kind of noise (of the first split)."""
-    split = keys[0].row.split("/")[1]
-    kinds: dict[str, list[tuple[int, Key]]] = {}
+    """Perplexity over the strength, a panel for each kind of noise (of the first text)."""
+    kinds: dict[str, dict[int, Key]] = {}
     for key in keys:
-        _, own, kind, strength = key.row.split("/")
-        if own == split:
-            kinds.setdefault(kind, []).append((int(strength), key))
+        *text, kind, strength = key.row.split("/")
+        if (*text, key.limit, key.stride) == (*keys[0].row.split("/")[:-2], *keys[0][2:]):
+            kinds.setdefault(kind, {})[int(strength)] = key
     found = []
     for kind, places in kinds.items():
         lines = {}
         for variant in study.variants:
-            means = [(x, _metric(key).mean(variant)) for x, key in sorted(places)]
+            means = [(x, _metric(places[x]).mean(variant)) for x in sorted(places)]
             lines[variant.name] = [(float(x), m.mean) for x, m in means if m is not None]
         title = _NOISE.get(kind, kind)
         panel = lines_panel(

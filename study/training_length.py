@@ -103,6 +103,8 @@ def _series(studies: Sequence[Study]) -> list[list[_Row]]:
     lines: dict[str, list[_Row]] = {}
     for study in studies:
         compared = compare_all(study, _asked(study))
+        length = {variant.name: training_length(variant.runs[0]) for variant in study.variants}
+        compared = [one for one in compared if length[one.variant] == length[one.twin]]
         for variant in study.variants:
             own = {one.metric.title: one for one in compared if one.variant == variant.name}
             lines.setdefault(_kind(variant), []).append(_Row(variant, own))

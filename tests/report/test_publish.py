@@ -66,6 +66,26 @@ def test_the_machine_of_a_run_is_the_one_that_made_most_of_its_measurements(runs
     assert elsewhere in [record.settings["machine"] for record in found.records]
 
 
+def test_a_trial_of_other_gains_is_not_published_as_the_run_however_often_it_was_measured(
+    runs, published, tmp_path
+):
+    for run in runs:
+        copy = tmp_path / run.name
+        shutil.copytree(run, copy)
+        measured = [r for r in results.read(run) if r.kind == "robustness"]
+        trial = {"gains": "PIDGains(p=0.6, i=0.0, d=0.0, beta=1.0)"}
+        for limit in (40, 39):
+            for r in measured:
+                about = r.settings | trial | {"limit": limit}
+                results.append(copy, replace(r, metrics=r.metrics | {"top1": 0.0}, settings=about))
+    again = publish([tmp_path / run.name for run in runs], tmp_path / "results" / "digits")
+    for one, other in zip(sorted(published), sorted(again), strict=True):
+        assert one.read_text() == other.read_text()
+    results.keep(copy, lambda r: r.kind != "robustness" or r.settings["gains"] == trial["gains"])
+    with pytest.raises(InputError, match="was not measured with its own gains; use pidformer ev"):
+        publish([copy], tmp_path / "results" / "digits")
+
+
 def test_what_a_killed_process_leaves_beside_a_file_is_no_run(published, tmp_path):
     folder = tmp_path / "digits"
     folder.mkdir()

@@ -73,6 +73,25 @@ def test_nothing_is_chosen_while_a_row_lacks_a_seed():
     assert [row[0] for row in lines(found)] == ["p"] and "1 of 2" in found.body[0]
 
 
+def test_a_metric_that_lacks_a_seed_holds_up_the_choice():
+    one = metric()
+    pgd = Metric(title="PGD", find=lambda r: one.find(r) if r.seed < 12 else None, read=one.read)
+    study = study_of({"softmax": (5, 6, 7), "p": (6, 7, 7.5)}, SEEDS)
+    rows = (StudyRow(name="p", group="g", overrides=(), seeds=SEEDS, suites={}),)
+    choice = Choice(rows=("p",), metrics=("Clean", "PGD"))
+    plan = StudyPlan(name="s", recipe="", data=(), rows=rows, choice=choice)
+    clean = replace(one, title="Clean")
+    (found,) = choice_section(plan, compare_all(study, [clean, pgd]))
+    assert lines(found)[0][1] == "2 of 3" and found.body[0].endswith("so none is chosen yet.")
+
+
+def test_a_row_that_is_level_with_softmax_is_not_ahead_of_it():
+    values = {"softmax": (5, 6, 7), "p": (5.1, 6.1, 7.1), "pid": (2, 5, 11), "pi": (4, 5, 6)}
+    (found,) = section(values, rows=("p", "pid"), ahead=True)
+    assert np.mean(values["pid"]) == np.mean(values["softmax"])
+    assert found.body[0].endswith("That is **p**.") and lines(found)[1][0] == "pid"
+
+
 def test_no_rule_and_no_runs_are_no_section():
     assert section({"softmax": (5, 6, 7)}, rows=("p",)) == []
     assert choice_section(StudyPlan(name="s", recipe="", data=(), rows=()), []) == []

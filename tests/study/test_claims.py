@@ -102,6 +102,26 @@ def test_a_number_in_the_advice_says_that_seeds_are_still_to_come(study, monkeyp
     assert told("by {s/pid/x} points", answers) == f"by {one.text} (3 of 5 seeds) points"
 
 
+def test_a_claim_of_several_budgets_needs_them_all_and_counts_the_fewest_seeds(
+    study, tmp_path, monkeypatch
+):
+    x = metric()
+    twice = replace(x, title="y", read=lambda r: 2 * x.read(r))
+    twice = replace(twice, find=lambda run: x.find(run) if run.seed < 2 else None)
+    other = replace(x, title="z", find=lambda run: None if run.variant == "pid" else x.find(run))
+    known = {"x": x, "y": twice, "z": other}
+    monkeypatch.setitem(verdicts.METRICS, "classification", lambda _: known)
+    names = {"Both": ["y", "x"], "All": ["x", "z"], "One": "x", "Same": "x"}
+    found = [{"claim": name, "paper": "above", "metric": own} for name, own in names.items()]
+    part = {"title": "T", "answers": {"a": ["s/pid"]}, "claims": found}
+    given = GIVEN | {"columns": {"a": "ours"}, "parts": [part]}
+    text = claims_table(read(tmp_path, given), Answers([study]))
+    assert cells(text, "**T**")[2] == "300 epochs, 3 seeds"
+    effect = "+2.00 to +4.10 at 2 budgets, 2 resolved; 300 epochs, 2 seeds"
+    assert cells(text, "Both")[2:] == [effect, "**holds**"]
+    assert cells(text, "All")[2:] == ["-", "not measured"]
+
+
 def test_the_row_with_the_most_seeds_answers(study, tmp_path):
     fewer = study.only([r for r in study.runs if r.variant != "worse" or r.seed < 2])
     text = claims_table(read(tmp_path, GIVEN), Answers([fewer]))

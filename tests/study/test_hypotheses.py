@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from pidformer.report.metrics import Metric
-from pidformer.reproduce.study import Hypothesis, StudyPlan, StudyRow
+from pidformer.reproduce.study import Hypothesis, Measure, StudyPlan, StudyRow
 from pidformer.results import Record
 from pidformer.robustness.compare import over_items
 from pidformer.statistics import Crossed
@@ -21,6 +21,7 @@ from study.comparisons import (
     judge,
     judge_primary,
     wins_text,
+    with_registered,
 )
 from study.hypotheses import hypotheses_section
 from tests.study.made import cells, metric, study_of
@@ -229,6 +230,43 @@ def test_no_row_wins_while_another_has_no_runs():
     assert family_text(judged, plan) == (
         "Holm's p is over 4; the 2 that no run has answered count as p = 1:"
     )
+
+
+def test_no_row_wins_while_one_of_its_metrics_lacks_seeds():
+    made = [compared("a", "Clean", 0.001)._replace(registered=6), compared("a", "PGD", 0.001)]
+    plan = plan_of(asked(), primary=(("a", "Clean"), ("a", "PGD")))
+    for found, lacking in ((made, "5 of 6 seeds"), (made[1:], "no Clean"), ([], "no seeds")):
+        said = wins_text(judge_primary(found, plan), plan)
+        assert said == f"Not decided yet, a look at what is there: a ({lacking})."
+
+
+def test_seeds_that_only_one_of_two_rows_was_registered_with_are_not_waited_for(clean):
+    plan = plan_of(asked(pairs=(("p", "softmax"),)))
+    longer = [replace(r, seeds=(*SEEDS, 13)) if r.name == "p" else r for r in plan.rows]
+    study = study_of(VALUES, SEEDS)
+    found = compare_all(study, [clean])
+    for rows, word in ((longer, "better"), ([replace(r, seeds=range(10, 14)) for r in longer], "")):
+        given = with_registered(found, study, replace(plan, rows=tuple(rows)))
+        words = {one.variant: one.word for one in given}
+        assert words["p"] == (word or "not decided yet")
+        (section,) = hypotheses_section(study, replace(plan, rows=tuple(rows)), [], (), clean_of)
+        assert cells(section.body[1], "H1")[3] == words["p"]
+
+
+def test_a_hypothesis_waits_for_the_seeds_that_its_suite_measures_alone():
+    """Two rows of five seeds; the suite of the metric takes two of these."""
+    study = study_of({"softmax": (5.0, 6.0), "p": (7.0, 8.01)}, SEEDS[:2])
+    command = {"command": "pidformer evaluate RUN --data DATA --suite autoattack"}
+    runs = []
+    for run in study.runs:
+        (record,) = run.records
+        own = replace(record, settings=record.settings | command)
+        runs.append(replace(run, records=(own,)))
+    plan = plan_of(asked(pairs=(("p", "softmax"),)))
+    suites = {"autoattack": Measure(suite="autoattack", seeds=SEEDS[:2])}
+    plan = replace(plan, rows=tuple(replace(row, suites=suites) for row in plan.rows))
+    (section,) = hypotheses_section(study.only(runs), plan, [], (), clean_of)
+    assert cells(section.body[1], "H1")[3] == "better" and "(2 seeds)" in section.body[1]
 
 
 def test_a_study_without_hypotheses_has_no_such_section(clean):

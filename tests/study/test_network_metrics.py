@@ -44,3 +44,11 @@ def test_spectra_and_certificates_have_a_table_of_all_variants():
     numbers = ["−0.50 [−0.50, −0.50]", "25.0 [25.0, 25.0]", "-", "-"]  # noqa: RUF001
     assert cells(table, "softmax")[3:] == numbers
     assert cells(table, "pid")[3:] == ["-", "-", "1.50 [1.50, 1.50]", "1.25 [1.25, 1.25]"]
+
+
+def test_similarity_is_that_of_the_last_of_twelve_layers():
+    """By number: layer 9 is the last by name."""
+    by_layer = {f"similarity_layer_{k}": k / 100 for k in (*range(9, 13), *range(1, 9))}
+    runs = looked(study_of({"pid": (2, 2, 2)}), "token_similarity", **by_layer).runs
+    (found,) = classification_metrics(runs, None)
+    assert found.read(found.find(runs[0])) == 0.12 and found.better == 0

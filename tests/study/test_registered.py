@@ -111,8 +111,9 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
         for k, p in zip((12, 11, 10), ps, strict=True)  # of twelve
     }
     assert first.body[1].startswith("Holm's p is over 12; the 9 that no run has answered")
-    short = ", ".join(f"{row}_short (no seeds)" for row in ("p", "pid", "pi_averaged"))
-    assert first.findings == [f"Not decided yet, a look at what is there: {short}."]
+    lacking = [f"{row} (no PGD)" for row in ("p", "pid", "pid_learned")]
+    lacking += [f"{row}_short (no seeds)" for row in ("p", "pid", "pi_averaged")]
+    assert first.findings == [f"Not decided yet, a look at what is there: {', '.join(lacking)}."]
     ((panel, words),) = first.panels
     figure = Figure()
     panel.draw(figure)
@@ -127,6 +128,20 @@ def test_a_registered_study_is_shown_by_group_and_its_claims_are_corrected_toget
         == "better: p on Clean, pid_learned on Clean; not resolved: 1"
     )
     assert ("pi_leaky", "pi") in load_registered("tiny-imagenet-100").contrasts
+
+
+def test_a_difference_that_was_asked_for_is_bold_once_all_its_seeds_are_in(clean):
+    values = {"softmax": (5, 6, 7), "pi": (4, 6, 8), "pi_leaky": (5, 7.01, 9)}
+    for seeds, mark in (((10, 11, 12), "**"), ((10, 11), "")):
+        own = {name: found[: len(seeds)] for name, found in values.items()}
+        study = replace(study_of(own, seeds), name="tiny-imagenet-100")
+        integral = next(s for s in classification_sections(study) if "`integral`" in s.title)
+        (cell,) = cells(integral.body[-1], "pi_leaky minus pi")[1:]
+        gain = np.subtract(own["pi_leaky"], own["pi"])
+        low, high = stats.t.interval(0.95, len(gain) - 1, gain.mean(), stats.sem(gain))
+        assert low > 0 and cell == minus(
+            f"{mark}{gain.mean():+.2f} [{low:+.2f}, {high:+.2f}]{mark}"
+        )
 
 
 @pytest.mark.slow
@@ -158,6 +173,23 @@ def test_rows_that_differ_in_length_alone_are_set_side_by_side(clean, tmp_path):
     assert list(lines["p"].get_ydata()) == [pytest.approx(5.1), pytest.approx(5.95)]
     short = [run for run in runs if run.variant in ("softmax", "p")]
     assert training_length.length_section(study.only(short)) == []
+
+
+def test_a_length_without_a_softmax_row_of_its_own_has_no_difference(clean):
+    def of(name, numbers, epochs, gains):
+        about = {"model": {"gains": gains}, "schedule": {"epochs": epochs}}
+        return study_of({name: numbers}, recipe=about, twin=f"t{epochs}").runs
+
+    runs = [*of("softmax", (5, 6, 7), 15, None), *of("p", (6, 7.1, 8), 15, "0.6,0,0,1")]
+    study = study_of({"softmax": (5, 6, 7)}).only(
+        [*runs, *of("p_300", (17, 18, 19), 300, "0.6,0,0,1")]
+    )
+    (found,) = training_length.length_section(study)
+    assert cells(found.body[1], "p")[3].startswith("**+1.03 [")
+    assert cells(found.body[1], "p_300")[3] == "-"
+    panels, _ = training_length.length_figure([study])
+    (points,) = panels[0].draw.keywords["series"].values()
+    assert [point.x for point in points] == [15]
 
 
 def test_the_margin_is_set_beside_the_accuracy(clean):
@@ -255,9 +287,10 @@ def test_a_study_of_all_images_speaks_of_no_halves_and_counts_the_seeds_still_to
     whole = {row: (*own, *(own[0] + k for k in (0.1, 0.2))) for row, own in LONG.items()}
     study = replace(study_of(whole, seeds=range(30, 35)), name="tiny-imagenet-100-long")
     first, _, _, group = classification_sections(study)
-    assert (
-        first.findings[0].startswith("Of 2 candidates, by the rule") and "of 5" not in group.title
-    )
+    assert first.findings == [
+        "Not decided yet, a look at what is there: pid (no FGSM), pid_paper (no FGSM)."
+    ]
+    assert "of 5" not in group.title
     fewer = study.only([r for r in study.runs if r.variant != "pid_paper" and r.seed < 33])
     title = next(s.title for s in classification_sections(fewer) if s.title.startswith("`long`"))
     assert title.endswith("(0 to 3 of 5 seeds)")

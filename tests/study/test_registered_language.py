@@ -167,3 +167,42 @@ def test_hypotheses_of_the_files_are_those_of_the_page(name):
     for one in load_registered(name).hypotheses:
         lines = [x for x in page.splitlines() if re.match(rf"\| (\w+, )?{one.name}(, \w+)? \|", x)]
         assert len(lines) == 1 and f"| {one.text} |" in lines[0], one.name
+
+
+def test_a_learning_curve_is_the_mean_loss_and_not_the_loss_of_the_mean_perplexity():
+    losses = {"softmax": ((4.0, 8.0), (3.0, 5.0)), "pid": ((4.5, 7.0), (2.5, 5.0))}  # epochs, seeds
+    runs = [
+        run_of("s", name, seed, [record_of("d", "segments/valid", [3.0, 4.0])], ppl)
+        for name, own in losses.items()
+        for seed in (0, 1)
+        for ppl in [[(epoch, math.exp(by_seed[seed])) for epoch, by_seed in enumerate(own, 1)]]
+    ]
+    sections = language_sections(Study(name="s", title="T", about="", runs=tuple(runs)))
+    curves, ahead = next(s for s in sections if s.title == "Learning curves").panels
+    for name, own in losses.items():
+        points = curves[0].draw.keywords["series"][name]
+        assert [(p.x, p.y) for p in points] == [
+            (epoch, pytest.approx(np.mean(by_seed))) for epoch, by_seed in enumerate(own, 1)
+        ]
+    first, last = ahead[0].draw.keywords["series"]["pid"]
+    assert (first.y, last.y) == (pytest.approx(-0.25), pytest.approx(-0.25))
+
+
+def test_the_picture_of_noise_is_of_one_text_however_many_were_measured():
+    def records(seed):
+        for limit, stride in ((200, 4), (None, 4), (200, 2)):
+            more = {"limit": limit, "stride": stride}
+            for strength in (3, 1):
+                loss = seed + strength + (limit or 0) / 100 + stride / 10
+                row = f"strided/test/drops/{strength}"
+                yield record_of("d", row, [loss, loss], label="x", **more)
+
+    runs = [
+        run_of("s", name, seed, [*records(seed)]) for name in ("softmax", "pid") for seed in (0, 1)
+    ]
+    sections = language_sections(Study(name="s", title="T", about="", runs=tuple(runs)))
+    ((panel, _),) = next(s for s in sections if s.title == "Under noise").panels
+    for points in panel.draw.keywords["series"].values():
+        assert [(p.x, p.y) for p in points] == [
+            (x, pytest.approx(np.mean(np.exp([x + 2.4, x + 3.4])))) for x in (1, 3)
+        ]

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from pidformer.control.feedback import as_feedback
 from pidformer.data.segmentation.confusion import pack_areas, unpack_areas
 from pidformer.errors import InputError
 from pidformer.fields import mapped
@@ -86,12 +87,12 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     if run.recipe is None:
         raise InputError(f"{run.folder} has no recipe.yaml; only runs of training are published")
     measured = [r for r in run.records if r.kind in MEASURED and not r.settings.get("ema")]
-    if not measured:
+    own_gains = _own(run, measured)
+    if not own_gains:
         command = shlex.join(["pidformer", "evaluate", str(run.folder)])
-        raise InputError(f"{run.folder} was not measured; use {command}")
-    counted = Counter(str(r.settings.get("gains")) for r in measured)
-    own_gains = counted.most_common(1)[0][0]  # those of a trial with other gains stay behind
-    measured = [r for r in measured if str(r.settings.get("gains")) == own_gains]
+        what = " with its own gains" if measured else ""
+        raise InputError(f"{run.folder} was not measured{what}; use {command}")
+    measured = own_gains
     own = shrink(newest(measured))
     header = _header(run, study, name, measured)
     shared = [(key, header.settings.get(key)) for key in SHARED]
@@ -108,6 +109,17 @@ def _records(run: Run, study: str, name: str) -> list[Record]:
     for record in lines:
         _check_paths(run, record)
     return lines
+
+
+def _own(run: Run, measured: Sequence[Record]) -> list[Record]:
+    """Those with the gains of the recipe; trials of others stay behind, however many they are."""
+    given = (run.recipe or {}).get("model", {}).get("gains")
+    layers = given if isinstance(given, list) else [given]
+    laws = [None if layer is None else as_feedback(layer) for layer in layers]
+    each = [*dict.fromkeys(laws)]  # what `collect` says of a record that is silent about gains
+    known = {str(tuple(laws)), f"({', '.join(map(str, each))})"}
+    known |= {str(each[0])} if len(each) == 1 else set()
+    return [r for r in measured if str(r.settings.get("gains")) in known]
 
 
 def _header(run: Run, study: str, name: str, measured: Sequence[Record]) -> Record:
